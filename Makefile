@@ -1,0 +1,45 @@
+# Turnstream. `make help` lists what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check format lint types bench lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Everything is pinned by hash; nothing is resolved here.
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+serve: $(INSTALLED) ## Front end, worker and embedded broker in one process, with the demo agent
+	@$(BIN)/turnstream serve
+
+test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED) format lint types test ## What must hold before a commit: format, lint, types, tests
+
+format: $(INSTALLED) ## Is everything formatted?
+	$(BIN)/ruff format --check .
+
+lint: $(INSTALLED) ## Lint
+	$(BIN)/ruff check .
+
+types: $(INSTALLED) ## Strict types over source and tests
+	$(BIN)/mypy
+
+bench: $(INSTALLED) ## The benchmarks; each prints a table
+	$(BIN)/python bench/spine.py
+
+lock: ## Resolve the dependencies anew (needs uv)
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --upgrade -o requirements.lock
+
+clean: ## Remove the environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
