@@ -1,0 +1,122 @@
+"""Requests (Agent API protocol §5)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from shared.protocol.base import ProtocolModel
+from shared.protocol.message import Message
+from shared.protocol.tools import Tool
+
+
+def _empty_is_absent(value: object) -> object:
+    return None if value == "" else value
+
+
+Id = Annotated[
+    Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:@-]{1,128}$")] | None,
+    BeforeValidator(_empty_is_absent),
+]
+"""An id that a client chooses: up to 128 of letters, digits and ``_ . : @ -``. Empty means none."""
+
+
+class BaseRequest(ProtocolModel):
+    """What is asked, and how the answer is delivered."""
+
+    reconnect: bool = False
+    """True: follow the session's running turn instead of starting one; ``input`` may then be absent."""
+
+    input: list[Message] = Field(default_factory=list, validate_default=True)
+    """The messages of this turn, at least one."""
+
+    stream: bool = True
+    """True: events as they come. False: one response at the end."""
+
+    id: Id = None
+    """Becomes the response id; sending the request again with it finds the same turn."""
+
+    @field_validator("input")
+    @classmethod
+    def _something_to_answer(cls, value: list[Message], info: ValidationInfo) -> list[Message]:
+        if not value and not info.data.get("reconnect"):
+            raise PydanticCustomError(
+                "input_missing", "Give at least one message, or set 'reconnect' to true"
+            )
+        return value
+
+
+class AgentRequest(BaseRequest):
+    """A turn in a session, with settings for the model."""
+
+    model: str | None = None
+    """The model to use, where the agent allows a choice."""
+
+    top_p: float | None = None
+    """Nucleus sampling: the share of probability considered, above 0 up to 1."""
+
+    temperature: float | None = None
+    """Randomness, 0 to 2 with most models."""
+
+    frequency_penalty: float | None = None
+    """Dislike of repeating words, -2 to 2 with most models."""
+
+    presence_penalty: float | None = None
+    """Liking for new topics, -2 to 2 with most models."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens that may be generated, at most."""
+
+    stop: str | list[str] | None = None
+    """Text, or texts, at which generation stops."""
+
+    n: int | None = Field(default=1, ge=1, le=5)
+    """How many answers, 1 to 5."""
+
+    seed: int | None = None
+    """The same seed and settings give the same answer, as far as the model can."""
+
+    tools: list[Annotated[Tool | dict[str, Any], Field(union_mode="left_to_right")]] | None = None
+    """Functions of the client that the model may call."""
+
+    session_id: Id = None
+    """The session; absent: a new one, named in every response."""
+
+    user_id: str | None = None
+    """Whom the session belongs to; fixed when the session is created."""
+
+    response_id: Id = None
+    """The older name of ``id``; ``id`` wins when both are given."""
+
+    metadata: dict[str, Any] | None = None
+    """Whatever the client attaches; passed on untouched."""
+
+
+def explain(error: ValidationError) -> str:
+    """The first problem of a request in one line, its field named: ``input[0].content[1].text: …``."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    loc = first["loc"]
+    path = ""
+    for place, step in enumerate(loc):
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not _is_alternative(loc[:place]):
+            path += f".{step}" if path else step
+    return f"{path}: {first['msg']}" if path else first["msg"]
+
+
+def _is_alternative(before: tuple[int | str, ...]) -> bool:
+    """Whether a union put the next step there: the name of what it tried, which no client wrote."""
+    match before:
+        case (*_, "content" | "tools", int()) | (*_, "stop"):
+            return True
+    return False
