@@ -1,0 +1,155 @@
+"""The one way to the broker, real or embedded.
+
+Two clients: `Broker.primary` for what concerns everybody (launches, keys, hints, doorbell, control)
+and `Broker.sessions` for what belongs to one session. They are the same server unless
+``TURNSTREAM_SESSION_REDIS_URL`` names another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from shared.errors import BrokerAway
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from shared.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# What passes by itself: the broker is away, restarts, fails over, or is full. Waiting and asking
+# again is right for all of these, and for nothing else.
+TROUBLE = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    BusyLoadingError,
+    ReadOnlyError,
+    MasterDownError,
+    OutOfMemoryError,
+    TryAgainError,
+    ClusterDownError,
+    OSError,
+)
+
+# A command that takes longer than this is lost: its reply is not waited for. Shorter, and a broker
+# that forks for a snapshot looks dead; longer, and a frozen one holds every request.
+COMMAND_SECONDS = 5.0
+CONNECT_SECONDS = 2.0
+
+# Connections of one process to one server. Commands beyond that wait for a free one.
+MAX_CONNECTIONS = 64
+
+_REPLICA_ERRORS = ("READONLY", "MASTERDOWN", "LOADING", "OOM", "MISCONF", "UNBLOCKED", "NOREPLICAS")
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Whether ``error`` is the broker's passing trouble; a script's error carries it only in its text."""
+    return isinstance(error, TROUBLE) or any(word in str(error)[:80] for word in _REPLICA_ERRORS)
+
+
+class Broker:
+    """Connections of one process."""
+
+    def __init__(self, settings: Settings, server: Any = None) -> None:
+        """Make the clients; nothing is connected before the first command.
+
+        ``server`` is the embedded broker to share (a fakeredis ``FakeServer``), for ``memory://`` only.
+        """
+        self.settings = settings
+        self._pools: list[ConnectionPool] = []
+        self._server = server
+        url = settings.redis_url.get_secret_value()
+        self.primary = self._client(url)
+        session_url = settings.session_redis_url
+        self.sessions = self._client(session_url.get_secret_value()) if session_url else self.primary
+
+    def _client(self, url: str) -> Redis:
+        if url.startswith("memory://"):
+            from fakeredis import FakeAsyncRedis, FakeServer
+
+            if self._server is None:
+                self._server = FakeServer()
+            client: Redis = FakeAsyncRedis(server=self._server)
+            self._pools.append(client.connection_pool)
+            return client
+        pool: ConnectionPool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=MAX_CONNECTIONS,
+            timeout=COMMAND_SECONDS,
+            socket_timeout=COMMAND_SECONDS,
+            socket_connect_timeout=CONNECT_SECONDS,
+            socket_keepalive=True,
+        )
+        self._pools.append(pool)
+        return Redis(connection_pool=pool)
+
+    async def ready(self) -> bool:
+        """Whether both servers answer within a command's time."""
+        try:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                await self.primary.ping()
+                if self.sessions is not self.primary:
+                    await self.sessions.ping()
+        except (*TROUBLE, TimeoutError):
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for pool in self._pools:
+            await pool.disconnect(inuse_connections=True)
+
+
+async def command(redis: Redis, *arguments: str | bytes | float) -> Any:
+    """Send one command. The client's own methods do not say that they are to be awaited.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: see `is_trouble`.
+    """
+    return await redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
+
+
+async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) -> T:
+    """Ask until the broker answers, for ``seconds`` at most; ``ask`` must be safe to repeat.
+
+    Raises:
+        BrokerAway: it did not answer in time.
+    """
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    delay = 0.02
+    while True:
+        try:
+            answer = await ask()
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+            away = loop.time() - begun
+            if away + delay > seconds:
+                log.warning("broker.away", what=what, seconds=round(away, 2), error=type(error).__name__)
+                raise BrokerAway from error
+            # Jitter, so that a hundred waiting requests do not come back in one wave.
+            await asyncio.sleep(delay * random.uniform(0.5, 1.5))  # noqa: S311
+            delay = min(delay * 2, 1.0)
+        else:
+            if loop.time() - begun > 1:
+                log.info("broker.back", what=what, seconds=round(loop.time() - begun, 2))
+            return answer

@@ -1,0 +1,274 @@
+"""The end of a task: one way to write it, for a worker that is done and for whoever ends a turn from outside.
+
+Stop, clear, expiry and a crash too many all do the same: take an attempt (which fences the worker),
+close what is open with what was said so far, write the terminal event, pass the session's turn on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from shared import keys
+from shared.batch import Batch
+from shared.broker import command, insist
+from shared.cancellation import Reason
+from shared.entry import END, Cursor, Entry
+from shared.keys import TaskRef
+from shared.protocol import Fold, incomplete_events
+from shared.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from shared.launches import Launches
+    from shared.log import Log
+    from shared.tasks import Refusal, Tasks
+
+log = structlog.get_logger(__name__)
+
+COMPLETED = "completed"
+FAILED = "failed"
+CANCELED = "canceled"
+
+# What the client is told when nobody else says it better. Codes are stable; texts may be reworded.
+TEXTS = {
+    "worker_lost": "The turn was lost with its worker, more than once. Send it again.",
+    "deadline": "The turn took longer than its agent allows.",
+    "call_expired": "The client did not answer a call in time.",
+}
+
+# How often an ender tries again that lost its attempt to another ender. Each of them writes the same
+# end, so the first to finish settles it for all.
+MOST_TRIES = 20
+
+# How long an ender insists with a broker that is away.
+PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ender:
+    """What is needed to end a task: the scripts, the log, the queue for the session's next turn."""
+
+    tasks: Tasks
+    log: Log
+    launches: Launches
+    primary: Redis
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a turn ends.
+
+    Attributes:
+        status: completed, failed or canceled.
+        why: a code for operators and, when it failed, for the client; empty when completed.
+        text: the error's public text.
+        usage: tokens of the turn.
+        memory: what the model has seen, JSON; None: what can be known from outside.
+    """
+
+    status: str
+    why: str = ""
+    text: str = ""
+    usage: dict[str, Any] | None = None
+    memory: bytes | None = None
+
+
+async def write_end(
+    ender: Ender, attempt: Attempt, end: End, *, output: list[bytes] | None = None, more: Batch | None = None
+) -> Finished | Refusal:
+    """Close what is open, write the terminal event with the whole output, pass the turn on.
+
+    ``output`` is the task's completed messages as canonical JSON, when the holder knows that it has
+    seen them all; else they are read from the history. ``more`` goes before the end.
+    """
+    batch = more or Batch()
+    messages, said = await close_open(ender.log, attempt, batch)
+    if output is None:
+        output = await completed_messages(ender.log, attempt)
+    batch.end(_terminal(attempt, end, [*output, *messages]))
+    memory = end.memory if end.memory is not None else _memory(attempt, end, said)
+    op = operation()
+    outcome = await insist(
+        lambda: ender.tasks.finish(
+            attempt.ref, attempt.number, batch, op, status=end.status, why=end.why, memory=memory
+        ),
+        seconds=PATIENCE_SECONDS,
+        what="finish",
+    )
+    if isinstance(outcome, Finished):
+        if outcome.next:
+            following = TaskRef(attempt.ref.owner, attempt.ref.session, outcome.next)
+            await insist(
+                lambda: ender.launches.launch(following, outcome.launch),
+                seconds=PATIENCE_SECONDS,
+                what="launch",
+            )
+        log.info("task.ended", ref=str(attempt.ref), attempt=attempt.number, status=end.status, why=end.why)
+    return outcome
+
+
+async def end_from_outside(
+    ender: Ender, ref: TaskRef, status: str, why: str, *, who: str, seen: str = ""
+) -> Finished | Moved | Ended | Gone:
+    """End a task that somebody else may be running. When this returns, the terminal event is in the log.
+
+    With ``seen`` (what the rescuer saw) nothing is done if the task went on since: `Moved`.
+
+    Raises:
+        BrokerAway: the broker did not answer; the rescuer ends the task if an attempt was taken.
+    """
+    for _ in range(MOST_TRIES):
+        taken = await _take(ender, ref, f"{status} {why}", who, seen)
+        if not isinstance(taken, Attempt):
+            return taken
+        # The former holder is fenced already; telling it saves its work. It is not waited for.
+        reason = Reason.STOP if status == CANCELED else Reason.LEASE_LOST
+        await _tell(ender, ref, taken.number, reason)
+        end = End(status, why, TEXTS.get(why, ""))
+        outcome = await write_end(ender, taken, end)
+        if isinstance(outcome, Finished | Ended | Gone):
+            return outcome
+        # Another ender took the next attempt. Its end serves as well; wait a moment, differently long.
+        seen = ""
+        await asyncio.sleep(random.uniform(0.005, 0.05))  # noqa: S311
+    raise RuntimeError(f"{MOST_TRIES} enders in a row took {ref} from each other")
+
+
+async def _take(
+    ender: Ender, ref: TaskRef, ending: str, who: str, seen: str
+) -> Attempt | Moved | Ended | Gone:
+    op = operation()
+    return await insist(
+        lambda: ender.tasks.take(ref, who, ending, op, seen), seconds=PATIENCE_SECONDS, what="take"
+    )
+
+
+async def _tell(ender: Ender, ref: TaskRef, attempt: int, reason: Reason) -> None:
+    said = f"{ref} {attempt} {reason}"
+    await insist(
+        lambda: command(ender.primary, "PUBLISH", keys.CONTROL, said),
+        seconds=PATIENCE_SECONDS,
+        what="control",
+    )
+
+
+async def close_open(reader: Log, attempt: Attempt, batch: Batch) -> tuple[list[bytes], str]:
+    """Put into ``batch`` the events that close what an attempt left open, with what it said so far.
+
+    Returns those messages as canonical JSON, and the text of the agent's own ones.
+    """
+    if not attempt.open:
+        return [], ""
+    folds: dict[str, Fold] = {message: Fold() for message in attempt.open}
+    first: dict[str, Entry] = {}
+    after = Cursor(attempt.epoch, min(attempt.open.values()) - 1)
+    while page := await reader.read(attempt.ref.keys, after):
+        for entry in page:
+            if entry.task != attempt.ref.task:
+                continue
+            message = message_of(entry.event)
+            if message in folds:
+                folds[message].feed(entry.event)
+                first.setdefault(message, entry)
+        after = Cursor(attempt.epoch, page[-1].seq)
+    messages: list[bytes] = []
+    said = ""
+    for message, fold in folds.items():
+        if message not in first:
+            continue
+        entry = first[message]
+        for body in incomplete_events(fold.messages[message]):
+            batch.closing(message, entry.kind, body, path=entry.path, extra=entry.extra)
+            messages.append(body)
+        if entry.kind == "message" and not entry.path:
+            said += fold.text_so_far(message)
+    return messages, said
+
+
+async def completed_messages(reader: Log, attempt: Attempt) -> list[bytes]:
+    """The task's messages so far, in the order in which they were completed."""
+    before_it = Cursor(attempt.epoch, attempt.first - 1)
+    entries = await reader.history(attempt.ref.keys, after=before_it)
+    return [
+        without_number(entry.event)
+        for entry in entries
+        if entry.task == attempt.ref.task and entry.kind != END and numbered(entry.event)
+    ]
+
+
+def numbered(event: bytes) -> bool:
+    """Whether the event is part of the response; the user's own message is not."""
+    return event.startswith(b'{"sequence_number":')
+
+
+def without_number(event: bytes) -> bytes:
+    """The event as it was before the log numbered it."""
+    return b"{" + event[event.index(b",") + 1 :] if numbered(event) else event
+
+
+def message_of(event: bytes) -> str:
+    """The id of the message that a message or content event belongs to; empty for a response."""
+    parsed = orjson.loads(event)
+    if parsed.get("object") == "message":
+        return str(parsed.get("id", ""))
+    return str(parsed.get("msg_id", ""))
+
+
+def response_event(attempt: Attempt, status: str) -> bytes:
+    """A ``response`` event of a turn that goes on."""
+    return orjson.dumps(_response(attempt, status))
+
+
+def _response(attempt: Attempt, status: str) -> dict[str, Any]:
+    return {
+        "object": "response",
+        "status": status,
+        "id": attempt.response,
+        "session_id": attempt.ref.session,
+        "created_at": attempt.submitted // 1000,
+    }
+
+
+def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
+    event = _response(attempt, end.status)
+    event["completed_at"] = max(int(time.time()), attempt.submitted // 1000)
+    event["output"] = [orjson.Fragment(message) for message in output]
+    if end.usage is not None:
+        event["usage"] = end.usage
+    if end.status == FAILED:
+        event["error"] = {"code": end.why, "message": end.text}
+    return orjson.dumps(event)
+
+
+def _memory(attempt: Attempt, end: End, said: str) -> bytes:
+    """What the next turn's model should know of one that was ended from outside or failed."""
+    request = orjson.loads(attempt.task.get("request", b"{}"))
+    element: dict[str, Any] = {"input": request.get("input", []), "status": end.status}
+    if (messages := attempt.state.get("messages")) is not None:
+        element["messages"] = orjson.Fragment(messages)
+    if said:
+        element["said"] = said
+    return orjson.dumps(element)
+
+
+__all__ = [
+    "CANCELED",
+    "COMPLETED",
+    "FAILED",
+    "End",
+    "Ender",
+    "Fenced",
+    "close_open",
+    "completed_messages",
+    "end_from_outside",
+    "response_event",
+    "write_end",
+]

@@ -1,0 +1,212 @@
+"""Every error that Turnstream shows to somebody, in one tree.
+
+    TurnstreamError
+    ├── Refused                     the request is at fault; sending it again unchanged does not help
+    │   ├── BadRequest         400  bad_request
+    │   ├── BadCursor          400  cursor_malformed
+    │   ├── InvalidBody        422  invalid_body
+    │   ├── BodyTooLarge       413  body_too_large
+    │   ├── BadToken           401  10001   no usable Authorization header
+    │   ├── UnknownKey         401  10004   well formed, but not a key of ours
+    │   ├── Forbidden          403  forbidden
+    │   ├── NoSession          404  30002   unknown, foreign or expired: always the same answer
+    │   ├── NoTask             404  task_not_found
+    │   ├── UnknownCall        404  call_not_found
+    │   ├── CallEnded          409  call_ended
+    │   ├── CallExpired        410  call_expired
+    │   ├── CursorGone         410  cursor_gone
+    │   ├── SessionBusy        409  session_busy
+    │   └── IdempotencyMismatch 422 idempotency_mismatch
+    ├── Unavailable                 not the request's fault; sending it again later helps
+    │   ├── BrokerAway         503  broker_away
+    │   ├── ShuttingDown       503  shutting_down
+    │   └── TooMany            429  too_many
+    └── ConfigurationError          a setting or an agents file is wrong; the process does not start
+
+Each class has the HTTP status, a stable ``code``, a public text and whether a retry may help. The
+public text says what was wrong, where, and what to do; it never holds a secret or a user's words.
+LiteAgent codes are numbers because its clients compare numbers (seed 004's error answers).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TurnstreamError(Exception):
+    """Base of all errors shown to a user or an operator."""
+
+    status: ClassVar[int] = 500
+    code: ClassVar[str | int] = "internal"
+    text: ClassVar[str] = "Something went wrong on our side."
+    retry_may_help: ClassVar[bool] = False
+
+    def __init__(self, text: str | None = None) -> None:
+        self.public_text = text or self.text
+        super().__init__(self.public_text)
+
+    def body(self) -> dict[str, str | int]:
+        """The JSON body of the HTTP answer."""
+        return {"code": self.code, "message": self.public_text}
+
+
+class Refused(TurnstreamError):  # noqa: N818 - HTTP speaks of refusals; not all are errors of ours
+    """The request is at fault."""
+
+    status = 400
+    code: ClassVar[str | int] = "bad_request"
+
+
+class BadRequest(Refused):
+    """A parameter is missing or has a value that cannot be."""
+
+    text = "The request is not valid."
+
+
+class BadCursor(Refused):
+    """``Last-Event-ID`` or ``cursor`` is not one of ours."""
+
+    code = "cursor_malformed"
+    text = "The cursor is malformed: send the id of the last event you received, as <epoch>-<seq>."
+
+
+class InvalidBody(Refused):
+    """The body is not JSON, or a field has the wrong type or value; the text names the field."""
+
+    status = 422
+    code = "invalid_body"
+    text = "The body is not valid."
+
+
+class BodyTooLarge(Refused):
+    """The body is larger than this route takes."""
+
+    status = 413
+    code = "body_too_large"
+    text = "The body is too large."
+
+
+class BadToken(Refused):
+    """There is no Authorization header, or it is not ``Bearer sk-…``."""
+
+    status = 401
+    code = 10001
+    text = "Send an Authorization header of the form: Bearer sk-<32 hexadecimal digits>."
+
+
+class UnknownKey(Refused):
+    """The key is well formed but unknown, revoked or expired."""
+
+    status = 401
+    code = 10004
+    text = "This API key is not known here."
+
+
+class Forbidden(Refused):
+    """The key is valid, but its scopes do not cover the route."""
+
+    status = 403
+    code = "forbidden"
+    text = "This API key may not do that."
+
+
+class NoSession(Refused):
+    """Unknown, foreign or expired session: one answer, so that nobody can probe for sessions."""
+
+    status = 404
+    code = 30002
+    text = "No such session: it is unknown or has expired. Start a new one."
+
+
+class NoTask(Refused):
+    """The session is known, the task is not."""
+
+    status = 404
+    code = "task_not_found"
+    text = "No such task in this session."
+
+
+class UnknownCall(Refused):
+    """A callback for a call that this session never made."""
+
+    status = 404
+    code = "call_not_found"
+    text = "No such call in this session: send the id of a function call as it was received."
+
+
+class CallEnded(Refused):
+    """A callback for a task that has ended by other means."""
+
+    status = 409
+    code = "call_ended"
+    text = "The task of this call has ended; the result was not used."
+
+
+class CallExpired(Refused):
+    """A callback after the call's deadline."""
+
+    status = 410
+    code = "call_expired"
+    text = "The deadline of this call has passed; the result was not used."
+
+
+class CursorGone(Refused):
+    """The cursor is of another age of the session: it was cleared since."""
+
+    status = 410
+    code = "cursor_gone"
+    text = "The session was cleared since this cursor: follow it again without a cursor."
+
+
+class SessionBusy(Refused):
+    """The session's agent takes one turn at a time and is configured to reject more."""
+
+    status = 409
+    code = 409
+    text = "The session is busy with another turn: wait for its end, or stop it."
+
+
+class IdempotencyMismatch(Refused):
+    """An idempotency key was used again with another body."""
+
+    status = 422
+    code = "idempotency_mismatch"
+    text = "This Idempotency-Key was used with a different body: use a new key for a new turn."
+
+
+class Unavailable(TurnstreamError):  # noqa: N818 - named like the status
+    """Nothing is wrong with the request; try again after ``retry_after`` seconds."""
+
+    status = 503
+    code = "unavailable"
+    text = "Not available at the moment."
+    retry_may_help = True
+    retry_after: ClassVar[int] = 2
+
+
+class BrokerAway(Unavailable):
+    """The broker does not answer, or answers that it cannot write."""
+
+    code = "broker_away"
+    text = "The broker is away. Nothing was accepted; send the request again in a moment."
+
+
+class ShuttingDown(Unavailable):
+    """The front end is stopping; another one will answer."""
+
+    code = "shutting_down"
+    text = "This front end is shutting down. Send the request again."
+
+
+class TooMany(Unavailable):
+    """A cap was reached: followers, turns or requests."""
+
+    status = 429
+    code = "too_many"
+    text = "Too many at once for this key. Try again in a moment."
+
+
+class ConfigurationError(TurnstreamError):
+    """A setting or an agents file is wrong; the text names it, its value and what is allowed."""
+
+    code = "configuration"

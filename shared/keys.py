@@ -1,0 +1,104 @@
+"""Every Redis key, spelled here and nowhere else.
+
+A session's keys share the hash tag ``{<owner>/<session>}``, so that all of a session lies in one
+cluster slot and each script touches one slot only. The other keys stay on the primary.
+Types, writers, readers and lifetimes: the table in docs/internals.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DUE = "ts:due"
+RECENT = "ts:recent"
+DOORBELL = "ts:doorbell"
+CONTROL = "ts:control"
+API_KEYS = "ts:keys"
+WORKERS = "ts:workers"
+QUEUE = "ts:queue"
+QUEUE_TAGS = "ts:queue:tags"
+
+# arq's own spelling (arq.constants): where it looks for what a job is.
+JOB_PREFIX = "arq:job:"
+
+TAIL_SUFFIX = ":tail"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRef:
+    """Names a task everywhere outside its session: ``<owner>/<session>/<task>``."""
+
+    owner: str
+    session: str
+    task: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}/{self.session}/{self.task}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskRef:
+        """Read a ref.
+
+        Raises:
+            ValueError: the text has not three parts.
+        """
+        owner, session, task = text.split("/")
+        return cls(owner, session, task)
+
+    @property
+    def keys(self) -> SessionKeys:
+        """The keys of the task's session."""
+        return SessionKeys(self.owner, self.session)
+
+
+class SessionKeys:
+    """The keys of one session."""
+
+    __slots__ = ("_prefix", "history", "log", "memory", "meta", "owner", "session", "tail", "waiting")
+
+    def __init__(self, owner: str, session: str) -> None:
+        prefix = f"ts:{{{owner}/{session}}}:"
+        self.owner = owner
+        self.session = session
+        self._prefix = prefix
+        self.meta = prefix + "meta"
+        self.log = prefix + "log"
+        self.waiting = prefix + "waiting"
+        self.memory = prefix + "memory"
+        self.history = prefix + "history"
+        self.tail = prefix + "tail"
+
+    @property
+    def prefix(self) -> str:
+        """What all of the session's keys begin with; the scripts append ``task:<id>`` and the like."""
+        return self._prefix
+
+    def task(self, task: str) -> str:
+        """Hash of one task."""
+        return f"{self._prefix}task:{task}"
+
+    def calls(self, task: str) -> str:
+        """Hash of one task's client calls."""
+        return f"{self._prefix}calls:{task}"
+
+    def state(self, task: str) -> str:
+        """Hash of one task's checkpoints."""
+        return f"{self._prefix}state:{task}"
+
+    def call(self, call: str) -> str:
+        """String that leads from a call's id to its task; outlives both by the session's TTL."""
+        return f"{self._prefix}call:{call}"
+
+    def idempotency(self, key: str) -> str:
+        """String that leads from an idempotency key to the task it made."""
+        return f"{self._prefix}idem:{key}"
+
+
+def session_of_tail(channel: str) -> str:
+    """``<owner>/<session>`` of a tail channel's name."""
+    return channel[channel.index("{") + 1 : channel.index("}")]
+
+
+def job(job_id: str) -> str:
+    """Where arq finds the job of that id."""
+    return JOB_PREFIX + job_id

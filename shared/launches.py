@@ -1,0 +1,103 @@
+"""The launch queue: how a front end asks for a worker, and how a worker claims what is asked.
+
+What launches is arq; this module is all that knows it. The job is written as arq's own
+``enqueue_job`` writes it (JSON instead of pickle, ids only), but in one round trip, and a claimed job
+leaves the queue at once: our lease owns it from then on (docs/internals.md).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from shared import keys
+from shared.scripts import Script
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from shared.keys import TaskRef
+
+# The one function that workers run.
+FUNCTION = "run_task"
+
+# How long an unclaimed job is kept. The task itself lives at least as long, and a launch that expired
+# is launched again by the rescuer.
+JOB_MS = 86_400_000
+
+# Tasks that the operator's list remembers.
+MOST_RECENT = 10_000
+
+_launch = Script("launch")
+_claim = Script("claim")
+_remind = Script("remind")
+_due = Script("due")
+_redate = Script("redate")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One launch in the queue."""
+
+    ref: TaskRef
+    launch: int
+
+    @property
+    def id(self) -> str:
+        """The arq job id; a repeated launch has the same, so it cannot queue twice."""
+        return f"{self.ref}:{self.launch}"
+
+
+def serialize(job: dict[str, Any]) -> bytes:
+    """A job as arq writes it, but in JSON. The default is pickle: whoever can write to the broker could run code."""
+    return orjson.dumps(job)
+
+
+def deserialize(data: bytes) -> dict[str, Any]:
+    """Read what `serialize` wrote."""
+    job: dict[str, Any] = orjson.loads(data)
+    return job
+
+
+class Launches:
+    """The queue, and the hints that tell rescuers when to look at a task."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def launch(self, ref: TaskRef, number: int) -> None:
+        """Queue launch ``number`` of a task and ring the doorbell; safe to repeat."""
+        job = Job(ref, number)
+        payload = serialize(
+            {"t": None, "f": FUNCTION, "a": [str(ref), number], "k": {}, "et": int(time.time() * 1000)}
+        )
+        await _launch(
+            self._redis,
+            (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id)),
+            (job.id, ref.owner, payload, JOB_MS, keys.DOORBELL),
+        )
+
+    async def claim(self, count: int) -> list[str]:
+        """Take up to ``count`` job ids out of the queue, owners in turn."""
+        claimed: list[bytes] = await _claim(self._redis, (keys.QUEUE, keys.QUEUE_TAGS), (count,))
+        return [job.decode() for job in claimed]
+
+    async def depth(self) -> int:
+        """How many launches wait."""
+        return int(await self._redis.zcard(keys.QUEUE))
+
+    async def remind(self, ref: TaskRef, ms: int, *, new: bool = False) -> None:
+        """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""
+        await _remind(self._redis, (keys.DUE, keys.RECENT), (str(ref), ms, MOST_RECENT if new else 0))
+
+    async def due(self, count: int, again_ms: int) -> list[str]:
+        """Take refs whose time has come; each is due again in ``again_ms`` unless it is re-dated."""
+        refs: list[bytes] = await _due(self._redis, (keys.DUE,), (count, again_ms))
+        return [ref.decode() for ref in refs]
+
+    async def redate(self, ref: TaskRef, ms: int) -> None:
+        """Look at the task again in ``ms``; never again when negative."""
+        await _redate(self._redis, (keys.DUE,), (str(ref), ms))

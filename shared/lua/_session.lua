@@ -1,0 +1,200 @@
+-- Put in front of every script that works on a session. What all of them share:
+-- the keys, the broker's clock, the time to live, and the one way to write into the log.
+--
+-- KEYS  1 meta  2 log  3 history  4 memory  5 waiting  6 task  7 calls  8 state  9 tail channel
+-- ARGV  1 task id  2 operation id  3 TTL ms  4 lease ms  5 most entries  6 most bytes  7… the script's own
+local META, LOG, HISTORY, MEMORY, WAITING, TASK, CALLS, STATE, TAIL = unpack(KEYS, 1, 9)
+local TID, OP = ARGV[1], ARGV[2]
+local TTL, LEASE = tonumber(ARGV[3]), tonumber(ARGV[4])
+local MAX_EVENTS, MAX_BYTES = tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local clock = redis.call('TIME')
+local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+
+-- A tail message above this size carries only its last seq; the hub reads the rest from the log.
+local TAIL_BYTES = 65536
+-- What one entry costs beside its event's text, about.
+local ENTRY_BYTES = 96
+
+local TERMINAL = { completed = true, failed = true, canceled = true }
+
+-- Numbers as digits: Lua's own conversion turns large ones into 1.7e+12.
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+-- The key of another task of this session (kind: its task hash, calls or state).
+local function sibling(kind, tid)
+  return string.sub(kind, 1, -#TID - 1) .. tid
+end
+
+-- Give every key of the session its time to live again. It costs a call for each key, so it is
+-- done once in a sixteenth of the TTL, or when a script may have made a key (force).
+-- A parked task holds all of its session until its deadline.
+local function touch(force)
+  local known = redis.call('HMGET', META, 'fresh', 'hold')
+  if not force and known[1] and NOW - tonumber(known[1]) < TTL / 16 then
+    return
+  end
+  local life = TTL
+  if known[2] and tonumber(known[2]) - NOW + 60000 > life then
+    life = tonumber(known[2]) - NOW + 60000
+  end
+  life = int(life)
+  redis.call('HSET', META, 'fresh', int(NOW))
+  for index = 1, 8 do
+    redis.call('PEXPIRE', KEYS[index], life)
+  end
+  for _, field in ipairs(redis.call('HKEYS', META)) do
+    if string.sub(field, 1, 5) == 'live:' then
+      local tid = string.sub(field, 6)
+      redis.call('PEXPIRE', sibling(TASK, tid), life)
+      redis.call('PEXPIRE', sibling(CALLS, tid), life)
+      redis.call('PEXPIRE', sibling(STATE, tid), life)
+    end
+  end
+end
+
+-- Cut the log's head down to the limits, but never past the first entry of a live task.
+local function trim(epoch, seq, head, bytes)
+  local kept = seq - head + 1
+  local target = seq - MAX_EVENTS + 1
+  if bytes > MAX_BYTES then
+    target = math.max(target, seq - math.floor(kept * MAX_BYTES / bytes) + 1)
+  end
+  local meta = redis.call('HGETALL', META)
+  for index = 1, #meta, 2 do
+    if string.sub(meta[index], 1, 5) == 'live:' then
+      target = math.min(target, tonumber(meta[index + 1]))
+    end
+  end
+  if target > head then
+    redis.call('XTRIM', LOG, 'MINID', epoch .. '-' .. int(target))
+    bytes = math.floor(bytes * (seq - target + 1) / kept)
+    head = target
+  end
+  redis.call('HSET', META, 'head', int(head), 'bytes', int(bytes), 'trim_at', int(seq + MAX_EVENTS / 10))
+end
+
+-- Write a batch of entries, described in ARGV from `at` on: their count, then for each
+--   d  path kind body extra                           within a message
+--   o  path kind body extra  message                  opens a message
+--   c  path kind body extra  message                  completes it: into the history too
+--   s  path kind body extra  message  group  last     completes a tool's result: `last` replaces
+--                                                     `extra` when it is its group's last one
+--   h  path kind body extra                           whole in itself: into the history too
+-- Here, and only here, an event gets its place in the log and its sequence_number. A body that
+-- begins with '{' is whole and not numbered (the user's own message).
+-- Returns the index behind the batch, and the seq of its last entry.
+local function write(at)
+  local count = tonumber(ARGV[at])
+  at = at + 1
+  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'bytes', 'head', 'trim_at')
+  local epoch, seq = meta[1], tonumber(meta[2])
+  if count == 0 then
+    return at, seq
+  end
+  local number = tonumber(redis.call('HGET', TASK, 'number'))
+  local bytes = tonumber(meta[3])
+  local first = seq + 1
+  local now = int(NOW)
+  local lines, size = {}, 0
+  for index = 1, count do
+    local op, path, kind, body, extra = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+    at = at + 5
+    seq = seq + 1
+    local id = epoch .. '-' .. int(seq)
+    if string.byte(body) ~= 123 then
+      body = '{"sequence_number":' .. int(number) .. ',' .. body
+      number = number + 1
+    end
+    if op == 'o' then
+      redis.call('HSET', TASK, 'open:' .. ARGV[at], int(seq))
+      at = at + 1
+    elseif op == 'c' then
+      redis.call('HDEL', TASK, 'open:' .. ARGV[at])
+      at = at + 1
+    elseif op == 's' then
+      redis.call('HDEL', TASK, 'open:' .. ARGV[at])
+      if redis.call('HINCRBY', TASK, 'group:' .. ARGV[at + 1], -1) == 0 then
+        extra = ARGV[at + 2]
+      end
+      at = at + 3
+    end
+    redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra)
+    if op == 'c' or op == 's' or op == 'h' then
+      redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra)
+    end
+    local line = TID .. '\t' .. path .. '\t' .. kind .. '\t' .. now .. '\t' .. body .. '\t' .. extra
+    lines[index] = line
+    size = size + #line
+  end
+  bytes = bytes + size + count * ENTRY_BYTES
+  redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes))
+  redis.call('HSET', TASK, 'number', int(number))
+  local message = epoch .. '-' .. int(first) .. '-' .. int(seq)
+  if size <= TAIL_BYTES then
+    message = message .. '\n' .. table.concat(lines, '\n')
+  end
+  redis.call('PUBLISH', TAIL, message)
+  local head = tonumber(meta[4])
+  if seq >= tonumber(meta[5]) and (seq - head >= MAX_EVENTS or bytes > MAX_BYTES) then
+    trim(epoch, seq, head, bytes)
+  end
+  return at, seq
+end
+
+-- Why an attempt may not write, or nil: gone, ended or fenced.
+local function refusal(status, attempt, mine)
+  if not status then
+    return 'gone'
+  elseif TERMINAL[status] then
+    return 'ended'
+  elseif status ~= 'running' or attempt ~= mine then
+    return 'fenced'
+  end
+end
+
+-- What an attempt's holder needs to go on with a task.
+local function snapshot()
+  local epoch = redis.call('HGET', META, 'epoch')
+  return { epoch, redis.call('HGETALL', TASK), redis.call('HGETALL', CALLS), redis.call('HGETALL', STATE) }
+end
+
+-- Keep checkpoints and register calls, described in ARGV from `at` on, each list with its count:
+-- groups (id, size), calls (id, record, key of its string), fields to set (field, value), to drop.
+local function keep(at)
+  local count = tonumber(ARGV[at])
+  at = at + 1
+  for _ = 1, count do
+    redis.call('HSET', TASK, 'group:' .. ARGV[at], ARGV[at + 1])
+    at = at + 2
+  end
+  count = tonumber(ARGV[at])
+  at = at + 1
+  for _ = 1, count do
+    redis.call('HSET', CALLS, ARGV[at], ARGV[at + 1])
+    redis.call('SET', KEYS[10] .. ARGV[at], TID .. ' pending', 'PX', int(TTL))
+    redis.call('HINCRBY', TASK, 'pending', 1)
+    at = at + 2
+  end
+  if count > 0 then
+    redis.call('PEXPIRE', CALLS, int(TTL))
+  end
+  count = tonumber(ARGV[at])
+  at = at + 1
+  for _ = 1, count do
+    redis.call('HSET', STATE, ARGV[at], ARGV[at + 1])
+    at = at + 2
+  end
+  if count > 0 then
+    redis.call('PEXPIRE', STATE, int(TTL))
+  end
+  count = tonumber(ARGV[at])
+  at = at + 1
+  for _ = 1, count do
+    redis.call('HDEL', STATE, ARGV[at])
+    at = at + 1
+  end
+  return at
+end

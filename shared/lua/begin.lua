@@ -1,0 +1,19 @@
+-- Take the attempt that runs a launch. ARGV 7 launch  8 worker
+-- → begun attempt snapshot memory | superseded status | ended | gone
+local task = redis.call('HMGET', TASK, 'status', 'launch', 'attempt', 'op')
+local status, attempt = task[1], task[3]
+if not status then
+  return { 'gone' }
+elseif TERMINAL[status] then
+  return { 'ended' }
+elseif not (status == 'running' and task[4] == OP) then
+  if status ~= 'queued' or task[2] ~= ARGV[7] then
+    return { 'superseded', status }
+  end
+  attempt = int(tonumber(attempt) + 1)
+  redis.call('HSET', TASK, 'status', 'running', 'attempt', attempt, 'lease', int(NOW + LEASE), 'worker', ARGV[8],
+    'op', OP, 'out', '')
+  redis.call('HSETNX', TASK, 'started', int(NOW))
+  touch(false)
+end
+return { 'begun', attempt, snapshot(), redis.call('LRANGE', MEMORY, 0, -1) }

@@ -1,0 +1,37 @@
+-- Take a client's answer. KEYS 10 the call's string
+-- ARGV 7 call  8 result  9… entries (the …_output message)
+-- → stored pending | launch n (it was the last one) | repeat status launch | unknown | expired | ended
+local known = redis.call('GET', KEYS[10])
+if not known then
+  return { 'unknown' }
+end
+local answered = TID .. ' answered'
+local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch')
+local status = task[1]
+if known == answered then
+  -- The launch may have been lost with the first reply: the caller launches again, to no effect if not.
+  return { 'repeat', status or '', task[4] or '' }
+end
+if not status or TERMINAL[status] then
+  if task[2] == 'call_expired' then
+    return { 'expired' }
+  end
+  return { 'ended' }
+elseif redis.call('HEXISTS', CALLS, ARGV[7]) == 0 then
+  return { 'unknown' }
+elseif status == 'parked' and tonumber(task[3]) < NOW then
+  return { 'expired' }
+end
+redis.call('HSET', CALLS, ARGV[7] .. ':result', ARGV[8])
+redis.call('SET', KEYS[10], answered, 'PX', int(TTL))
+local pending = redis.call('HINCRBY', TASK, 'pending', -1)
+write(9)
+if pending == 0 and status == 'parked' then
+  local launch = int(tonumber(task[4]) + 1)
+  redis.call('HDEL', TASK, 'parked_until')
+  redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW))
+  touch(true)
+  return { 'launch', launch }
+end
+touch(false)
+return { 'stored', int(pending) }

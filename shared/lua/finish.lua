@@ -1,0 +1,39 @@
+-- Write the end of a task. ARGV 7 attempt  8 status  9 why (code, may be empty)  10 memory (may be empty)
+--      11… entries, the last one terminal
+-- → ok seq next launch (next: the session's next task, to be launched, or '') | fenced | ended | gone
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'next')
+if task[3] == OP and task[2] == ARGV[7] then
+  return { 'ok', task[4], task[5], '1' }
+end
+local no = refusal(task[1], task[2], ARGV[7])
+if no then
+  return { no }
+end
+local _, seq = write(11)
+if ARGV[10] ~= '' then
+  redis.call('RPUSH', MEMORY, ARGV[10])
+end
+redis.call('HDEL', META, 'live:' .. TID)
+redis.call('DEL', CALLS, STATE)
+local drop = { 'lease', 'request' }
+for _, field in ipairs(redis.call('HKEYS', TASK)) do
+  if string.sub(field, 1, 5) == 'open:' or string.sub(field, 1, 6) == 'group:' then
+    drop[#drop + 1] = field
+  end
+end
+redis.call('HDEL', TASK, unpack(drop))
+
+local following = ''
+if redis.call('HGET', META, 'active') == TID then
+  repeat
+    following = redis.call('LPOP', WAITING) or ''
+  until following == '' or redis.call('HGET', sibling(TASK, following), 'status') == 'queued'
+  redis.call('HSET', META, 'active', following)
+  if following ~= '' then
+    redis.call('HSET', sibling(TASK, following), 'launch', '1', 'launched', int(NOW))
+  end
+end
+redis.call('HSET', TASK, 'status', ARGV[8], 'why', ARGV[9], 'ended', int(NOW), 'op', OP, 'out', int(seq),
+  'next', following)
+touch(true)
+return { 'ok', int(seq), following, '1' }

