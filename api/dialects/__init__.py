@@ -1,0 +1,1 @@
+"""How entries are written to each kind of client, and what LiteAgent clients send."""

@@ -1,0 +1,207 @@
+"""The LiteAgent wire: frames, envelopes, and the history of a session.
+
+The clients in the field parse SSE by hand, so the framing is exact: ``id:``, ``event:``, ``data:`` in this
+order without a space after the colon, LF only, one data line, no comments. What is said lies in
+`liteagent_messages` and `liteagent_tools`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import orjson
+
+from api.dialects import liteagent_messages as messages
+from api.dialects import liteagent_tools as tools
+from api.dialects.base import EVENT_STREAM, NUMBERED, one_line
+from api.dialects.liteagent_said import Json, Said, content_of, extra_of, speaker
+from shared.entry import END, RESPONSE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.entry import Entry
+
+# The protocol writes times with a numeric zone and its clients expect this one.
+_ZONE = timezone(timedelta(hours=8))
+_CLOSED = ("completed", "incomplete")
+
+# Said while a task runs, but no part of a conversation that is read later.
+_NOT_HISTORY = ("taskStatus", "functionCall")
+
+
+class LiteAgent:
+    """Writes entries to LiteAgent clients.
+
+    1. With ``stream``, an answer's text goes out as ``chunk`` frames, each part closed by an empty one,
+       and a ``message`` without text ends it. Without, one ``message`` holds the whole text.
+    2. Everything else is the same in both, and whole.
+    """
+
+    name = "liteagent"
+    content_type = EVENT_STREAM
+    ping = b"event:ping\ndata:{}\n\n"
+
+    def __init__(self, stream: bool) -> None:
+        self.stream = stream
+
+    def frames(self, session: str, epoch: int, entry: Entry) -> bytes:
+        """The frames of one entry of a live log."""
+        event: Json = orjson.loads(entry.event)
+        if event.get("object") == "content":
+            return self._content(session, epoch, entry, event)
+        if self.stream and entry.kind == "message" and entry.event.startswith(NUMBERED):
+            return _streamed_close(session, epoch, entry, event)
+        return _framed(epoch, entry, _messages(session, entry, _told(entry, event)))
+
+    def replay(self, session: str, epoch: int, entry: Entry) -> bytes:
+        """A closed message with its whole text and all of its parts, in both forms, or a task's end."""
+        event: Json = orjson.loads(entry.event)
+        return _framed(epoch, entry, _messages(session, entry, _told_whole(entry, event)))
+
+    def _content(self, session: str, epoch: int, entry: Entry, part: Json) -> bytes:
+        """One content event. Only answers show theirs; other messages are shown when they close."""
+        if entry.kind != "message":
+            return b""
+        kind = part.get("type")
+        if part.get("delta"):
+            # An empty piece would look like the end of the part.
+            if not self.stream or kind != "text" or not part.get("text"):
+                return b""
+            return b"id:%d-%d\nevent:chunk\ndata:%b\n\n" % (
+                epoch,
+                entry.seq,
+                _chunk(session, entry, part["text"]),
+            )
+        if part.get("status") != "completed":
+            return b""
+        if not messages.is_text(part):
+            return _framed(epoch, entry, _messages(session, entry, messages.shown(entry, part)))
+        if not self.stream:
+            return b""
+        # A refusal comes whole: its deltas, if there are any, were not shown.
+        pieces = [part["refusal"], ""] if kind == "refusal" and part.get("refusal") else [""]
+        return _framed(epoch, entry, [(b"chunk", _chunk(session, entry, piece)) for piece in pieces])
+
+
+LITEAGENT_STREAM = LiteAgent(stream=True)
+LITEAGENT_WHOLE = LiteAgent(stream=False)
+
+
+def history(session: str, entries: Iterable[Entry]) -> bytes:
+    """The JSON body of a session's history: a bare array of envelopes.
+
+    Args:
+        session: the session's id.
+        entries: its completed messages, oldest first; terminal events among them are passed over.
+    """
+    # Some clients read `message`, others `content`.
+    return orjson.dumps(
+        [
+            _envelope(session, entry, said) | {"message": said.content}
+            for entry in entries
+            for said in _told_whole(entry, orjson.loads(entry.event))
+            if said.type not in _NOT_HISTORY
+        ]
+    )
+
+
+def _told(entry: Entry, event: Json) -> list[Said]:
+    """What an entry that is no content event tells in a live log, text whole."""
+    if entry.kind == RESPONSE:
+        return messages.started(entry, event)
+    if entry.kind == END:
+        return messages.ended(entry, event)
+    if not entry.event.startswith(NUMBERED):
+        return messages.echoed(event, extra_of(entry))
+    if event.get("status") not in _CLOSED:
+        return []
+    if entry.kind == "message":
+        return messages.answered(entry, event, extra_of(entry))
+    if entry.kind == "reasoning":
+        return messages.thought(entry, event, extra_of(entry))
+    return tools.told(entry, event, extra_of(entry))
+
+
+def _told_whole(entry: Entry, event: Json) -> list[Said]:
+    """What an entry tells when its content events are not there to tell their share."""
+    if entry.kind != "message" or not entry.event.startswith(NUMBERED):
+        return _told(entry, event)
+    if event.get("object") != "message" or event.get("status") not in _CLOSED:
+        return []
+    parts = [said for part in content_of(event) for said in messages.shown(entry, part)]
+    return parts + messages.answered(entry, event, extra_of(entry))
+
+
+def _streamed_close(session: str, epoch: int, entry: Entry, event: Json) -> bytes:
+    """The end of an answer that was streamed, with the closing chunk of a part that was cut off."""
+    if event.get("status") not in _CLOSED:
+        return b""
+    frames = _messages(session, entry, [messages.answer_closed(entry, extra_of(entry))])
+    if event["status"] == "incomplete" and _cut_off(event):
+        frames.insert(0, (b"chunk", _chunk(session, entry, "")))
+    return _framed(epoch, entry, frames)
+
+
+def _cut_off(message: Json) -> bool:
+    """Whether a text part of an incomplete message was still open."""
+    return any(messages.is_text(part) and part.get("status") != "completed" for part in content_of(message))
+
+
+def _framed(epoch: int, entry: Entry, frames: list[tuple[bytes, bytes]]) -> bytes:
+    """Frames, each of an event name and its data; the last one carries the cursor."""
+    if not frames:
+        return b""
+    texts = [b"event:%b\ndata:%b\n\n" % frame for frame in frames]
+    texts[-1] = b"id:%d-%d\n%b" % (epoch, entry.seq, texts[-1])
+    return b"".join(texts)
+
+
+def _messages(session: str, entry: Entry, told: list[Said]) -> list[tuple[bytes, bytes]]:
+    return [(said.event, one_line(orjson.dumps(_envelope(session, entry, said)))) for said in told]
+
+
+def _envelope(session: str, entry: Entry, said: Said) -> Json:
+    envelope = _origin(session, entry.task, entry.path, entry.extra)
+    envelope |= {"role": said.role, "to": said.to, "type": said.type, "content": said.content}
+    if said.completions is not None:
+        envelope["completions"] = said.completions
+    envelope["createTime"] = _time(entry.created)
+    return envelope
+
+
+def _origin(session: str, task: str, path: str, extra: bytes) -> Json:
+    """Where a message comes from; a sub-agent's also says which one it is and whose task it serves."""
+    if not path:
+        return {"sessionId": session, "taskId": task}
+    agent = (orjson.loads(extra).get("agent") if extra else None) or {}
+    name = agent.get("id") or path.rpartition("/")[2]
+    return {"sessionId": session, "taskId": task, "agentId": name, "parentTaskId": task}
+
+
+def _chunk(session: str, entry: Entry, text: str) -> bytes:
+    """A piece of an answer's text. The hot path: one per token, so the constant part is kept."""
+    head = _chunk_head(session, entry.task, entry.path, speaker(entry, "assistant"), entry.extra)
+    created = _time(entry.created).encode()
+    return b'%b%b,"createTime":"%b"}' % (head, one_line(orjson.dumps(text)), created)
+
+
+# Room for the answers that one front end has under way at a time; an entry is a few hundred bytes.
+@lru_cache(maxsize=4096)
+def _chunk_head(session: str, task: str, path: str, role: str, extra: bytes) -> bytes:
+    head = _origin(session, task, path, extra) | {"role": role, "to": "agent", "type": "text"}
+    return one_line(orjson.dumps(head))[:-1] + b',"part":'
+
+
+def _time(created: int) -> str:
+    """Unix milliseconds as ``yyyy-MM-dd'T'HH:mm:ss.SSS+0800``."""
+    second, millisecond = divmod(created, 1000)
+    return f"{_second(second)}.{millisecond:03d}+0800"
+
+
+# Events of the same second come together, so a few are enough; a long replay makes each second once.
+@lru_cache(maxsize=256)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, _ZONE).strftime("%Y-%m-%dT%H:%M:%S")

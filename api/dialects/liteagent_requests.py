@@ -1,0 +1,115 @@
+"""What LiteAgent clients send: the bodies of ``/chat`` and ``/callback``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from shared.errors import InvalidBody
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+def _bare_text(item: object) -> object:
+    return {"type": "text", "message": item} if isinstance(item, str) else item
+
+
+class ContentPart(BaseModel):
+    """One item of a content list; for an image, ``message`` is its URL, which may be a ``data:`` one."""
+
+    type: Literal["text", "imageUrl"]
+    message: str
+
+
+_Parts = Annotated[list[Annotated[ContentPart, BeforeValidator(_bare_text)]], Field(min_length=1)]
+
+
+class _ChatBody(BaseModel):
+    """Both spellings of each field: the documentation's, and what older clients send."""
+
+    content: _Parts | None = None
+    contentList: _Parts | None = None  # noqa: N815 - the wire's name, so that errors name it too
+    stream: bool | None = None
+    isChunk: bool | None = None  # noqa: N815
+    taskId: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@-]{1,36}$")] | None = None  # noqa: N815
+
+
+class CallbackRequest(BaseModel):
+    """A client's answer to a function call or to a request for approval."""
+
+    id: Annotated[str, Field(min_length=1)]
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A user's turn.
+
+    Attributes:
+        parts: the content list as sent, for the echo; a bare string has become a text item.
+        stream: whether the answer is wanted piece by piece.
+        task_id: the client's name for the task, or None to have one made.
+    """
+
+    parts: list[dict[str, str]]
+    stream: bool
+    task_id: str | None
+
+    def input(self) -> list[dict[str, Any]]:
+        """The turn as canonical messages: one, of the user."""
+        content = [
+            {"type": "image", "image_url": part["message"]}
+            if part["type"] == "imageUrl"
+            else {"type": "text", "text": part["message"]}
+            for part in self.parts
+        ]
+        return [{"role": "user", "type": "message", "content": content}]
+
+
+def parse_chat(body: bytes) -> ChatRequest:
+    """Read the body of ``/chat``.
+
+    Raises:
+        InvalidBody: it is not JSON, or a field is wrong; the text names the field.
+    """
+    chat = _read(body, _ChatBody)
+    parts = chat.content if chat.content is not None else chat.contentList
+    if parts is None:
+        raise InvalidBody("content: Field required")
+    stream = chat.stream if chat.stream is not None else chat.isChunk
+    return ChatRequest([part.model_dump() for part in parts], bool(stream), chat.taskId)
+
+
+def parse_callback(body: bytes) -> CallbackRequest:
+    """Read the body of ``/callback``.
+
+    Raises:
+        InvalidBody: it is not JSON, a field is wrong, or the result is nested deeper than can be
+            written again; the text names the field.
+    """
+    callback = _read(body, CallbackRequest)
+    try:
+        orjson.dumps(callback.result)
+    except orjson.JSONEncodeError:
+        raise InvalidBody("result: nested too deeply") from None
+    return callback
+
+
+def _read(body: bytes, model: type[_Body]) -> _Body:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise InvalidBody("The body is not JSON.") from None
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        # Without the input: it may be a user's words.
+        problems = [_problem(problem["loc"], problem["msg"]) for problem in error.errors(include_input=False)]
+        raise InvalidBody("; ".join(problems)) from None
+
+
+def _problem(place: tuple[int | str, ...], message: str) -> str:
+    return f"{'.'.join(map(str, place)) or 'body'}: {message}"
