@@ -1,0 +1,36 @@
+"""How a run of an agent may end, other than by an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The agent answered. ``memory`` is what the next turn's model should know, JSON."""
+
+    memory: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsClient:
+    """The agent waits for its client's answers; the task parks."""
+
+
+class AgentError(Exception):
+    """Raised by an agent's author to end a turn as failed with a code and a text that the client may see.
+
+    Of any other exception the client is told only the type: its text may hold what nobody should read.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+def explain(error: BaseException) -> tuple[str, str]:
+    """The code and public text of what an agent raised."""
+    if isinstance(error, AgentError):
+        return error.code, error.text
+    return "agent_error", f"The agent failed ({type(error).__name__})."

@@ -1,0 +1,144 @@
+"""Reflection: critics read a draft before the client does, and the agent tries again until it passes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from pydantic import BaseModel, Field
+
+from worker.agents import memory
+from worker.agents.run import Answer, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic_ai.messages import ModelMessage, UserContent
+
+    from worker.agents.configured import ConfiguredAgent
+
+
+class Verdict(BaseModel):
+    """One critic's opinion of a draft."""
+
+    score: int = Field(ge=0, le=10, description="10 is flawless.")
+    description: str = Field("", description="What is good, and what must be better.")
+
+
+@dataclass(slots=True)
+class _Draft:
+    text: str
+    score: float
+    messages: list[ModelMessage]
+
+
+class Reflection:
+    """Runs an agent and its critics in rounds.
+
+    Duties:
+        1. have the agent draft an answer, unheard;
+        2. have every critic score it, and show the client what they said;
+        3. below ``pass_score`` have the agent try again with their remarks, ``max_count`` rounds at most;
+        4. say the draft that passed, or the best one.
+    """
+
+    def __init__(self, agent: ConfiguredAgent, critics: Sequence[ConfiguredAgent]) -> None:
+        self._agent = agent
+        self._critics = critics
+
+    async def answer(
+        self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
+    ) -> Answer:
+        """The best answer, said; or where the draft waits for the client."""
+        spec = self._agent.spec
+        state = self._load(run)
+        while True:
+            rounds = int(state["rounds"]) + 1
+            drafting = Run(run.turn, run.speaker, f"{run.scope}:draft{rounds}", quiet=True)
+            draft = await self._agent.draft(drafting, _with_remarks(prompt, state["remarks"]), history)
+            if draft.waits:
+                return draft
+            text = str(draft.output)
+            verdicts = await asyncio.gather(
+                *(self._judge(run, critic, prompt, text) for critic in self._critics)
+            )
+            score = min(verdict.score for verdict in verdicts)
+            passed = score >= spec.pass_score
+            self._show(run, prompt, text, verdicts, passed=passed, count=rounds)
+            if state["best"] is None or score > state["best_score"]:
+                state["best"], state["best_score"] = text, score
+            if passed or rounds >= spec.max_count:
+                break
+            state["rounds"] = rounds
+            state["remarks"] = [*state["remarks"], *(_remark(text, verdict) for verdict in verdicts)][-6:]
+            run.turn.keep(f"reflection:{run.scope}", orjson.dumps(state))
+            await run.turn.publisher.flush()
+        best = str(state["best"])
+        speech = run.speaker.message()
+        speech.delta(best)
+        speech.close()
+        return Answer(memory.exchange(prompt, best), best, waits=False)
+
+    def _load(self, run: Run) -> dict[str, Any]:
+        kept = run.turn.kept(f"reflection:{run.scope}")
+        if kept is not None:
+            state: dict[str, Any] = orjson.loads(kept)
+            return state
+        return {"rounds": 0, "remarks": [], "best": None, "best_score": 0}
+
+    async def _judge(
+        self, run: Run, critic: ConfiguredAgent, prompt: str | Sequence[UserContent], draft: str
+    ) -> Verdict:
+        question = f"The user asked:\n{memory.plain_text(prompt)}\n\nThe draft answer to judge:\n{draft}"
+        result = await critic.library_agent.run(question, output_type=Verdict)
+        usage = result.usage
+        run.turn.spent(usage.input_tokens, usage.output_tokens)
+        verdict: Verdict = result.output
+        return verdict
+
+    def _show(
+        self,
+        run: Run,
+        prompt: str | Sequence[UserContent],
+        draft: str,
+        verdicts: Sequence[Verdict],
+        *,
+        passed: bool,
+        count: int,
+    ) -> None:
+        asked = [{"type": "text", "message": memory.plain_text(prompt)}]
+        spec = self._agent.spec
+        verdict = {
+            "isPass": passed,
+            "agentId": spec.name,
+            "name": spec.name,
+            "messageScore": {
+                "content": asked,
+                "contentList": asked,
+                "messageType": "text",
+                "message": draft,
+                "reflectScoreList": [verdict.model_dump() for verdict in verdicts],
+            },
+            "passScore": spec.pass_score,
+            "score": min(verdict.score for verdict in verdicts),
+            "count": count,
+            "maxCount": spec.max_count,
+        }
+        run.speaker.say(
+            "component_call_output",
+            "tool",
+            {"type": "data", "data": {"name": "reflection", "output": verdict}},
+        )
+
+
+def _remark(draft: str, verdict: Verdict) -> str:
+    return f"Draft: {draft}\nScore: {verdict.score} of 10. {verdict.description}"
+
+
+def _with_remarks(prompt: str | Sequence[UserContent], remarks: Sequence[str]) -> str | Sequence[UserContent]:
+    if not remarks:
+        return prompt
+    words = "\n\nYour earlier drafts did not pass. Write a better one.\n\n" + "\n\n".join(remarks)
+    return prompt + words if isinstance(prompt, str) else [*prompt, words]

@@ -1,0 +1,133 @@
+"""arq's worker, with what it does at risk replaced. arq is pinned exactly; tests hold each override to it.
+
+Kept from arq: what a job is, running it as a task, its bookkeeping. Replaced: how jobs are claimed
+(a claimed job is in no queue, so the queue holds only what waits), the loop (a broker that is away
+does not end the process), health (ours), signals (we drain), results, retries and aborts (unused:
+our own lease, attempts and stop are in the task's hash).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from arq.connections import ArqRedis
+from arq.worker import Worker, func
+
+from shared.broker import is_trouble
+from shared.launches import FUNCTION, deserialize, serialize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from arq.typing import WorkerCoroutine
+    from redis.asyncio import Redis
+
+    from shared.launches import Launches
+
+log = structlog.get_logger(__name__)
+
+# Jobs claimed in one round trip. More would let one worker hoard a backlog that others could share.
+CLAIM_AT_ONCE = 8
+
+# Between two looks at the queue when no doorbell rang. It is the safety net, not the way.
+POLL_SECONDS = 1.0
+
+# arq cancels a job after its timeout and calls that final. Our own deadlines are shorter than this.
+NEVER_SECONDS = 30 * 86_400
+
+
+class ArqWorker(Worker):
+    """Claims launches and runs each as a task.
+
+    Duties:
+        1. claim as many launches as there are free slots, woken by the doorbell;
+        2. outlive the broker's absence;
+        3. stop claiming when told (`pause`), and say when nothing runs any more (`idle`).
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        launches: Launches,
+        run_task: WorkerCoroutine,
+        *,
+        max_jobs: int,
+        doorbell: asyncio.Event,
+        on_trouble: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            [func(run_task, name=FUNCTION, keep_result=0, timeout=NEVER_SECONDS, max_tries=1_000_000)],
+            redis_pool=ArqRedis(
+                redis.connection_pool, job_serializer=serialize, job_deserializer=deserialize
+            ),
+            queue_name="unused",
+            handle_signals=False,
+            max_jobs=max_jobs,
+            poll_delay=0,
+            keep_result=0,
+            retry_jobs=False,
+            log_results=False,
+            job_serializer=serialize,
+            job_deserializer=deserialize,
+        )
+        self._launches = launches
+        self._doorbell = doorbell
+        self._on_trouble = on_trouble
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def pause(self) -> None:
+        """Claim nothing more."""
+        self.allow_pick_jobs = False
+
+    async def main(self) -> None:
+        """The loop. arq's own asks for INFO first and dies with the broker."""
+        delay = 0.05
+        while True:
+            try:
+                await self._poll_iteration()
+                delay = 0.05
+            except Exception as error:
+                self._on_trouble()
+                if not is_trouble(error):
+                    log.exception("worker.poll_failed")
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 2.0)
+
+    async def _poll_iteration(self) -> None:
+        free = self.max_jobs - len(self.tasks)
+        if self.allow_pick_jobs and free > 0:
+            self._doorbell.clear()
+            claimed = await self._launches.claim(min(free, CLAIM_AT_ONCE))
+            for job_id in claimed:
+                self._start(job_id)
+            if len(claimed) == CLAIM_AT_ONCE:
+                return
+        else:
+            # Full: a finished turn rings for its slot.
+            self._doorbell.clear()
+        try:
+            async with asyncio.timeout(POLL_SECONDS):
+                await self._doorbell.wait()
+        except TimeoutError:
+            pass
+
+    def _start(self, job_id: str) -> None:
+        self.idle.clear()
+        task = asyncio.get_running_loop().create_task(self.run_job(job_id, 0), name=f"job {job_id}")
+        self.tasks[job_id] = task
+        task.add_done_callback(lambda done: self._ended(job_id, done))
+
+    def _ended(self, job_id: str, task: asyncio.Task[Any]) -> None:
+        self.tasks.pop(job_id, None)
+        self._doorbell.set()
+        if not self.tasks:
+            self.idle.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # arq's bookkeeping failed (the broker is away); the turn itself was settled by the runner.
+            if is_trouble(error):
+                self._on_trouble()
+            else:
+                log.error("worker.job_failed", job=job_id, error=repr(error))

@@ -1,0 +1,114 @@
+"""Leases: what this worker holds, kept while it lives, and given up at once when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.broker import is_trouble
+from shared.cancellation import Reason
+from shared.tasks import Ended, Renewed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shared.settings import Settings
+    from shared.tasks import Attempt, Refusal, Tasks
+
+log = structlog.get_logger(__name__)
+
+
+class Held:
+    """One attempt that this worker runs, and the way to cancel it with a reason."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.reason: Reason | None = None
+        self._task = asyncio.current_task()
+
+    def cancel(self, reason: Reason) -> None:
+        """Cancel the turn. The first reason stands, but for a lost lease: then nothing may be written."""
+        if self._task is None or self._task.done():
+            return
+        if self.reason is None or (reason in (Reason.LEASE_LOST, Reason.STOP) and self.reason != reason):
+            self.reason = reason
+            self._task.cancel(msg=reason)
+
+    def refused(self, outcome: Refusal) -> None:
+        """The log or the lease refused the attempt."""
+        self.cancel(Reason.STOP if isinstance(outcome, Ended) else Reason.LEASE_LOST)
+
+
+class Leases:
+    """The attempts of this worker.
+
+    Duties:
+        1. know which attempts run here;
+        2. renew their leases, three times in one lease, also while a tool is silent or the worker drains;
+        3. cancel the turns whose lease was lost, and those that ``ts:control`` names.
+    """
+
+    def __init__(self, tasks: Tasks, settings: Settings) -> None:
+        self._tasks = tasks
+        # Three chances in one lease: two renewals may be lost before anybody takes over.
+        self._interval = settings.lease_seconds / 3
+        self._held: dict[str, Held] = {}
+        self._now = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(list(self._held.values()))
+
+    def hold(self, attempt: Attempt) -> Held:
+        """Keep the attempt's lease until `drop`; called by the task that runs it."""
+        held = Held(attempt)
+        former = self._held.get(str(attempt.ref))
+        if former is not None:
+            former.cancel(Reason.LEASE_LOST)
+        self._held[str(attempt.ref)] = held
+        return held
+
+    def drop(self, held: Held) -> None:
+        """Stop keeping it."""
+        ref = str(held.attempt.ref)
+        if self._held.get(ref) is held:
+            del self._held[ref]
+
+    def lost(self, ref: str, attempt: int, reason: Reason) -> None:
+        """Somebody took ``attempt`` of a task: cancel the older one, if it runs here."""
+        held = self._held.get(ref)
+        if held is not None and held.attempt.number < attempt:
+            held.cancel(reason)
+
+    def renew_now(self) -> None:
+        """Renew at the next opportunity: control messages may have been missed."""
+        self._now.set()
+
+    async def keep(self) -> None:
+        """Renew for ever; to be run as a task for as long as the worker lives."""
+        while True:
+            try:
+                async with asyncio.timeout(self._interval):
+                    await self._now.wait()
+            except TimeoutError:
+                pass
+            self._now.clear()
+            await asyncio.gather(*(self._renew(held) for held in self))
+
+    async def _renew(self, held: Held) -> None:
+        attempt = held.attempt
+        try:
+            outcome = await self._tasks.renew(attempt.ref, attempt.number)
+        except Exception as error:
+            if not is_trouble(error):
+                log.exception("lease.renew_failed", ref=str(attempt.ref))
+            return
+        if not isinstance(outcome, Renewed):
+            log.info(
+                "lease.lost", ref=str(attempt.ref), attempt=attempt.number, because=type(outcome).__name__
+            )
+            held.refused(outcome)

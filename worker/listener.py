@@ -1,0 +1,72 @@
+"""What workers are told at once: "work is waiting" (doorbell) and "you lost task X" (control)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared import keys
+from shared.broker import is_trouble
+from shared.cancellation import Reason
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+    from redis.asyncio.client import PubSub
+
+    from worker.lease import Leases
+
+log = structlog.get_logger(__name__)
+
+# Between two looks at the connection; a message wakes the reader by itself.
+READ_SECONDS = 5.0
+
+
+class Listener:
+    """Subscribes to both channels, for ever.
+
+    Polling the queue and renewing the leases find everything that a lost message said; this is for speed.
+    """
+
+    def __init__(self, redis: Redis, leases: Leases, doorbell: asyncio.Event) -> None:
+        self._redis = redis
+        self._leases = leases
+        self._doorbell = doorbell
+        self.listening = asyncio.Event()
+
+    async def listen(self) -> None:
+        """Read for ever; to be run as a task for as long as the worker lives."""
+        delay = 0.1
+        while True:
+            pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+            try:
+                await pubsub.subscribe(keys.DOORBELL, keys.CONTROL)
+                # What was said while nobody listened is in the queue and in the leases.
+                self._doorbell.set()
+                self._leases.renew_now()
+                self.listening.set()
+                delay = 0.1
+                await self._read(pubsub)
+            except Exception as error:
+                if not is_trouble(error):
+                    log.exception("listener.failed")
+            finally:
+                self.listening.clear()
+                await pubsub.aclose()  # type: ignore[no-untyped-call]
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 2.0)
+
+    async def _read(self, pubsub: PubSub) -> None:
+        while True:
+            message = await pubsub.get_message(timeout=READ_SECONDS)
+            if message is None:
+                continue
+            if message["channel"] == keys.DOORBELL.encode():
+                self._doorbell.set()
+                continue
+            try:
+                ref, attempt, reason = message["data"].decode().split(" ")
+                self._leases.lost(ref, int(attempt), Reason(reason))
+            except ValueError:
+                log.warning("listener.not_understood", channel=keys.CONTROL)

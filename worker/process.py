@@ -1,0 +1,160 @@
+"""A worker process: its parts, started and stopped in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import orjson
+import structlog
+
+from shared import keys
+from shared.broker import command, is_trouble
+from shared.cancellation import Reason
+from shared.endings import Ender
+from shared.launches import Launches
+from shared.log import Log
+from shared.tasks import Tasks
+from worker.agents import configured
+from worker.arq_worker import ArqWorker
+from worker.lease import Leases
+from worker.listener import Listener
+from worker.rescuer import Rescuer
+from worker.runner import Runner
+
+if TYPE_CHECKING:
+    from shared.agents import Agents
+    from shared.broker import Broker
+    from shared.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+# How often a worker says that it lives, for operators. Nothing is decided by it: leases decide.
+SIGN_OF_LIFE_SECONDS = 5.0
+
+# A worker not heard of for this long is taken off the list.
+FORGOTTEN_SECONDS = 60
+
+# How long turns may take to give themselves back when the drain is over.
+RELEASE_SECONDS = 10.0
+
+
+class WorkerProcess:
+    """Runs turns until it is told to stop.
+
+    Duties:
+        1. claim and run launches (`ArqWorker`, `Runner`), hear doorbell and control (`Listener`);
+        2. keep leases (`Leases`), and notice those that others lost (`Rescuer`);
+        3. on `stop`: claim nothing more, let turns finish for a while, give the rest back.
+    """
+
+    def __init__(self, settings: Settings, broker: Broker, agents: Agents) -> None:
+        """Build everything; nothing is connected yet.
+
+        Raises:
+            ConfigurationError: an agent cannot be built; the text names it.
+        """
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._settings = settings
+        self._broker = broker
+        tasks = Tasks(broker.sessions, settings)
+        launches = Launches(broker.primary)
+        ender = Ender(tasks, Log(broker.sessions), launches, broker.primary)
+        self._doorbell = asyncio.Event()
+        self.leases = Leases(tasks, settings)
+        self._rescuer = Rescuer(ender, settings)
+        self._listener = Listener(broker.primary, self.leases, self._doorbell)
+        runner = Runner(self.id, ender, self.leases, configured.build(agents), settings)
+        self._arq = ArqWorker(
+            broker.primary,
+            launches,
+            runner.run_task,
+            max_jobs=settings.max_jobs,
+            doorbell=self._doorbell,
+            on_trouble=self._rescuer.trouble,
+        )
+        self._stopping = asyncio.Event()
+        self.ready = self._listener.listening
+
+    def stop(self) -> None:
+        """Begin to drain; `run` returns when that is done."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Run until `stop`."""
+        log.info("worker.started", worker=self.id, max_jobs=self._settings.max_jobs)
+        background = [
+            asyncio.create_task(each, name=name)
+            for name, each in (
+                ("leases", self.leases.keep()),
+                ("listener", self._listener.listen()),
+                ("rescuer", self._rescuer.watch()),
+                ("sign of life", self._live()),
+                ("arq", self._arq.main()),
+            )
+        ]
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        try:
+            # A background task never returns; if one does, that is a defect, and the process must not
+            # pretend to live without it.
+            done, _ = await asyncio.wait([stopping, *background], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()
+            await self._drain()
+        finally:
+            for task in (stopping, *background):
+                task.cancel()
+            await asyncio.gather(stopping, *background, return_exceptions=True)
+            await self._say_goodbye()
+            log.info("worker.stopped", worker=self.id)
+
+    async def _drain(self) -> None:
+        self._arq.pause()
+        log.info("worker.draining", worker=self.id, running=len(self.leases))
+        try:
+            async with asyncio.timeout(self._settings.drain_seconds):
+                await self._arq.idle.wait()
+        except TimeoutError:
+            for held in self.leases:
+                held.cancel(Reason.SHUTDOWN)
+            try:
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await self._arq.idle.wait()
+            except TimeoutError:
+                log.warning("worker.left_turns", worker=self.id, turns=len(self.leases))
+
+    async def _live(self) -> None:
+        primary = self._broker.primary
+        started = int(time.time())
+        while True:
+            now = int(time.time())
+            sign = {
+                "started": started,
+                "seen": now,
+                "running": len(self.leases),
+                "max_jobs": self._settings.max_jobs,
+                "draining": self._stopping.is_set(),
+            }
+            try:
+                await command(primary, "HSET", keys.WORKERS, self.id, orjson.dumps(sign))
+                workers: dict[bytes, bytes] = await command(primary, "HGETALL", keys.WORKERS)
+                for worker, other in workers.items():
+                    if orjson.loads(other)["seen"] < now - FORGOTTEN_SECONDS:
+                        await command(primary, "HDEL", keys.WORKERS, worker)
+            except Exception as error:
+                self._rescuer.trouble()
+                if not is_trouble(error):
+                    log.exception("worker.sign_of_life_failed")
+            await asyncio.sleep(SIGN_OF_LIFE_SECONDS)
+
+    async def _say_goodbye(self) -> None:
+        try:
+            async with asyncio.timeout(1):
+                await command(self._broker.primary, "HDEL", keys.WORKERS, self.id)
+        except Exception as error:
+            if not (is_trouble(error) or isinstance(error, TimeoutError)):
+                raise

@@ -1,0 +1,164 @@
+"""From an agent's events to the log: batches that grow by themselves.
+
+While one append is in flight, what the agent says gathers; the next append takes all of it. An idle
+system appends each event at once, a busy one fewer, larger batches, and a broker that is slow or away
+slows the agent, not memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared.batch import Batch
+from shared.broker import insist
+from shared.errors import BrokerAway
+from shared.tasks import Appended, Fenced, operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shared.tasks import Attempt, Refusal, Tasks
+
+log = structlog.get_logger(__name__)
+
+# What may gather before the agent has to wait. Smaller, and a fast agent is slowed by every round
+# trip; larger, and a broker that is away costs memory, and one append holds the broker for long.
+MOST_GATHERED = 256
+MOST_GATHERED_BYTES = 256 * 1024
+
+# How long one batch is offered to a broker that is away before the attempt is given up. The task is
+# not lost by that: its lease lapses, and whoever sees the broker again goes on with it.
+PATIENCE_SECONDS = 120.0
+
+
+class LostAttempt(Exception):  # noqa: N818 - it is not an error to lose one
+    """The log refused this attempt: a newer one has the task, or it has ended."""
+
+
+class Publisher:
+    """Appends one attempt's events.
+
+    Duties:
+        1. gather events in `batch`, bounded (`room`);
+        2. append them in order, each batch once, whatever replies are lost;
+        3. tell when all is in the log (`flush`);
+        4. tell when the log refused (``on_refusal``), and accept nothing after that.
+    """
+
+    def __init__(self, tasks: Tasks, attempt: Attempt, on_refusal: Callable[[Refusal], None]) -> None:
+        self.batch = Batch()
+        self._tasks = tasks
+        self._attempt = attempt
+        self._on_refusal = on_refusal
+        self._refused = False
+        self._gathered = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        # Set while no append is in flight.
+        self._between = asyncio.Event()
+        self._between.set()
+        self._held_back = False
+        # Messages that are open in the log → seq of their first entry.
+        self.open: dict[str, int] = dict(attempt.open)
+        self._loop = asyncio.create_task(self._publish(), name=f"publisher {attempt.ref}")
+
+    def kick(self) -> None:
+        """Say that something was put into `batch`."""
+        self._idle.clear()
+        self._gathered.set()
+
+    async def room(self) -> None:
+        """Wait until there is room for more; returns at once when there is.
+
+        Raises:
+            LostAttempt: nothing may be written any more.
+        """
+        if self._refused:
+            raise LostAttempt
+        while self.batch.count >= MOST_GATHERED or self.batch.size >= MOST_GATHERED_BYTES:
+            self._emptied.clear()
+            await self._emptied.wait()
+            if self._refused:
+                raise LostAttempt
+
+    async def flush(self) -> None:
+        """Wait until everything gathered so far is in the log.
+
+        Raises:
+            LostAttempt: it never will be.
+        """
+        if self.batch:
+            self.kick()
+        await self._idle.wait()
+        if self._refused:
+            raise LostAttempt
+
+    async def settle(self) -> None:
+        """Wait until no append is in flight; what gathered meanwhile stays in `batch`.
+
+        Raises:
+            LostAttempt: nothing may be written any more.
+        """
+        self._held_back = True
+        self._gathered.set()
+        await self._between.wait()
+        if self._refused:
+            raise LostAttempt
+
+    def take(self) -> Batch:
+        """What has gathered, for a script that takes it along (after `settle`)."""
+        batch, self.batch = self.batch, Batch()
+        return batch
+
+    async def close(self) -> None:
+        """Stop, without waiting for what is not in the log yet."""
+        self._loop.cancel()
+        await asyncio.gather(self._loop, return_exceptions=True)
+
+    async def _publish(self) -> None:
+        while True:
+            await self._gathered.wait()
+            self._gathered.clear()
+            if self._held_back:
+                continue
+            batch = self.take()
+            self._emptied.set()
+            if batch:
+                self._between.clear()
+                appended = await self._append(batch)
+                self._between.set()
+                if not appended:
+                    return
+            if not self.batch:
+                self._idle.set()
+
+    async def _append(self, batch: Batch) -> bool:
+        ref, number = self._attempt.ref, self._attempt.number
+        op = operation()
+        outcome: Appended | Refusal
+        try:
+            outcome = await insist(
+                lambda: self._tasks.append(ref, number, batch, op), seconds=PATIENCE_SECONDS, what="append"
+            )
+        except BrokerAway:
+            outcome = Fenced()
+        except Exception:
+            # The broker refuses the batch itself. Going on without it would leave a hole.
+            log.exception("publisher.failed", ref=str(ref), attempt=number)
+            outcome = Fenced()
+        if isinstance(outcome, Appended):
+            first = outcome.seq - batch.count + 1
+            self.open.update({message: first + at for message, at in batch.opened.items()})
+            for message in batch.closed:
+                self.open.pop(message, None)
+            return True
+        self._refused = True
+        self._idle.set()
+        self._emptied.set()
+        self._on_refusal(outcome)
+        return False

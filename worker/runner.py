@@ -1,0 +1,228 @@
+"""One launch, from claim to outcome: begin an attempt, run the agent, write how it ended.
+
+begin ──► agent runs ──► Done          finish(completed)
+  │           │     └──► NeedsClient   park
+  │           ├──► raises               finish(failed)
+  │           └──► cancelled: stop, lease lost   nothing more may be said
+  │                           deadline           finish(failed)
+  │                           shutdown           release: it goes on elsewhere
+  └──► superseded, ended, gone: nothing to do
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from shared.broker import insist, is_trouble
+from shared.cancellation import Reason
+from shared.endings import COMPLETED, FAILED, TEXTS, End, close_open, write_end
+from shared.errors import BrokerAway
+from shared.keys import TaskRef
+from shared.tasks import LAUNCH_GRACE_MS, Attempt, Ended, Launch, operation
+from worker.agents.outcome import Done, NeedsClient, explain
+from worker.publisher import LostAttempt, Publisher
+from worker.turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Protocol
+
+    from shared.agents import AgentSpec
+    from shared.endings import Ender
+    from shared.settings import Settings
+    from worker.lease import Held, Leases
+
+    class RunnableAgent(Protocol):
+        """What the runner needs of an agent."""
+
+        spec: AgentSpec
+
+        async def run(self, turn: Turn) -> Done | NeedsClient:
+            """Answer a turn, or get to where the client must answer first."""
+
+
+log = structlog.get_logger(__name__)
+
+# How long a claimed launch insists on its begin. After that it is left to the rescuer, who launches
+# the task again when the broker is back.
+BEGIN_SECONDS = 5.0
+
+# How long the parting words of an attempt may take: closing, releasing, parking.
+PARTING_SECONDS = 10.0
+
+
+class Runner:
+    """Runs launches."""
+
+    def __init__(
+        self,
+        worker: str,
+        ender: Ender,
+        leases: Leases,
+        agents: Mapping[str, RunnableAgent],
+        settings: Settings,
+    ) -> None:
+        self._worker = worker
+        self._ender = ender
+        self._leases = leases
+        self._agents = agents
+        self._lease_ms = settings.lease_ms
+
+    async def run_task(self, ctx: dict[Any, Any], ref_text: str, launch: int) -> None:  # noqa: ARG002 - arq's signature
+        """What an arq job does. Nothing is raised: whatever happens is settled here, or by the rescuer."""
+        ref = TaskRef.parse(ref_text)
+        op = operation()
+        try:
+            begun = await insist(
+                lambda: self._ender.tasks.begin(ref, launch, self._worker, op),
+                seconds=BEGIN_SECONDS,
+                what="begin",
+            )
+            if isinstance(begun, Attempt):
+                await self._run(begun)
+            else:
+                log.info("task.not_begun", ref=ref_text, launch=launch, because=type(begun).__name__)
+        except BrokerAway:
+            log.warning("task.left_to_rescuer", ref=ref_text, launch=launch)
+        except asyncio.CancelledError:
+            # Cancelled before the attempt was held, or once more after its parting words.
+            log.info("task.cancelled", ref=ref_text, launch=launch)
+        except Exception:
+            log.exception("task.left_to_rescuer", ref=ref_text, launch=launch)
+
+    async def _run(self, attempt: Attempt) -> None:
+        held = self._leases.hold(attempt)
+        publisher = Publisher(self._ender.tasks, attempt, held.refused)
+        timer = self._arm_deadline(held)
+        with structlog.contextvars.bound_contextvars(ref=str(attempt.ref), attempt=attempt.number):
+            try:
+                await self._answer(held, publisher)
+            except asyncio.CancelledError:
+                await self._cancelled(held, publisher)
+            except LostAttempt:
+                log.info("attempt.lost")
+            finally:
+                if timer is not None:
+                    timer.cancel()
+                self._leases.drop(held)
+                await publisher.close()
+
+    def _arm_deadline(self, held: Held) -> asyncio.TimerHandle | None:
+        attempt = held.attempt
+        if not attempt.deadline:
+            return None
+        # The broker's clock at begin, told by the lease it gave: deadlines are never by our own clock.
+        now = int(attempt.task["lease"]) - self._lease_ms
+        seconds = max(0.0, (attempt.deadline - now) / 1000)
+        return asyncio.get_running_loop().call_later(seconds, held.cancel, Reason.DEADLINE)
+
+    async def _answer(self, held: Held, publisher: Publisher) -> None:
+        attempt = held.attempt
+        agent = self._agents.get(attempt.agent)
+        if agent is None:
+            await self._finish(
+                held, publisher, None, End(FAILED, "agent_unknown", "No worker knows this agent any more.")
+            )
+            return
+        turn = Turn(attempt, agent.spec, publisher)
+        turn.enter()
+        if attempt.open:
+            await self._close_former(attempt, publisher)
+        try:
+            outcome = await agent.run(turn)
+        except (asyncio.CancelledError, LostAttempt, BrokerAway):
+            raise
+        except Exception as error:
+            code, text = explain(error)
+            log.warning("agent.failed", code=code, error=type(error).__name__, exc_info=code == "agent_error")
+            await self._finish(held, publisher, turn, End(FAILED, code, text, turn.usage))
+            return
+        if isinstance(outcome, Done):
+            await self._finish(held, publisher, turn, End(COMPLETED, "", "", turn.usage, outcome.memory))
+        elif turn.waits:
+            await self._park(attempt, publisher, turn)
+        else:
+            # Parked like this the task would be launched again at once, for ever.
+            text = "The agent waits for its client, but has asked it nothing."
+            await self._finish(held, publisher, turn, End(FAILED, "agent_asked_nothing", text, turn.usage))
+
+    async def _close_former(self, attempt: Attempt, publisher: Publisher) -> None:
+        """What the former attempt was saying is closed, incomplete; this attempt says it anew."""
+        await close_open(self._ender.log, attempt, publisher.batch)
+        attempt.open.clear()
+        publisher.kick()
+        await publisher.flush()
+
+    async def _finish(self, held: Held, publisher: Publisher, turn: Turn | None, end: End) -> None:
+        attempt = held.attempt
+        if end.status == COMPLETED:
+            # All that waits goes with the end, in one append.
+            await publisher.settle()
+            more, output = publisher.take(), turn.output if turn else None
+        else:
+            # The log must be whole before it is read for what was left open.
+            await publisher.flush()
+            more, output = None, None
+            attempt.open.clear()
+            attempt.open.update(publisher.open)
+        outcome = await write_end(self._ender, attempt, end, output=output, more=more)
+        if isinstance(outcome, Ended):
+            held.reason = Reason.STOP
+
+    async def _park(self, attempt: Attempt, publisher: Publisher, turn: Turn) -> None:
+        await publisher.settle()
+        batch, op = publisher.take(), operation()
+        wait_ms = int(turn.spec.callback_deadline * 1000)
+        outcome = await insist(
+            lambda: self._ender.tasks.park(attempt.ref, attempt.number, batch, wait_ms, op),
+            seconds=PARTING_SECONDS,
+            what="park",
+        )
+        log.info("task.parked", outcome=type(outcome).__name__)
+        if isinstance(outcome, Launch):
+            await self._launch(attempt.ref, outcome.number)
+
+    async def _cancelled(self, held: Held, publisher: Publisher) -> None:
+        reason = held.reason or Reason.SHUTDOWN
+        log.info("turn.cancelled", reason=str(reason))
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+        try:
+            async with asyncio.timeout(PARTING_SECONDS):
+                if reason is Reason.DEADLINE:
+                    await self._finish(held, publisher, None, End(FAILED, "deadline", TEXTS["deadline"]))
+                elif reason is Reason.SHUTDOWN:
+                    await self._release(held.attempt, publisher)
+        except (LostAttempt, TimeoutError, BrokerAway):
+            # The lease lapses, and the rescuer does what is left.
+            log.info("attempt.left", reason=str(reason))
+
+    async def _release(self, attempt: Attempt, publisher: Publisher) -> None:
+        await publisher.flush()
+        op = operation()
+        outcome = await insist(
+            lambda: self._ender.tasks.release(attempt.ref, attempt.number, op),
+            seconds=PARTING_SECONDS,
+            what="release",
+        )
+        if isinstance(outcome, Launch):
+            await self._launch(attempt.ref, outcome.number)
+
+    async def _launch(self, ref: TaskRef, number: int) -> None:
+        try:
+            await insist(
+                lambda: self._ender.launches.launch(ref, number), seconds=PARTING_SECONDS, what="launch"
+            )
+        except BrokerAway:
+            await self._remind(ref)
+
+    async def _remind(self, ref: TaskRef) -> None:
+        try:
+            await self._ender.launches.remind(ref, LAUNCH_GRACE_MS)
+        except Exception as error:
+            if not is_trouble(error):
+                raise

@@ -1,0 +1,275 @@
+"""One turn as its agent sees it: what was asked, what is known, and how to speak."""
+
+from __future__ import annotations
+
+import uuid
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from shared.endings import response_event
+from shared.protocol import ResponseBuilder, canonical
+from worker.publisher import LostAttempt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.agents import AgentSpec
+    from shared.batch import Batch
+    from shared.protocol import Content, ContentBuilder, MessageBuilder
+    from shared.tasks import Attempt
+    from worker.publisher import Publisher
+
+_current: ContextVar[Turn] = ContextVar("turnstream_turn")
+
+
+def current_turn() -> Turn:
+    """The turn that runs here, for tools that speak to the client themselves.
+
+    Raises:
+        LookupError: called outside a turn.
+    """
+    return _current.get()
+
+
+def new_call_id() -> str:
+    """Our own id for a call: providers repeat theirs, and parallel sub-agents collide."""
+    return f"call_{uuid.uuid4().hex}"
+
+
+class Turn:
+    """What an agent has in hand while it answers.
+
+    Duties:
+        1. know the request, the calls the client answered, the checkpoints of earlier attempts;
+        2. hand out a `Speaker` for each agent path;
+        3. gather checkpoints with the events they belong to, atomically;
+        4. count tokens.
+    """
+
+    def __init__(self, attempt: Attempt, spec: AgentSpec, publisher: Publisher) -> None:
+        self.attempt = attempt
+        self.spec = spec
+        self.publisher = publisher
+        self.request: dict[str, Any] = orjson.loads(attempt.task["request"])
+        self.input: list[dict[str, Any]] = self.request["input"]
+        self.user: str = self.request.get("user", "")
+        self.results: dict[str, Any] = {
+            call: orjson.loads(result) for call, result in attempt.results.items()
+        }
+        self.usage: dict[str, int] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+        if kept := attempt.state.get("usage"):
+            self.usage = orjson.loads(kept)
+        # Whether every completed message of the task passed through this object. If so the end needs
+        # no reading; a message of an earlier attempt, or a client's answer, is only in the history.
+        self._all_seen = attempt.fresh
+        self._completed: list[bytes] = []
+        self._state = dict(attempt.state)
+        self._calls = set(attempt.calls)
+        self.builder = ResponseBuilder(
+            session_id=attempt.ref.session,
+            response_id=attempt.response,
+            created_at=attempt.submitted // 1000,
+            status="in_progress",
+            numbered=False,
+        )
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self.attempt.ref.session
+
+    @property
+    def batch(self) -> Batch:
+        """What gathers for the next append."""
+        return self.publisher.batch
+
+    @property
+    def output(self) -> list[bytes] | None:
+        """The completed messages, or None when they must be read from the history."""
+        return self._completed if self._all_seen else None
+
+    def enter(self) -> None:
+        """Make this the current turn, and say that it runs (once in a task's life)."""
+        _current.set(self)
+        if int(self.attempt.task["number"]) <= 1:
+            self.batch.status(response_event(self.attempt, "created"))
+            self.batch.status(response_event(self.attempt, "in_progress"))
+            self.publisher.kick()
+
+    def speaker(self, path: str = "", agent: str = "") -> Speaker:
+        """A voice for the agent at ``path``; ``agent`` is a sub-agent's name."""
+        return Speaker(self, path, agent)
+
+    def completed(self, body: bytes) -> None:
+        """A message of this turn was completed."""
+        self._completed.append(body)
+
+    # ── checkpoints ──
+
+    def kept(self, name: str) -> bytes | None:
+        """A checkpoint, of this attempt or an earlier one."""
+        return self._state.get(name)
+
+    def keep(self, name: str, value: bytes) -> None:
+        """Checkpoint with the events gathered right now: both are kept, or none."""
+        self._state[name] = value
+        self.batch.keep(name, value)
+        self.publisher.kick()
+
+    def forget(self, name: str) -> None:
+        """Drop a checkpoint."""
+        if self._state.pop(name, None) is not None:
+            self.batch.drop(name)
+            self.publisher.kick()
+
+    def spent(self, input_tokens: int, output_tokens: int) -> None:
+        """Count the tokens of one model call."""
+        self.usage["input_tokens"] += input_tokens
+        self.usage["output_tokens"] += output_tokens
+        self.usage["total_tokens"] += input_tokens + output_tokens
+        self.keep("usage", orjson.dumps(self.usage))
+
+    # ── calls to the client ──
+
+    def asked(self, call: str) -> bool:
+        """Whether the client was asked already, by this attempt or an earlier one."""
+        return call in self._calls
+
+    @property
+    def waits(self) -> bool:
+        """Whether some call is not answered yet, as far as this attempt knows."""
+        return bool(self._calls - self.results.keys())
+
+    def ask(self, call: str, record: Mapping[str, Any]) -> None:
+        """Register a call with the events that announce it. See api/callbacks.py for the record's keys."""
+        self._calls.add(call)
+        self._all_seen = False
+        self.batch.call(call, orjson.dumps(record))
+        self.publisher.kick()
+
+
+class Speaker:
+    """The voice of one agent path: turns what it says into events.
+
+    Several may speak at once (parallel sub-agents); each has one message open at a time.
+    """
+
+    def __init__(self, turn: Turn, path: str, agent: str) -> None:
+        self._turn = turn
+        self.path = path
+        self._origin: dict[str, Any] = {"agent": {"id": agent, "name": agent}} if path else {}
+
+    def message(self, message_type: str = "message", role: str = "assistant") -> Speech:
+        """Begin a message."""
+        return Speech(self._turn, self, message_type, role)
+
+    def say(
+        self,
+        message_type: str,
+        role: str,
+        *parts: Mapping[str, Any] | Content,
+        extra: Mapping[str, Any] | None = None,
+        group: Group | None = None,
+    ) -> None:
+        """Say a whole message at once; with ``group`` it is a result that settles one of its calls."""
+        speech = self.message(message_type, role)
+        for part in parts:
+            speech.part(part)
+        speech.close(extra, group)
+
+    def extra(self, more: Mapping[str, Any] | None) -> bytes:
+        """What dialects need beside the event."""
+        extra = {**self._origin, **(more or {})}
+        return orjson.dumps(extra) if extra else b""
+
+
+class Group:
+    """The calls of one answer of a model: clients are told when they begin and when all are settled."""
+
+    def __init__(self, ids: list[str], *, begun: bool) -> None:
+        self.ids = ids
+        self._begun = begun
+
+    @property
+    def id(self) -> str:
+        """Names the group in the task's hash."""
+        return self.ids[0]
+
+    def called(self) -> dict[str, Any]:
+        """The extra of a call's message; the first one says so."""
+        first, self._begun = not self._begun, True
+        return {"group": {"ids": self.ids, "first": True} if first else {"ids": self.ids}}
+
+    def settled(self) -> dict[str, Any]:
+        """The extra of a result's message."""
+        return {"group": {"ids": self.ids}}
+
+    def settled_last(self) -> dict[str, Any]:
+        """The extra of the last result's message."""
+        return {"group": {"ids": self.ids, "last": True}}
+
+
+class Speech:
+    """One message on its way: opened, spoken in pieces or parts, closed."""
+
+    def __init__(self, turn: Turn, speaker: Speaker, message_type: str, role: str) -> None:
+        self._turn = turn
+        self._speaker = speaker
+        self._type = message_type
+        self._message: MessageBuilder = turn.builder.create_message_builder(
+            role=role, message_type=message_type
+        )
+        self._text: ContentBuilder | None = None
+        batch, path, extra = turn.batch, speaker.path, speaker.extra(None)
+        batch.opening(self.id, self._type, canonical(self._message.created()), path=path, extra=extra)
+        batch.event(self._type, canonical(self._message.in_progress()), path=path, extra=extra)
+        turn.publisher.kick()
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self._message.message_id
+
+    def delta(self, text: str) -> None:
+        """Say a piece of text. `Publisher.room` must be awaited now and then."""
+        if self._text is None:
+            self._text = self._message.create_content_builder("text")
+        self._turn.batch.event(self._type, self._text.text_delta_json(text), path=self._speaker.path)
+        self._turn.publisher.kick()
+
+    def part(self, part: Mapping[str, Any] | Content) -> None:
+        """Say a part that is whole already."""
+        self._end_text()
+        event = self._message.add_content(part)
+        self._turn.batch.event(self._type, canonical(event), path=self._speaker.path)
+
+    def close(self, extra: Mapping[str, Any] | None = None, group: Group | None = None) -> None:
+        """Complete the message; with ``group`` it settles one of the group's calls."""
+        self._end_text()
+        body = canonical(self._message.complete())
+        speaker, batch = self._speaker, self._turn.batch
+        if group is None:
+            batch.closing(self.id, self._type, body, path=speaker.path, extra=speaker.extra(extra))
+        else:
+            batch.settling(
+                self.id,
+                self._type,
+                body,
+                path=speaker.path,
+                extra=speaker.extra({**(extra or {}), **group.settled()}),
+                group=group.id,
+                last=speaker.extra({**(extra or {}), **group.settled_last()}),
+            )
+        self._turn.completed(body)
+        self._turn.publisher.kick()
+
+    def _end_text(self) -> None:
+        if self._text is not None:
+            batch = self._turn.batch
+            batch.event(self._type, canonical(self._text.complete()), path=self._speaker.path)
+            self._text = None
+
+
+__all__ = ["Group", "LostAttempt", "Speaker", "Speech", "Turn", "current_turn", "new_call_id"]
