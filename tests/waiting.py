@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-T = TypeVar("T")
+    from collections.abc import Callable
 
 # Between two looks. It bounds how much a test may be late, not what it waits for.
 LOOK_SECONDS = 0.01
 
 
-async def wait_until(condition: Callable[[], T | Awaitable[T]], what: str, seconds: float = 20) -> T:
-    """Return the condition's first true value.
+async def wait_until(condition: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+    """Return the first true value of the condition, a function or a coroutine function.
 
     Raises:
         AssertionError: it never came; the text names ``what`` was waited for.
@@ -28,7 +26,7 @@ async def wait_until(condition: Callable[[], T | Awaitable[T]], what: str, secon
         if inspect.isawaitable(value):
             value = await value
         if value:
-            return value  # type: ignore[return-value]
+            return value
         if loop.time() > end:
             raise AssertionError(f"waited {seconds:g} s in vain for {what}")
         await asyncio.sleep(LOOK_SECONDS)

@@ -102,7 +102,9 @@ class ArqWorker(Worker):
             self._doorbell.clear()
             claimed = await self._launches.claim(min(free, CLAIM_AT_ONCE))
             for job_id in claimed:
-                self._start(job_id)
+                # A launch repeated while it runs here (a client's second callback) has nothing to do.
+                if job_id not in self.tasks:
+                    self._start(job_id)
             if len(claimed) == CLAIM_AT_ONCE:
                 return
         else:

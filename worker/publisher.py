@@ -92,8 +92,10 @@ class Publisher:
         Raises:
             LostAttempt: it never will be.
         """
-        if self.batch:
-            self.kick()
+        if self._refused:
+            raise LostAttempt
+        self._held_back = False
+        self.kick()
         await self._idle.wait()
         if self._refused:
             raise LostAttempt

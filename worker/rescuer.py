@@ -73,8 +73,12 @@ class Rescuer:
             # Asking keeps the watch on the connection; nothing is taken yet.
             await self._ender.launches.depth()
             return
-        for text in await self._ender.launches.due(AT_ONCE, AGAIN_MS):
-            await self.sweep(TaskRef.parse(text))
+        more = True
+        while more:
+            due = await self._ender.launches.due(AT_ONCE, AGAIN_MS)
+            for text in due:
+                await self.sweep(TaskRef.parse(text))
+            more = len(due) == AT_ONCE
 
     async def sweep(self, ref: TaskRef) -> None:
         """Look at one task, and do what must be done."""

@@ -51,6 +51,10 @@ local function touch(force)
       redis.call('PEXPIRE', sibling(TASK, tid), life)
       redis.call('PEXPIRE', sibling(CALLS, tid), life)
       redis.call('PEXPIRE', sibling(STATE, tid), life)
+      local idempotency = redis.call('HGET', sibling(TASK, tid), 'idem')
+      if idempotency then
+        redis.call('PEXPIRE', idempotency, life)
+      end
     end
   end
 end

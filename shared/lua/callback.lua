@@ -23,7 +23,7 @@ elseif status == 'parked' and tonumber(task[3]) < NOW then
   return { 'expired' }
 end
 redis.call('HSET', CALLS, ARGV[7] .. ':result', ARGV[8])
-redis.call('SET', KEYS[10], answered, 'PX', int(TTL))
+redis.call('SET', KEYS[10], answered, 'PX', int(math.max(TTL, redis.call('PTTL', KEYS[10]))))
 local pending = redis.call('HINCRBY', TASK, 'pending', -1)
 write(9)
 if pending == 0 and status == 'parked' then

@@ -23,6 +23,14 @@ if tonumber(redis.call('HGET', TASK, 'pending')) == 0 then
 end
 local until_ms = NOW + tonumber(ARGV[8])
 redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '')
+-- The calls' strings outlive the wait, however long: a late answer is told that it is late.
+local life = int(tonumber(ARGV[8]) + TTL)
+for _, call in ipairs(redis.call('HKEYS', CALLS)) do
+  if string.sub(call, -7) ~= ':result' then
+    local answered = redis.call('HEXISTS', CALLS, call .. ':result') == 1
+    redis.call('SET', KEYS[10] .. call, TID .. (answered and ' answered' or ' pending'), 'PX', life)
+  end
+end
 local hold = redis.call('HGET', META, 'hold')
 if not hold or tonumber(hold) < until_ms then
   redis.call('HSET', META, 'hold', int(until_ms))

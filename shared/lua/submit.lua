@@ -66,6 +66,7 @@ redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', '
 redis.call('HSET', META, 'live:' .. TID, first)
 if ARGV[16] ~= '' then
   redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', int(TTL))
+  redis.call('HSET', TASK, 'idem', KEYS[10])
 end
 write(18)
 touch(true)

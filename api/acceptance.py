@@ -1,0 +1,75 @@
+"""Writes that a client relies on once they are acknowledged: a submit, a callback.
+
+The order matters: first the hint for the rescuers, then the script, then the launch. Whatever dies in
+between, a rescuer looks at the task and launches it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import structlog
+
+from api.follow import PATIENCE_SECONDS
+from shared.broker import insist, is_trouble
+from shared.errors import BrokerAway
+from shared.tasks import LAUNCH_GRACE_MS, Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from api.services import Services
+    from shared.keys import TaskRef
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+
+async def accept(
+    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], *, what: str, new: bool = False
+) -> tuple[T, int | None]:
+    """Run a script for a task, with a hint before it.
+
+    Returns its outcome, and how many replicas had it in time; None when nobody wants to know.
+
+    Raises:
+        BrokerAway: the broker did not answer. It may have accepted nevertheless: ``ask`` is to carry an
+            operation id or to find its own traces, and the client to repeat its request with the same ids.
+    """
+    await insist(
+        lambda: services.launches.remind(ref, LAUNCH_GRACE_MS, new=new),
+        seconds=PATIENCE_SECONDS,
+        what="remind",
+    )
+    settings = services.settings
+    if not settings.wait_replicas or settings.embedded:
+        return await insist(lambda: ask(services.tasks), seconds=PATIENCE_SECONDS, what=what), None
+    # WAIT speaks of the writes of its own connection.
+    async with services.broker.sessions.client() as connection:
+        tasks = Tasks(connection, settings)
+        outcome = await insist(lambda: ask(tasks), seconds=PATIENCE_SECONDS, what=what)
+        try:
+            replicas = int(await connection.wait(settings.wait_replicas, settings.wait_replicas_ms))
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+            replicas = 0
+    if replicas < settings.wait_replicas:
+        log.warning("accept.few_replicas", what=what, ref=str(ref), replicas=replicas)
+    return outcome, replicas
+
+
+async def launch(services: Services, ref: TaskRef, number: int) -> None:
+    """Queue a launch of an accepted task; when the broker is away by now, a rescuer will."""
+    try:
+        await insist(lambda: services.launches.launch(ref, number), seconds=PATIENCE_SECONDS, what="launch")
+    except BrokerAway:
+        log.warning("launch.left_to_rescuers", ref=str(ref), launch=number)
+
+
+def replica_headers(replicas: int | None) -> Headers:
+    """How the client learns how safe its write is."""
+    return () if replicas is None else ((b"turnstream-replicas", str(replicas).encode()),)

@@ -1,0 +1,135 @@
+"""What Agent API clients send to ``/process``, read and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from pydantic import ValidationError
+
+from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
+from shared.api_keys import IDENTIFIER
+from shared.errors import BadRequest, InvalidBody, UnknownCall
+from shared.protocol import AgentRequest, DataContent, Message, MessageType, explain
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from api.dialects.base import Dialect
+
+# What a request may ask of the model, where the agent allows it.
+OVERRIDES = (
+    "model",
+    "top_p",
+    "temperature",
+    "frequency_penalty",
+    "presence_penalty",
+    "max_tokens",
+    "stop",
+    "seed",
+    "tools",
+)
+
+MOST_USER_ID = 256
+
+_ANSWERS = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A client's answer to one of its calls, as ``/callback`` would bring it."""
+
+    call: str
+    result: Any
+
+
+def parse_process(body: bytes) -> AgentRequest:
+    """Read the body of ``/process``.
+
+    Raises:
+        InvalidBody: it is not JSON, a field is wrong, or asks for what the agent does not allow; the text
+            names the field.
+    """
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise InvalidBody("The body is not JSON.") from None
+    if not isinstance(fields, dict):
+        raise InvalidBody("The body is not a JSON object.")
+    try:
+        request = AgentRequest.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidBody(explain(error)) from None
+    if request.n is not None and request.n > 1:
+        raise InvalidBody("n: only one answer is given; leave it out, or send 1")
+    for name in OVERRIDES:
+        if getattr(request, name) not in (None, []):
+            raise InvalidBody(f"{name}: this agent does not let a request set it; leave it out")
+    user = request.user_id or ""
+    if len(user) > MOST_USER_ID or not user.isprintable():
+        raise InvalidBody(f"user_id: at most {MOST_USER_ID} printable characters")
+    return request
+
+
+def answers_in(messages: list[Message]) -> list[Answer]:
+    """The answers to calls that the input ends with; none when it ends with something else.
+
+    Raises:
+        InvalidBody: an answer lacks its call or its result; the text names the field.
+        UnknownCall: the call's id cannot be one.
+    """
+    answers: list[Answer] = []
+    for index in range(len(messages) - 1, -1, -1):
+        if messages[index].type not in _ANSWERS:
+            break
+        answers[:0] = _answers(messages[index], f"input[{index}]")
+    return answers
+
+
+def dialect_of(request: Request) -> Dialect:
+    """The edition of the protocol that the client reads: ``?dialect=``, or a parameter of ``Accept``.
+
+    Raises:
+        BadRequest: we do not speak it.
+    """
+    name = request.query_params.get("dialect")
+    if name is None:
+        accepted = request.headers.get("accept", "").replace(" ", "").replace('"', "").lower()
+        name = "java" if "dialect=java" in accepted else ""
+    if name in ("", AGENTSCOPE.name):
+        return AGENTSCOPE
+    if name == AGENTSCOPE_JAVA.name:
+        return AGENTSCOPE_JAVA
+    raise BadRequest(f"dialect: give {AGENTSCOPE.name!r} or {AGENTSCOPE_JAVA.name!r}")
+
+
+def _answers(message: Message, place: str) -> list[Answer]:
+    parts = message.content or []
+    if not parts:
+        raise InvalidBody(f"{place}.content: give one data part for each answer")
+    return [_answer(message.type, part, f"{place}.content[{index}]") for index, part in enumerate(parts)]
+
+
+def _answer(kind: str, part: object, place: str) -> Answer:
+    data = part.data if isinstance(part, DataContent) else None
+    if data is None:
+        raise InvalidBody(f"{place}: must be a data part")
+    if kind == MessageType.FUNCTION_CALL_OUTPUT:
+        call = data.get("call_id") or data.get("callId")
+        if "output" not in data:
+            raise InvalidBody(f"{place}.data.output: Field required")
+        return Answer(_call(call, f"{place}.data.call_id"), data["output"])
+    call = data.get("approval_request_id") or data.get("approvalRequestId") or data.get("id")
+    if not isinstance(data.get("approve"), bool):
+        raise InvalidBody(f"{place}.data.approve: send true or false")
+    result = {"approve": data["approve"], "reason": data.get("reason")}
+    return Answer(_call(call, f"{place}.data.approval_request_id"), result)
+
+
+def _call(call: object, place: str) -> str:
+    if not isinstance(call, str) or not call:
+        raise InvalidBody(f"{place}: Field required")
+    if not IDENTIFIER.fullmatch(call):
+        raise UnknownCall
+    return call

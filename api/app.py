@@ -1,0 +1,98 @@
+"""The front end as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from api.edge import Edge, http_error, our_error
+from api.health import HealthRoutes
+from api.liteagent import LiteAgentRoutes
+from api.process import ProcessRoutes
+from api.services import Services
+from shared.api_keys import well_formed
+from shared.broker import Broker, insist
+from shared.errors import ConfigurationError, TurnstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from shared.agents import Agents
+    from shared.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+
+def create_app(settings: Settings, agents: Agents, broker: Broker | None = None) -> Starlette:
+    """The application; its services are in ``app.state.services``. A broker that is given is not closed.
+
+    Raises:
+        ConfigurationError: a key that is to be registered cannot be one, or its agent does not exist.
+    """
+    keys = _keys_to_register(settings, agents)
+    services = Services.make(settings, agents, broker or Broker(settings))
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001 - Starlette's signature
+        registering = asyncio.create_task(_register(services, keys))
+        try:
+            yield
+        finally:
+            registering.cancel()
+            await asyncio.gather(registering, return_exceptions=True)
+            await services.hub.stop()
+            if broker is None:
+                await services.broker.close()
+
+    app = Starlette(
+        routes=[
+            *HealthRoutes(services).routes(),
+            *LiteAgentRoutes(services).routes(),
+            *ProcessRoutes(services).routes(),
+        ],
+        middleware=[Middleware(Edge)],
+        exception_handlers={TurnstreamError: our_error, HTTPException: http_error},
+        lifespan=lifespan,
+    )
+    app.state.services = services
+    return app
+
+
+def _keys_to_register(settings: Settings, agents: Agents) -> list[tuple[str, str, str]]:
+    """Token, scope and agent of the keys that the settings bring."""
+    found = []
+    if settings.dev_key is not None:
+        if settings.dev_agent not in agents:
+            raise ConfigurationError(f"TURNSTREAM_DEV_AGENT = {settings.dev_agent!r}: there is no such agent")
+        found.append(("TURNSTREAM_DEV_KEY", settings.dev_key.get_secret_value(), settings.dev_agent))
+    if settings.admin_key is not None:
+        found.append(("TURNSTREAM_ADMIN_KEY", settings.admin_key.get_secret_value(), ""))
+    for name, token, _ in found:
+        if not well_formed(token):
+            raise ConfigurationError(
+                f"{name} = (value hidden): must be sk- and 16 to 128 letters, digits, _ or -"
+            )
+    return found
+
+
+async def _register(services: Services, keys: list[tuple[str, str, str]]) -> None:
+    """Make the settings' keys known as soon as the broker is there; requests meet a 401 until then."""
+    for name, token, agent in keys:
+        admin = name == "TURNSTREAM_ADMIN_KEY"
+        await insist(
+            lambda token=token, agent=agent, admin=admin: services.api_keys.register(  # type: ignore[misc]
+                token,
+                owner="admin" if admin else "dev",
+                agent=agent,
+                scopes=("admin",) if admin else ("chat",),
+            ),
+            seconds=math.inf,
+            what="register key",
+        )

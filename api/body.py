@@ -1,0 +1,46 @@
+"""Request bodies, as large as the agent allows and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from shared.errors import BadRequest, BodyTooLarge
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from shared.agents import AgentSpec
+    from shared.settings import Settings
+
+# How long a client may take to send its body: the server itself would wait for ever.
+BODY_SECONDS = 60.0
+
+
+async def read_body(request: Request, settings: Settings, spec: AgentSpec) -> bytes:
+    """The whole body.
+
+    Raises:
+        BodyTooLarge: it is larger than this agent takes.
+        BadRequest: it did not come in time.
+    """
+    most = max(settings.max_body, settings.max_image_body) if spec.images else settings.max_body
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > most:
+        raise _too_large(most)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > most:
+                    raise _too_large(most)
+                pieces.append(piece)
+    except TimeoutError:
+        raise BadRequest(f"The body did not arrive within {BODY_SECONDS:.0f} seconds.") from None
+    return b"".join(pieces)
+
+
+def _too_large(most: int) -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than the {most} bytes that this agent takes.")

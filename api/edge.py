@@ -1,0 +1,89 @@
+"""The outermost layer: errors become answers, and every answer gets the headers that all have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from shared.broker import is_trouble
+from shared.errors import BrokerAway, TurnstreamError, Unavailable
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = structlog.get_logger(__name__)
+
+_COMMON = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
+class Edge:
+    """Wraps the application.
+
+    Errors of ours answer for themselves. The broker's trouble is a 503. Anything else is a bug: a 500
+    that tells nothing, and a log line without bodies or keys.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                given = message.setdefault("headers", [])
+                names = {name.lower() for name, _ in given}
+                message["headers"] = [*given, *(header for header in _COMMON if header[0] not in names)]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, with_headers)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            answer = error_response(error)
+            if answer.status_code == 500:
+                log.exception("request.failed", method=scope["method"], path=scope["path"])
+            if started:
+                # The client sees a stream that breaks off, and comes back with its cursor.
+                log.warning("stream.broken", path=scope["path"], error=type(error).__name__)
+                return
+            await answer(scope, receive, with_headers)
+
+
+def error_response(error: Exception) -> Response:
+    """The answer to a request that raised."""
+    if is_trouble(error):
+        error = BrokerAway()
+    elif not isinstance(error, TurnstreamError):
+        error = TurnstreamError()
+    headers: dict[str, str] = {}
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = str(error.retry_after)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(error.body(), error.status, headers=headers)
+
+
+async def our_error(request: Request, error: Exception) -> Response:  # noqa: ARG001 - Starlette's signature
+    """Answer one of our own errors."""
+    return error_response(error)
+
+
+async def http_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    """Answer what the router refuses: unknown addresses and methods."""
+    if not isinstance(error, HTTPException):
+        raise error
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
+    return JSONResponse({"code": code, "message": error.detail}, error.status_code, headers=error.headers)

@@ -1,0 +1,359 @@
+"""Following logs: one reader for the whole process, one ring per followed session, a cursor per follower.
+
+A follower has no queue of its own, so a slow client costs no memory: one that falls off the ring reads
+from the broker. Nothing is read before the broker acknowledged the subscription, and nothing from the
+start: what a reconnect costs is what was missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import contextmanager
+from enum import Enum
+from typing import TYPE_CHECKING, Self
+
+import structlog
+
+from api.ring import Ring, Shown
+from api.tails import TailReader
+from shared.broker import is_trouble
+from shared.errors import ShuttingDown, TooMany
+from shared.log import PAGE, Log, SessionMeta, parse_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from redis.asyncio import Redis
+
+    from shared.entry import Cursor, Entry
+    from shared.keys import SessionKeys
+    from shared.log import Tail
+
+log = structlog.get_logger(__name__)
+
+# How long a session stays followed after its last follower left: a client that comes right back (the next
+# turn, a callback, a reconnect) costs no new subscription.
+LINGER_SECONDS = 2.0
+
+# Between two tries to read from a broker that is away.
+RETRY_SECONDS = 0.25
+
+# Followers at once; each holds a connection. Above it, clients are sent elsewhere.
+MOST_FOLLOWERS = 50_000
+MOST_PER_OWNER = 20_000
+
+
+class Over(Enum):
+    """Why a feed has no more entries."""
+
+    CLOSED = "closed"  # its client left, or this front end shuts down
+    GONE = "gone"  # the session was cleared or has expired
+
+
+class Hub:
+    """Feeds the followers of this process.
+
+    Duties:
+        1. subscribe to each followed session once, and unsubscribe a moment after its last follower left;
+        2. hand what is heard to the session's ring, and wake its followers;
+        3. end every feed at shutdown.
+
+    The reader starts with the first follower.
+    """
+
+    def __init__(self, redis: Redis, reader: Log) -> None:
+        self._log = reader
+        self._tails = TailReader(redis, self)
+        self._running: asyncio.Task[None] | None = None
+        self._followed: dict[bytes, _Followed] = {}
+        self._followers: Counter[str] = Counter()
+        self.closed = False
+
+    def follow(self, keys: SessionKeys) -> Feed:
+        """A feed of the session's entries; the session need not exist yet. Leave it when done (``with``).
+
+        Raises:
+            ShuttingDown: this front end is stopping, or full.
+            TooMany: the owner has too many followers here.
+        """
+        if self.closed or self._followers.total() >= MOST_FOLLOWERS:
+            raise ShuttingDown
+        if self._followers[keys.owner] >= MOST_PER_OWNER:
+            raise TooMany
+        if self._running is None:
+            self._running = asyncio.create_task(self._tails.run())
+        channel = keys.tail.encode()
+        followed = self._followed.get(channel)
+        if followed is None:
+            followed = self._followed[channel] = _Followed(keys)
+            self._tails.join(channel)
+        feed = Feed(self, followed, self._log)
+        followed.join(feed)
+        self._followers[keys.owner] += 1
+        return feed
+
+    @contextmanager
+    def following(self, keys: SessionKeys) -> Iterator[Feed]:
+        """A feed for a response that is yet to be made: left if that fails, else the response leaves it."""
+        feed = self.follow(keys)
+        try:
+            yield feed
+        except BaseException:
+            feed.leave()
+            raise
+
+    def close(self) -> None:
+        """End every feed, between two entries; new ones are refused."""
+        self.closed = True
+        for followed in self._followed.values():
+            for feed in list(followed.feeds):
+                feed.end()
+
+    async def stop(self) -> None:
+        """End every feed and the reader."""
+        self.close()
+        for followed in self._followed.values():
+            followed.stay()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    def left(self, followed: _Followed, feed: Feed) -> None:
+        """A follower is done."""
+        followed.feeds.discard(feed)
+        owner = followed.keys.owner
+        self._followers[owner] -= 1
+        if self._followers[owner] <= 0:
+            del self._followers[owner]
+        if not followed.feeds and not self.closed:
+            followed.linger(lambda: self._forget(followed))
+
+    def heard(self, channel: bytes, message: bytes) -> None:
+        """A batch was appended to a session's log, or the log was cleared."""
+        followed = self._followed.get(channel)
+        if followed is None:
+            return
+        try:
+            followed.heard(parse_tail(message))
+        except ValueError:
+            # Written by another version of us. What it said can be read from the log.
+            log.warning("hub.not_understood", channel=channel.decode())
+            followed.unsure()
+
+    def subscribed(self, channel: bytes) -> None:
+        """From here on nothing is missed; what came before has to be read."""
+        followed = self._followed.get(channel)
+        if followed is not None:
+            followed.attached = True
+            followed.unsure()
+
+    def deaf(self) -> None:
+        """The reader was lost. Followers wait, and read on when their session is subscribed again."""
+        for followed in self._followed.values():
+            followed.attached = False
+
+    def _forget(self, followed: _Followed) -> None:
+        if followed.feeds:
+            return
+        channel = followed.keys.tail.encode()
+        self._followed.pop(channel, None)
+        self._tails.leave(channel)
+
+
+class Feed:
+    """One follower's view of a session."""
+
+    def __init__(self, hub: Hub, followed: _Followed, reader: Log) -> None:
+        self._hub = hub
+        self._followed = followed
+        self._log = reader
+        self._ended = False
+        self._left = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def keys(self) -> SessionKeys:
+        """The session."""
+        return self._followed.keys
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Follow no more."""
+        if not self._left:
+            self._left = True
+            self._hub.left(self._followed, self)
+
+    def end(self) -> None:
+        """Have `entries` answer `Over.CLOSED` from now on."""
+        self._ended = True
+        self.wake()
+
+    def wake(self) -> None:
+        """There may be news."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def entries(self, after: Cursor, wait: float) -> list[Shown] | Over:
+        """What stands in the log after the cursor, oldest first.
+
+        Waits up to ``wait`` seconds for something; empty when nothing came, or the broker is away. When the
+        first entry is not the one right after the cursor, those between were trimmed: see api/follow.py.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        while not self._ended:
+            found = self._followed.look(after)
+            if found:
+                return found
+            left = until - loop.time()
+            if left <= 0:
+                return []
+            if found is None and self._followed.attached:
+                page = await self._read(after, left)
+                if page:
+                    return page
+            else:
+                await self._changed(left)
+        return Over.CLOSED
+
+    async def _read(self, after: Cursor, left: float) -> list[Shown] | Over | None:
+        """Read from the broker; None when the ring may know more by now."""
+        followed = self._followed
+        try:
+            async with asyncio.timeout(left):
+                if followed.sure:
+                    return await self._read_page(after)
+                # One of the followers finds out for all where the log's end is.
+                async with followed.asking:
+                    return None if followed.sure else await self._read_page(after)
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+        await self._changed(min(left, RETRY_SECONDS))
+        return None
+
+    async def _read_page(self, after: Cursor) -> list[Shown] | Over | None:
+        page = await self._log.read(self.keys, after)
+        if not page:
+            return self._followed.confirm(await self._log.meta(self.keys), after)
+        if len(page) < PAGE and self._followed.caught_up(after.epoch, page):
+            return None
+        return [Shown(entry) for entry in page]
+
+    async def _changed(self, seconds: float) -> None:
+        """Wait to be woken, ``seconds`` at most."""
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, self.wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+
+class _Followed:
+    """One session that somebody follows.
+
+    ``attached``: the broker acknowledged the subscription, and the reader is whole.
+    ``sure``: the ring's last entry is the log's last one. Not so after a (new) subscription, until a message
+    comes in or somebody has read.
+    """
+
+    __slots__ = ("_former", "_lingering", "_ring", "asking", "attached", "feeds", "keys", "sure")
+
+    def __init__(self, keys: SessionKeys) -> None:
+        self.keys = keys
+        self.feeds: set[Feed] = set()
+        self.attached = False
+        self.sure = False
+        self.asking = asyncio.Lock()
+        self._ring: Ring | None = None
+        # The ring of the epoch before: who had not read its last entries when the log was cleared still can.
+        self._former: Ring | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+
+    def join(self, feed: Feed) -> None:
+        self.stay()
+        self.feeds.add(feed)
+
+    def stay(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+
+    def linger(self, forget: Callable[[], None]) -> None:
+        self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, forget)
+
+    def look(self, after: Cursor) -> list[Shown] | Over | None:
+        """What the ring knows: entries, nothing new (empty), that the log is gone; None: it must be read."""
+        ring = self._ring
+        if ring is None or after.epoch > ring.epoch:
+            return None
+        if after.epoch < ring.epoch:
+            former = self._former
+            if former is not None and former.epoch == after.epoch and (shown := former.after(after.seq)):
+                return shown
+            return Over.GONE
+        shown = ring.after(after.seq)
+        return shown if shown or self.sure else None
+
+    def heard(self, tail: Tail) -> None:
+        ring = self._ring
+        if ring is None or tail.epoch > ring.epoch:
+            self._former = ring
+            ring = self._ring = Ring(tail.epoch, tail.first - 1)
+        elif tail.epoch < ring.epoch or tail.last <= ring.last:
+            return
+        if not tail.entries:
+            ring.restart(tail.last)
+        else:
+            if tail.first > ring.last + 1:
+                ring.restart(tail.first - 1)
+            ring.add(tail.entries[ring.last + 1 - tail.first :])
+        self.sure = True
+        self.wake()
+
+    def unsure(self) -> None:
+        self.sure = False
+        self.wake()
+
+    def caught_up(self, epoch: int, page: list[Entry]) -> bool:
+        """Take what was read up to the log's end into the ring; False when the ring does not want it."""
+        if self.sure:
+            return False
+        ring = self._ring
+        if ring is None or epoch > ring.epoch:
+            self._former = ring
+            ring = self._ring = Ring(epoch, page[0].seq - 1)
+        elif epoch < ring.epoch or page[-1].seq <= ring.last:
+            return False
+        elif page[0].seq > ring.last + 1:
+            ring.restart(page[0].seq - 1)
+        ring.add(page[ring.last + 1 - page[0].seq :])
+        self.sure = True
+        self.wake()
+        return ring.after(page[0].seq - 1) is not None
+
+    def confirm(self, meta: SessionMeta | None, after: Cursor) -> Over | None:
+        """Nothing stands after the cursor: because it is at the end, or because the log is gone."""
+        # A log that ends before the cursor lost its end, in a failover say. Its numbers are given anew.
+        if meta is None or (meta.epoch, meta.seq) < (after.epoch, after.seq) or meta.epoch > after.epoch:
+            return Over.GONE
+        if not self.sure and meta.seq == after.seq:
+            ring = self._ring
+            if ring is None or (ring.epoch, ring.last) != (meta.epoch, meta.seq):
+                self._ring = Ring(meta.epoch, meta.seq)
+            self.sure = True
+            self.wake()
+        return None
+
+    def wake(self) -> None:
+        for feed in self.feeds:
+            feed.wake()

@@ -1,0 +1,218 @@
+"""The LiteAgent routes (base path ``/liteAgent/v1``)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, Response
+
+from api import follow
+from api.acceptance import replica_headers
+from api.asked import cursor_of, route, session_id, task_id
+from api.body import read_body
+from api.callbacks import answer, task_of_call
+from api.dialects.liteagent import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
+from api.dialects.liteagent_requests import parse_callback, parse_chat
+from api.follow import PATIENCE_SECONDS
+from api.stream import EventStream
+from api.turns import RESPONSE_PREFIX, NewTurn, begin, idempotency_of, new_task_id, trace_of
+from shared.api_keys import IDENTIFIER
+from shared.broker import insist
+from shared.endings import CANCELED, end_from_outside
+from shared.errors import Forbidden, NoSession, NoTask, SessionBusy, UnknownCall
+from shared.keys import SessionKeys, TaskRef
+from shared.protocol import Message
+from shared.tasks import Cleared, Gone, Missing, operation
+from shared.version import VERSION
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from api.acceptance import Headers
+    from api.auth import Caller
+    from api.dialects.liteagent import LiteAgent
+    from api.dialects.liteagent_requests import ChatRequest
+    from api.follow import Start
+    from api.services import Services
+    from shared.entry import Cursor
+    from shared.log import SessionMeta
+    from shared.tasks import Ended, Finished, Moved
+
+BASE = "/liteAgent/v1"
+
+# Rounds of ending what is live before a session can be cleared; each round meets only turns that were
+# submitted during the one before.
+MOST_CLEAR_ROUNDS = 20
+
+
+class LiteAgentRoutes:
+    """Serves LiteAgent clients."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The seven routes of the protocol."""
+        return [
+            route(f"{BASE}/version", self.version, "GET"),
+            route(f"{BASE}/initSession", self.init_session, "POST"),
+            route(f"{BASE}/chat", self.chat, "POST"),
+            route(f"{BASE}/chat", self.watch, "GET"),
+            route(f"{BASE}/callback", self.callback, "POST"),
+            route(f"{BASE}/history", self.history, "GET"),
+            route(f"{BASE}/stop", self.stop, "GET", "POST"),
+            route(f"{BASE}/clear", self.clear, "GET", "POST"),
+        ]
+
+    async def version(self, request: Request) -> Response:  # noqa: ARG002 - a route's signature
+        """Our version."""
+        return JSONResponse({"version": VERSION})
+
+    async def init_session(self, request: Request) -> Response:
+        """Make a session."""
+        caller = await self._services.auth.caller(request)
+        session = uuid.uuid4().hex
+        keys = caller.keys(session)
+        await insist(
+            lambda: self._services.tasks.create(keys, caller.spec.name, ""),
+            seconds=PATIENCE_SECONDS,
+            what="create",
+        )
+        return JSONResponse({"sessionId": session})
+
+    async def chat(self, request: Request) -> EventStream:
+        """Take a user's message and follow the task; with a known task or a cursor, only follow."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        keys = caller.keys(session_id(request, "sessionId"))
+        body = await read_body(request, services.settings, caller.spec)
+        chat = parse_chat(body)
+        cursor = cursor_of(request)
+        with services.hub.following(keys) as feed:
+            headers: Headers = ()
+            if cursor is not None:
+                # Whatever else it says: who has received something of a task wants the rest of it.
+                task = chat.task_id or await follow.task_of(services.log, keys, caller.visitor(), cursor)
+                start = await self._resume(caller, keys, task, cursor)
+            else:
+                start, headers = await self._begin(request, caller, keys, chat, body)
+            dialect = _dialect(chat.stream)
+            return EventStream(feed, start, dialect, services.log, services.settings, headers=headers)
+
+    async def watch(self, request: Request) -> EventStream:
+        """Follow a task, or without ``taskId`` the whole session."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        keys = caller.keys(session_id(request, "sessionId"))
+        task, cursor = task_id(request.query_params.get("taskId")), cursor_of(request)
+        dialect = _dialect(request.query_params.get("stream", "").lower() in {"true", "1"})
+        with services.hub.following(keys) as feed:
+            start = await self._resume(caller, keys, task, cursor)
+            return EventStream(feed, start, dialect, services.log, services.settings)
+
+    async def callback(self, request: Request) -> Response:
+        """Take a client's answer to a function call or to a request for approval."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        keys = caller.keys(session_id(request, "sessionId"))
+        given = parse_callback(await read_body(request, services.settings, caller.spec))
+        await follow.session(services.log, keys, caller.visitor())
+        if not IDENTIFIER.fullmatch(given.id):
+            raise UnknownCall
+        task = await task_of_call(services, keys, given.id)
+        _, replicas = await answer(services, TaskRef(keys.owner, keys.session, task), given.id, given.result)
+        headers = {name.decode(): value.decode() for name, value in replica_headers(replicas)}
+        return JSONResponse({"result": "success"}, headers=headers)
+
+    async def history(self, request: Request) -> Response:
+        """What was said in the session so far."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        keys = caller.keys(session_id(request, "sessionId"))
+        await follow.session(services.log, keys, caller.visitor())
+        entries = await insist(lambda: services.log.history(keys), seconds=PATIENCE_SECONDS, what="history")
+        return Response(history(keys.session, entries), media_type="application/json")
+
+    async def stop(self, request: Request) -> Response:
+        """End one task, or all live ones of the session. When this answers, their ends are in the log."""
+        keys, meta = await self._to_stop(request)
+        task = task_id(request.query_params.get("taskId"))
+        if task is None:
+            # The newest first: those that wait must not begin when the running one ends.
+            for each in sorted(meta.live, key=lambda name: -meta.live[name]):
+                await self._end(keys, each, "stop")
+            return JSONResponse({"sessionId": keys.session})
+        if isinstance(await self._end(keys, task, "stop"), Gone):
+            raise NoTask
+        return JSONResponse({"sessionId": keys.session, "taskId": task})
+
+    async def clear(self, request: Request) -> Response:
+        """End what is live, then forget everything that was said."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        keys = caller.keys(session_id(request, "sessionId"))
+        await follow.session(services.log, keys, caller.visitor())
+        op = operation()
+        for _ in range(MOST_CLEAR_ROUNDS):
+            outcome = await insist(
+                lambda: services.tasks.clear(keys, op), seconds=PATIENCE_SECONDS, what="clear"
+            )
+            if isinstance(outcome, Cleared):
+                return JSONResponse({"id": keys.session, "sessionId": keys.session})
+            if isinstance(outcome, Missing):
+                raise NoSession
+            for task in reversed(outcome.tasks):
+                await self._end(keys, task, "clear")
+        raise SessionBusy("New turns keep coming in: stop sending them, then clear the session.")
+
+    async def _begin(
+        self, request: Request, caller: Caller, keys: SessionKeys, chat: ChatRequest, body: bytes
+    ) -> tuple[Start, Headers]:
+        idempotency, digest = idempotency_of(request, body)
+        task = chat.task_id or new_task_id()
+        turn = NewTurn(
+            ref=TaskRef(keys.owner, keys.session, task),
+            response=RESPONSE_PREFIX + task,
+            user="",
+            create=False,
+            dialect="liteagent",
+            input=[Message.model_validate(message) for message in chat.input()],
+            parts=chat.parts,
+            idempotency=idempotency,
+            digest=digest,
+            trace=trace_of(request),
+        )
+        return await begin(self._services, caller, turn)
+
+    async def _resume(
+        self, caller: Caller, keys: SessionKeys, task: str | None, cursor: Cursor | None
+    ) -> Start:
+        return await follow.start(self._services.log, keys, caller.visitor(), task=task, cursor=cursor)
+
+    async def _to_stop(self, request: Request) -> tuple[SessionKeys, SessionMeta]:
+        """The session to stop: one of the key's own, or with an admin key and ``owner=`` anybody's."""
+        services = self._services
+        owner = request.query_params.get("owner")
+        if owner is None:
+            caller = await services.auth.caller(request)
+            keys = caller.keys(session_id(request, "sessionId"))
+            return keys, await follow.session(services.log, keys, caller.visitor())
+        if "admin" not in (await services.auth.key(request)).scopes:
+            raise Forbidden
+        if not IDENTIFIER.fullmatch(owner):
+            raise NoSession
+        keys = SessionKeys(owner, session_id(request, "sessionId"))
+        meta = await insist(lambda: services.log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
+        if meta is None:
+            raise NoSession
+        return keys, meta
+
+    async def _end(self, keys: SessionKeys, task: str, why: str) -> Finished | Moved | Ended | Gone:
+        ref = TaskRef(keys.owner, keys.session, task)
+        return await end_from_outside(self._services.ender, ref, CANCELED, why, who=why)
+
+
+def _dialect(stream: bool) -> LiteAgent:
+    return LITEAGENT_STREAM if stream else LITEAGENT_WHOLE

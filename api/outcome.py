@@ -1,0 +1,155 @@
+"""A turn's outcome as one JSON object, for clients that do not want a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from api.follow import PATIENCE_SECONDS, trimmed
+from api.hub import Over
+from api.stream import HEADERS, watched
+from shared.broker import insist
+from shared.endings import numbered, without_number
+from shared.entry import END, Cursor
+from shared.errors import CursorGone, NoTask, ShuttingDown
+from shared.protocol import java
+from shared.tasks import PARKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.types import Receive, Scope, Send
+
+    from api.acceptance import Headers
+    from api.dialects.base import Dialect
+    from api.follow import Start
+    from api.hub import Feed
+    from shared.entry import Entry
+    from shared.log import Log
+
+_CALLS = ("function_call", "mcp_approval_request")
+_ANSWERS = ("function_call_output", "mcp_approval_response")
+
+# Between two looks at a task that has made client calls: parking itself is no event.
+LOOK_SECONDS = 0.05
+
+# Between two looks at nothing; news wake the waiter by themselves.
+_IDLE_SECONDS = 60.0
+
+
+class Outcome:
+    """Waits until a task ends or parks, then answers with its response.
+
+    Ended: the terminal response. Parked: the response in progress, its messages so far (the calls among
+    them) as its output. A client that leaves stops nothing.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        start: Start,
+        dialect: Dialect,
+        reader: Log,
+        *,
+        headers: Headers = (),
+    ) -> None:
+        if start.task is None:
+            raise NoTask
+        self._feed = feed
+        self._start = start
+        self._task: str = start.task
+        self._dialect = dialect
+        self._log = reader
+        self._headers = headers
+        self._unanswered: set[str] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        """Serve the response."""
+        with self._feed:
+            async with watched(receive, self._feed) as watcher:
+                body = await self._wait()
+                if body is None:
+                    if watcher.done():
+                        return
+                    raise ShuttingDown
+        if self._dialect.name == "java":
+            body = java(body)
+        length = str(len(body)).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", length),
+            *HEADERS,
+            *self._headers,
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _wait(self) -> bytes | None:
+        """The response's JSON; None when the feed was ended."""
+        after = self._start.after
+        while True:
+            news = await self._feed.entries(after, LOOK_SECONDS if self._unanswered else _IDLE_SECONDS)
+            if news is Over.GONE:
+                raise CursorGone
+            if isinstance(news, Over):
+                return None
+            if news:
+                first, last = news[0].entry.seq, news[-1].entry.seq
+                entries: list[Entry] = []
+                if first > after.seq + 1:
+                    entries = await trimmed(self._log, self._feed.keys, after, first, self._task)
+                if end := self._end_in([*entries, *(shown.entry for shown in news)]):
+                    return end
+                after = Cursor(after.epoch, last)
+            if self._unanswered and (response := await self._parked()):
+                return response
+
+    def _end_in(self, entries: Iterable[Entry]) -> bytes:
+        """The terminal event, or empty; on the way, note which calls are open."""
+        for entry in entries:
+            if entry.task != self._task:
+                continue
+            if entry.kind == END:
+                return entry.event
+            if entry.kind in _CALLS:
+                self._unanswered |= _ids(entry.event)
+            elif entry.kind in _ANSWERS:
+                self._unanswered -= _ids(entry.event)
+        return b""
+
+    async def _parked(self) -> bytes | None:
+        """The response in progress, when the task is parked."""
+        keys = self._feed.keys
+        task = await insist(lambda: self._log.task(keys, self._task), seconds=PATIENCE_SECONDS, what="task")
+        if task.get("status") != PARKED:
+            return None
+        before_it = Cursor(int(task["epoch"]), int(task["first"]) - 1)
+        entries = await insist(
+            lambda: self._log.history(keys, after=before_it), seconds=PATIENCE_SECONDS, what="history"
+        )
+        output = [
+            orjson.Fragment(without_number(entry.event))
+            for entry in entries
+            if entry.task == self._task and entry.kind != END and numbered(entry.event)
+        ]
+        return orjson.dumps(
+            {
+                "sequence_number": int(task["number"]) - 1,
+                "object": "response",
+                "status": "in_progress",
+                "id": task["response"],
+                "session_id": keys.session,
+                "created_at": int(task["submitted"]) // 1000,
+                "output": output,
+            }
+        )
+
+
+def _ids(event: bytes) -> set[str]:
+    """The calls that a completed message makes or answers."""
+    parsed = orjson.loads(event)
+    if parsed.get("object") != "message" or parsed.get("status") != "completed":
+        return set()
+    datas = [part.get("data") or {} for part in parsed.get("content") or []]
+    return {data.get("approval_request_id") or data.get("call_id") or data.get("id") or "" for data in datas}

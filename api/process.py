@@ -1,0 +1,209 @@
+"""The Agent API route, ``/process``."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from api import follow
+from api.agent_request import Answer, answers_in, dialect_of, parse_process
+from api.asked import cursor_of, route, session_id, task_id
+from api.body import read_body
+from api.callbacks import ENTRIES_PER_ANSWER, answer, task_of_call
+from api.follow import PATIENCE_SECONDS
+from api.outcome import Outcome
+from api.stream import EventStream
+from api.turns import RESPONSE_PREFIX, NewTurn, begin, idempotency_of, new_task_id, task_of_response, trace_of
+from shared.broker import insist
+from shared.entry import Cursor
+from shared.errors import InvalidBody, SessionBusy
+from shared.keys import TaskRef
+from shared.protocol import MessageType, ResponseBuilder, java
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from api.acceptance import Headers
+    from api.auth import Caller
+    from api.dialects.base import Dialect
+    from api.follow import Start
+    from api.hub import Feed
+    from api.services import Services
+    from shared.keys import SessionKeys
+    from shared.protocol import AgentRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One POST, read."""
+
+    caller: Caller
+    keys: SessionKeys
+    body: AgentRequest
+    cursor: Cursor | None
+    idempotency: str
+    digest: str
+    trace: str
+
+    @property
+    def response(self) -> str | None:
+        """The response id that the client chose or knows."""
+        return self.body.id or self.body.response_id
+
+    @property
+    def user(self) -> str:
+        return self.body.user_id or ""
+
+
+class ProcessRoutes:
+    """Serves Agent API clients."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The route, to ask and to follow."""
+        return [route("/process", self.process, "POST"), route("/process", self.watch, "GET")]
+
+    async def process(self, request: Request) -> EventStream | Outcome | Response:
+        """Take a turn, answers to calls, or a wish to reconnect; then follow the task."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        dialect = dialect_of(request)
+        raw = await read_body(request, services.settings, caller.spec)
+        body = parse_process(raw)
+        asked = self._read(request, caller, body, raw)
+        with services.hub.following(asked.keys) as feed:
+            try:
+                start, headers = await self._start(asked)
+            except SessionBusy as busy:
+                feed.leave()
+                return _rejected(asked, busy, dialect)
+            return await self._respond(feed, start, headers, asked, dialect)
+
+    async def watch(self, request: Request) -> EventStream:
+        """Follow a response, or without ``response_id`` the whole session."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        dialect = dialect_of(request)
+        keys = caller.keys(session_id(request, "session_id"))
+        task = task_id(task_of_response(request.query_params.get("response_id", "")))
+        visitor = caller.visitor(request.query_params.get("user_id", ""))
+        cursor = cursor_of(request)
+        with services.hub.following(keys) as feed:
+            start = await follow.start(services.log, keys, visitor, task=task, cursor=cursor)
+            return EventStream(feed, start, dialect, services.log, services.settings)
+
+    def _read(self, request: Request, caller: Caller, body: AgentRequest, raw: bytes) -> _Asked:
+        idempotency, digest = idempotency_of(request, raw)
+        session = body.session_id
+        if session is None:
+            name = idempotency or body.id or body.response_id
+            session = _derived(caller, name) if name else uuid.uuid4().hex
+        return _Asked(
+            caller=caller,
+            keys=caller.keys(session),
+            body=body,
+            cursor=cursor_of(request),
+            idempotency=idempotency,
+            digest=digest,
+            trace=trace_of(request),
+        )
+
+    async def _start(self, asked: _Asked) -> tuple[Start, Headers]:
+        answers = answers_in(asked.body.input)
+        if answers:
+            return await self._answer(asked, answers), ()
+        log, keys, visitor = self._services.log, asked.keys, asked.caller.visitor(asked.user)
+        task = task_of_response(asked.response) if asked.response else None
+        if asked.body.reconnect:
+            _named(asked, "to reconnect")
+            task = task or await follow.running_task(log, keys, visitor)
+            return await follow.start(log, keys, visitor, task=task, cursor=asked.cursor), ()
+        if asked.cursor is not None:
+            # Whatever else it says: who has received something of a task wants the rest of it.
+            if asked.response is None and not asked.idempotency:
+                _named(asked, "with Last-Event-ID")
+            task = task or await follow.task_of(log, keys, visitor, asked.cursor)
+            return await follow.start(log, keys, visitor, task=task, cursor=asked.cursor), ()
+        return await self._begin(asked, task or new_task_id())
+
+    async def _begin(self, asked: _Asked, task: str) -> tuple[Start, Headers]:
+        turn = NewTurn(
+            ref=TaskRef(asked.keys.owner, asked.keys.session, task),
+            response=asked.response or RESPONSE_PREFIX + task,
+            user=asked.user,
+            create=True,
+            dialect="agentscope",
+            input=asked.body.input,
+            parts=None,
+            idempotency=asked.idempotency,
+            digest=asked.digest,
+            trace=asked.trace,
+        )
+        return await begin(self._services, asked.caller, turn)
+
+    async def _answer(self, asked: _Asked, answers: list[Answer]) -> Start:
+        """Answer calls, and follow their task from before the answers."""
+        services, keys = self._services, asked.keys
+        _named(asked, "to answer a call")
+        visitor = asked.caller.visitor(asked.user)
+        meta = await follow.session(services.log, keys, visitor)
+        tasks = [await task_of_call(services, keys, each.call) for each in answers]
+        first = False
+        for task, each in zip(tasks, answers, strict=True):
+            ref = TaskRef(keys.owner, keys.session, task)
+            new, _ = await answer(services, ref, each.call, each.result)
+            first = first or new
+        cursor = asked.cursor
+        if cursor is None:
+            before = meta.seq if first else await self._before_answers(keys, {each.call for each in answers})
+            cursor = Cursor(meta.epoch, before)
+        return await follow.start(services.log, keys, visitor, task=tasks[0], cursor=cursor)
+
+    async def _before_answers(self, keys: SessionKeys, calls: set[str]) -> int:
+        """The place before answers that were given earlier: their first reply may have been lost."""
+        entries = await insist(
+            lambda: self._services.log.history(keys), seconds=PATIENCE_SECONDS, what="history"
+        )
+        kinds = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
+        for entry in entries:
+            if entry.kind in kinds and any(call.encode() in entry.event for call in calls):
+                return entry.seq - ENTRIES_PER_ANSWER
+        return 0
+
+    async def _respond(
+        self, feed: Feed, start: Start, headers: Headers, asked: _Asked, dialect: Dialect
+    ) -> EventStream | Outcome:
+        services = self._services
+        if asked.body.stream:
+            return EventStream(feed, start, dialect, services.log, services.settings, headers=headers)
+        # The outcome holds the whole output, so the cursor does not matter; open calls do, from the first on.
+        visitor = asked.caller.visitor(asked.user)
+        whole = await follow.start(services.log, feed.keys, visitor, task=start.task)
+        return Outcome(feed, whole, dialect, services.log, headers=headers)
+
+
+def _derived(caller: Caller, name: str) -> str:
+    """The session of a request that names none but can be told from others: a repeat finds it again."""
+    text = f"{caller.owner}\x00{caller.spec.name}\x00{name}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _named(asked: _Asked, why: str) -> None:
+    if asked.body.session_id is None:
+        raise InvalidBody(f"session_id: needed {why}")
+
+
+def _rejected(asked: _Asked, busy: SessionBusy, dialect: Dialect) -> Response:
+    """The body of the 409: a response that is over before it began."""
+    builder = ResponseBuilder(session_id=asked.keys.session, response_id=asked.response)
+    event = builder.rejected("session_busy", busy.public_text).model_dump_json(exclude_none=True).encode()
+    if dialect.name == "java":
+        event = java(event)
+    return Response(event, status_code=409, media_type="application/json")

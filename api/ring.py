@@ -1,0 +1,85 @@
+"""The newest entries of one log, kept once for all who follow it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from api.dialects.base import Dialect
+    from shared.entry import Entry
+
+# Bounds of one ring. A follower further behind reads from the broker; smaller, and a short stall of a
+# client costs a round trip; larger, and a process with many sessions pays for it in memory.
+MOST_ENTRIES = 512
+MOST_BYTES = 512 * 1024
+
+# What one entry costs beside its event's text, about.
+_ENTRY_BYTES = 256
+
+
+class Shown:
+    """An entry, with the frames that were made of it: each dialect renders it once for all followers."""
+
+    __slots__ = ("_frames", "entry")
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self._frames: dict[Dialect, bytes] | None = None
+
+    def frames(self, dialect: Dialect, session: str, epoch: int) -> bytes:
+        """The entry's frames in this dialect; empty when its clients do not see it."""
+        if self._frames is None:
+            self._frames = {}
+        frames = self._frames.get(dialect)
+        if frames is None:
+            frames = self._frames[dialect] = dialect.frames(session, epoch, self.entry)
+        return frames
+
+
+class Ring:
+    """A dense run of entries that ends with the log's last known one.
+
+    ``last`` is that one's seq, also when the ring is empty.
+    """
+
+    __slots__ = ("_bytes", "_shown", "epoch", "last")
+
+    def __init__(self, epoch: int, last: int) -> None:
+        self.epoch = epoch
+        self.last = last
+        self._shown: list[Shown] = []
+        self._bytes = 0
+
+    def after(self, seq: int) -> list[Shown] | None:
+        """The entries after ``seq``; None when the first of them is no longer (or was never) here."""
+        index = seq + len(self._shown) - self.last
+        return self._shown[index:] if index >= 0 else None
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Add entries that follow `last` without a hole."""
+        for entry in entries:
+            self._shown.append(Shown(entry))
+            self._bytes += _cost(entry)
+        self.last = entries[-1].seq
+        if len(self._shown) > MOST_ENTRIES or self._bytes > MOST_BYTES:
+            self._cut()
+
+    def restart(self, last: int) -> None:
+        """Forget the entries: those up to ``last`` are only in the broker."""
+        self.last = last
+        self._shown.clear()
+        self._bytes = 0
+
+    def _cut(self) -> None:
+        """Drop the oldest; more than needed, so that it is not done for each entry."""
+        cut = 0
+        while len(self._shown) - cut > MOST_ENTRIES * 3 // 4 or self._bytes > MOST_BYTES * 3 // 4:
+            self._bytes -= _cost(self._shown[cut].entry)
+            cut += 1
+        del self._shown[:cut]
+
+
+def _cost(entry: Entry) -> int:
+    return len(entry.event) + len(entry.extra) + _ENTRY_BYTES

@@ -1,0 +1,150 @@
+"""The front end as an HTTP server: alone in its process, or beside a worker in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.app import create_app
+from api.stream import ABORT
+from shared.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from api.hub import Hub
+    from shared.agents import Agents
+    from shared.broker import Broker
+    from shared.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+# How long requests that are being answered may take at a shutdown; streams end at once. Longer than a
+# stop or a clear of a session with some tasks takes.
+GRACE_SECONDS = 10
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class FrontEnd:
+    """Serves the application.
+
+    Duties:
+        1. bind the port (0 takes a free one) before anything else, so that a taken one is told at once;
+        2. serve until told to stop, by `stop` or, with ``signals``, by SIGTERM or SIGINT;
+        3. at the end: take no more connections, end streams between frames, let requests finish.
+    """
+
+    def __init__(
+        self, settings: Settings, agents: Agents, broker: Broker | None = None, *, signals: bool = True
+    ) -> None:
+        self._settings = settings
+        self._socket: socket.socket | None = None
+        self.app = create_app(settings, agents, broker)
+        self.started = asyncio.Event()
+        config = uvicorn.Config(
+            self.app,
+            http=_Protocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+        self._server = _Server(config, self.app.state.services.hub, self.started, signals=signals)
+
+    def bind(self) -> int:
+        """Take the port, and tell which one it is.
+
+        Raises:
+            ConfigurationError: it is taken, or the address is not one of this machine.
+        """
+        if self._socket is None:
+            host, port = self._settings.host, self._settings.port
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            try:
+                self._socket = socket.create_server((host, port), family=family, backlog=2048)
+            except OSError as error:
+                raise ConfigurationError(
+                    f"TURNSTREAM_HOST = {host!r}, TURNSTREAM_PORT = {port}: {error.strerror or error}"
+                ) from None
+        return int(self._socket.getsockname()[1])
+
+    async def serve(self) -> None:
+        """Serve until stopped.
+
+        Raises:
+            ConfigurationError: as `bind`.
+        """
+        port = self.bind()
+        if self._socket is None:
+            raise RuntimeError("bound, but without a socket")
+        log.info("api.serving", host=self._settings.host, port=port)
+        await self._server.serve(sockets=[self._socket])
+        log.info("api.stopped")
+
+    def stop(self) -> None:
+        """Have `serve` come to its end."""
+        self._server.should_exit = True
+
+
+async def serve_api(settings: Settings, agents: Agents, broker: Broker | None = None) -> None:
+    """Serve the front end until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigurationError: a setting is wrong, or the port is taken.
+    """
+    await FrontEnd(settings, agents, broker).serve()
+
+
+class _Server(uvicorn.Server):
+    """Ends the hub's streams before it waits for connections, and leaves signals as it found them."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub, up: asyncio.Event, *, signals: bool) -> None:
+        super().__init__(config)
+        self._hub = hub
+        self._up = up
+        self._signals = signals
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        self._hub.close()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # uvicorn's own would raise the signal again at the end, and kill what runs beside us.
+        if not self._signals or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for each in _SIGNALS:
+            loop.add_signal_handler(each, self.handle_exit, each, None)
+        try:
+            yield
+        finally:
+            for each in _SIGNALS:
+                loop.remove_signal_handler(each)
+
+
+class _Protocol(HttpToolsProtocol):
+    """Lets a response cut its connection: closing would wait for a client that reads nothing."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}

@@ -1,0 +1,55 @@
+"""What the routes of one front end work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from api.auth import Auth
+from api.hub import Hub
+from shared.api_keys import ApiKeys
+from shared.endings import Ender
+from shared.launches import Launches
+from shared.log import Log
+from shared.tasks import Tasks
+
+if TYPE_CHECKING:
+    from shared.agents import Agents
+    from shared.broker import Broker
+    from shared.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """One of each, shared by all routes."""
+
+    settings: Settings
+    agents: Agents
+    broker: Broker
+    tasks: Tasks
+    log: Log
+    launches: Launches
+    ender: Ender
+    hub: Hub
+    api_keys: ApiKeys
+    auth: Auth
+
+    @classmethod
+    def make(cls, settings: Settings, agents: Agents, broker: Broker) -> Services:
+        """Bind everything to a broker; nothing is connected yet."""
+        tasks = Tasks(broker.sessions, settings)
+        log = Log(broker.sessions)
+        launches = Launches(broker.primary)
+        api_keys = ApiKeys(broker.primary)
+        return cls(
+            settings=settings,
+            agents=agents,
+            broker=broker,
+            tasks=tasks,
+            log=log,
+            launches=launches,
+            ender=Ender(tasks, log, launches, broker.primary),
+            hub=Hub(broker.sessions, log),
+            api_keys=api_keys,
+            auth=Auth(api_keys, agents),
+        )

@@ -1,0 +1,248 @@
+"""Taking a user's turn: the same for both protocols."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from pydantic_core import PydanticSerializationError
+
+from api import follow
+from api.acceptance import accept, launch, replica_headers
+from api.follow import Start
+from shared.batch import Batch
+from shared.endings import CANCELED, end_from_outside
+from shared.entry import Cursor
+from shared.errors import BadRequest, IdempotencyMismatch, InvalidBody, NoSession, SessionBusy, TooMany
+from shared.keys import TaskRef
+from shared.protocol import Message, MessageType, Role, RunStatus, canonical, new_message_id
+from shared.tasks import Busy, Exists, Foreign, Full, Interrupt, Launch, Missing, Same, Turn, Waits, operation
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from api.acceptance import Headers
+    from api.auth import Caller
+    from api.services import Services
+
+# Turns that may get in the way of one that interrupts, one after the other.
+MOST_INTERRUPTED = 20
+
+RESPONSE_PREFIX = "response_"
+
+_PRINTABLE = re.compile(r"[\x20-\x7e]{1,256}", re.ASCII)
+_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+
+# The Java edition says who speaks by the message's type.
+_SPEAKERS: dict[str, str] = {
+    MessageType.USER: Role.USER,
+    MessageType.SYSTEM: Role.SYSTEM,
+    MessageType.ASSISTANT: Role.ASSISTANT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A turn as a client sent it.
+
+    Attributes:
+        ref: the task it becomes.
+        response: its response's id.
+        user: whom the session belongs to, or empty.
+        create: whether the session may be made by it.
+        dialect: ``agentscope`` or ``liteagent``.
+        input: the turn's messages.
+        parts: the user's content list as a LiteAgent client sent it.
+        idempotency, digest: what `idempotency_of` gave.
+        trace: W3C trace parent, or empty.
+    """
+
+    ref: TaskRef
+    response: str
+    user: str
+    create: bool
+    dialect: str
+    input: list[Message]
+    parts: list[dict[str, str]] | None
+    idempotency: str
+    digest: str
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The turn is in the log, its first entry at ``epoch``-``first``."""
+
+    epoch: int
+    first: int
+    replicas: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The turn was taken before, as ``task``."""
+
+    task: str
+
+
+def task_of_response(response: str) -> str:
+    """The task id of a response id."""
+    return response.removeprefix(RESPONSE_PREFIX)
+
+
+def new_task_id() -> str:
+    """A fresh task id."""
+    return str(uuid.uuid4())
+
+
+def idempotency_of(request: Request, body: bytes) -> tuple[str, str]:
+    """The request's ``Idempotency-Key``, hashed, and the digest of its body; twice empty without the header.
+
+    Raises:
+        BadRequest: the key is longer than 256 characters, or has some that cannot be printed.
+    """
+    key = request.headers.get("idempotency-key", "")
+    if not key:
+        return "", ""
+    if not _PRINTABLE.fullmatch(key):
+        raise BadRequest("Idempotency-Key: at most 256 printable characters.")
+    return hashlib.sha256(key.encode()).hexdigest(), hashlib.sha256(body).hexdigest()
+
+
+def trace_of(request: Request) -> str:
+    """The request's W3C trace parent, or empty."""
+    given = request.headers.get("traceparent", "")
+    return given if _TRACE_PARENT.fullmatch(given) else ""
+
+
+async def begin(services: Services, caller: Caller, turn: NewTurn) -> tuple[Start, Headers]:
+    """Take a turn, or find the task that it made before; where to follow it from, and what else to tell.
+
+    Raises:
+        As `submit` and `follow.start`.
+    """
+    taken = await submit(services, caller, turn)
+    if isinstance(taken, Accepted):
+        start = Start(Cursor(taken.epoch, taken.first - 1), turn.ref.task)
+        return start, replica_headers(taken.replicas)
+    visitor = caller.visitor(turn.user)
+    return await follow.start(services.log, turn.ref.keys, visitor, task=taken.task), ()
+
+
+async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted | Known:
+    """Take a turn, once: a repeat finds the task that the first request made.
+
+    Raises:
+        NoSession: the session is unknown, or belongs to another agent or user.
+        SessionBusy, TooMany: the session takes no more turns at the moment.
+        IdempotencyMismatch: the idempotency key was used with another body.
+        InvalidBody: the input cannot be written as JSON.
+        BrokerAway: the broker did not answer.
+    """
+    spec = caller.spec
+    prepared = _prepare(caller, turn)
+    op = operation()
+    for _ in range(MOST_INTERRUPTED):
+        outcome, replicas = await accept(
+            services, turn.ref, lambda tasks: tasks.submit(turn.ref, prepared, op), what="submit", new=True
+        )
+        match outcome:
+            case Launch(number, epoch, first):
+                await launch(services, turn.ref, number)
+                return Accepted(epoch, first, replicas)
+            case Waits(epoch, first):
+                return Accepted(epoch, first, replicas)
+            case Exists():
+                return Known(turn.ref.task)
+            case Same(task, digest):
+                if digest != turn.digest:
+                    raise IdempotencyMismatch
+                return Known(task)
+            case Missing() | Foreign():
+                raise NoSession
+            case Busy():
+                raise SessionBusy
+            case Full():
+                raise TooMany("Too many turns wait in this session: wait for some of them to end.")
+            case Interrupt(other):
+                why = "interrupt" if spec.busy == "interrupt" else "superseded"
+                ref = TaskRef(turn.ref.owner, turn.ref.session, other)
+                await end_from_outside(services.ender, ref, CANCELED, why, who="submit")
+    raise SessionBusy
+
+
+def _prepare(caller: Caller, turn: NewTurn) -> Turn:
+    try:
+        messages = [_settled(message) for message in turn.input]
+        said = [canonical(message) for message in messages]
+    except (PydanticSerializationError, RecursionError, ValueError):
+        raise InvalidBody("input: nested too deeply, or not valid Unicode") from None
+    batch = Batch()
+    batch.status(
+        orjson.dumps(
+            {
+                "object": "response",
+                "status": RunStatus.Queued.value,
+                "id": turn.response,
+                "session_id": turn.ref.session,
+                "created_at": int(time.time()),
+            }
+        )
+    )
+    extra = orjson.dumps({"parts": turn.parts}) if turn.parts is not None else b""
+    for message, body in zip(messages, said, strict=True):
+        if message.role == Role.USER and message.type == MessageType.MESSAGE:
+            batch.user_message(body, extra=extra)
+    request: dict[str, Any] = {
+        "input": [orjson.Fragment(body) for body in said],
+        "dialect": turn.dialect,
+        "user": turn.user,
+        "overrides": {},
+    }
+    return Turn(
+        agent=caller.spec.name,
+        user=turn.user,
+        create=turn.create,
+        busy=caller.spec.busy,
+        parked=caller.spec.parked,
+        request=orjson.dumps(request),
+        response=turn.response,
+        deadline_ms=int(caller.spec.deadline * 1000),
+        idempotency=turn.idempotency,
+        digest=turn.digest,
+        trace=turn.trace,
+        batch=batch,
+    )
+
+
+def _settled(message: Message) -> Message:
+    """The message as the log holds it: complete, with an id of ours, since clients repeat theirs."""
+    name = new_message_id()
+    speaker = _SPEAKERS.get(message.type)
+    whole = message.model_copy(
+        update={
+            "id": name,
+            "status": RunStatus.Completed,
+            "role": message.role or speaker or Role.USER,
+            "type": MessageType.MESSAGE.value if speaker else message.type,
+            "sequence_number": None,
+        }
+    )
+    whole.content = [
+        part.model_copy(
+            update={
+                "index": index,
+                "status": RunStatus.Completed,
+                "delta": False,
+                "msg_id": name,
+                "sequence_number": None,
+            }
+        )
+        for index, part in enumerate(message.content or [])
+    ]
+    return whole

@@ -1,0 +1,219 @@
+"""What bad input gets: a true status code, a stable code, and a text that names the field."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.api_keys import ApiKeys, make_token
+from tests.client import asked, calls_of
+
+if TYPE_CHECKING:
+    import httpx
+
+    from tests.client import Client
+    from tests.stack import Stack
+
+
+def refused(answer: httpx.Response, status: int, code: Any, *words: str) -> None:
+    """The answer has this status and code, and its text names these words."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert body["code"] == code
+    for word in words:
+        assert word in body["message"], body["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", ()),
+        (b"[]", ()),
+        (b"\xff\xfe", ()),
+        (b'{"input": []}', ("input",)),
+        (b'{"input": "text"}', ("input",)),
+        (b'{"input": [{"role": 5}]}', ("input[0].role",)),
+        (
+            b'{"input": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}',
+            ("input[0].content[0].text",),
+        ),
+        (b'{"input": [{"role": "user", "content": "x"}], "n": 9}', ("n",)),
+        (b'{"input": [{"role": "user", "content": "x"}], "n": 2}', ("n",)),
+        (b'{"input": [{"role": "user", "content": "x"}], "temperature": 1}', ("temperature",)),
+        (b'{"input": [{"role": "user", "content": "x"}], "session_id": "a b"}', ("session_id",)),
+        (b'{"input": [{"role": "user", "content": "x"}], "session_id": "{x}"}', ("session_id",)),
+        (b'{"input": [{"role": "user", "content": "x"}], "id": "../../etc"}', ("id",)),
+    ],
+)
+async def test_a_wrong_process_body_is_named(client: Client, body: bytes, words: tuple[str, ...]) -> None:
+    """Not JSON, wrong types, wrong values: 422 with the place."""
+    refused(await client.http.post("/process", content=body), 422, "invalid_body", *words)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"{", ()),
+        (b'{"content": 5}', ("content",)),
+        (b'{"content": []}', ("content",)),
+        (b'{"content": [{"type": "sound", "message": "x"}]}', ("content", "type")),
+        (b'{"content": [{"type": "text"}]}', ("content", "message")),
+        (b'{"content": [{"type": "text", "message": "x"}], "taskId": "%s"}' % (b"x" * 37), ("taskId",)),
+    ],
+)
+async def test_a_wrong_chat_body_is_named(client: Client, body: bytes, words: tuple[str, ...]) -> None:
+    """LiteAgent's bodies are checked the same way."""
+    session = await client.init()
+    answer = await client.http.post("/liteAgent/v1/chat", params={"sessionId": session}, content=body)
+    refused(answer, 422, "invalid_body", *words)
+
+
+async def test_deeply_nested_bodies_are_refused(client: Client) -> None:
+    """Ten thousand brackets are a 4xx, not a crash."""
+    deep = b'{"input": [{"role": "user", "content": [{"type": "data", "data": %s}]}]}'
+    for open_, close in ((b'{"a":', b"}"), (b"[", b"]")):
+        body = deep % (open_ * 10_000 + b"1" + close * 10_000)
+        answer = await client.http.post("/process", content=body)
+        assert answer.status_code == 422
+
+
+async def test_a_body_that_is_too_large_is_refused(stack: Stack) -> None:
+    """Beyond the cap nothing is read: 413."""
+    await stack.worker()
+    client = await stack.front_end(max_image_body=2048, max_body=1024)
+    refused(await client.http.post("/process", json=asked("s1", "x" * 4000)), 413, "body_too_large")
+    answer = await client.http.post(
+        "/liteAgent/v1/callback", params={"sessionId": "s"}, json={"id": "c", "result": "x" * 4000}
+    )
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "header", [b"", b"Bearer", b"Bearer xx", b"Basic abc", b"sk-0123456789abcdef", b"Bearer sk-\xe9"]
+)
+async def test_a_missing_or_odd_token_is_a_401(client: Client, header: bytes) -> None:
+    """No usable key: 10001, the code that LiteAgent clients know."""
+    headers = {b"Authorization": header} if header else {}
+    client.http.headers.pop("authorization")
+    refused(await client.http.get("/liteAgent/v1/history", headers=headers), 401, 10001)
+
+
+async def test_an_unknown_key_is_a_401(client: Client, stack: Stack) -> None:
+    """A well formed key that is not ours: 10004."""
+    stranger = stack.client(client.base_url, make_token())
+    refused(await stranger.http.get("/liteAgent/v1/history"), 401, 10004)
+
+
+async def test_an_expired_key_is_a_401(client: Client, stack: Stack) -> None:
+    """A key whose time is over is as good as none."""
+    token = make_token()
+    await ApiKeys(stack.broker.primary).register(token, owner="acme", agent="demo", expires=1)
+    refused(await stack.client(client.base_url, token).http.get("/liteAgent/v1/history"), 401, 10004)
+
+
+async def test_an_admin_key_does_not_chat(client: Client, stack: Stack) -> None:
+    """Scopes keep operators and users apart."""
+    operator = stack.client(client.base_url, stack.admin)
+    refused(await operator.http.post("/process", json=asked("s1", "hi")), 403, "forbidden")
+
+
+@pytest.mark.parametrize("path", ["chat", "callback", "history", "stop", "clear"])
+async def test_unknown_and_foreign_sessions_get_the_same_answer(
+    client: Client, stack: Stack, path: str
+) -> None:
+    """Nobody can find out whether a session of somebody else exists."""
+    token = make_token()
+    await ApiKeys(stack.broker.primary).register(token, owner="acme", agent="demo")
+    stranger = stack.client(client.base_url, token)
+    session = await client.init()
+    answers = []
+    for each in (session, "nosuchsession"):
+        if path == "history":
+            answers.append(await stranger.http.get(f"/liteAgent/v1/{path}", params={"sessionId": each}))
+        else:
+            body = {"content": [{"type": "text", "message": "x"}], "id": "call_x", "result": 1}
+            answers.append(
+                await stranger.http.post(f"/liteAgent/v1/{path}", params={"sessionId": each}, json=body)
+            )
+    refused(answers[0], 404, 30002)
+    assert answers[0].text == answers[1].text
+
+
+async def test_another_agents_key_does_not_see_the_session(client: Client, stack: Stack) -> None:
+    """The same owner with a key for another agent is a stranger to the session."""
+    token = make_token()
+    await ApiKeys(stack.broker.primary).register(token, owner="dev", agent="demo-researcher")
+    await client.turn("s1", "hi", id="t1")
+    other = stack.client(client.base_url, token)
+    for response in ("t1", ""):
+        async with other.follow("s1", response) as stream:
+            assert stream.response.status_code == 404
+    refused(await other.http.post("/process", json=asked("s1", "hi")), 404, 30002)
+
+
+async def test_another_user_does_not_see_the_session(client: Client) -> None:
+    """A session that was made for one user is not found by another."""
+    await client.turn("s1", "hi", user_id="ann")
+    refused(await client.http.post("/process", json=asked("s1", "hi", user_id="bob")), 404, 30002)
+    await client.turn("s1", "hi", user_id="ann")
+
+
+async def test_two_owners_may_use_the_same_session_id(client: Client, stack: Stack) -> None:
+    """A session id chosen by a client is scoped to its key's owner."""
+    token = make_token()
+    await ApiKeys(stack.broker.primary).register(token, owner="acme", agent="demo")
+    other = stack.client(client.base_url, token)
+    mine, theirs = await client.turn("s1", "mine"), await other.turn("s1", "theirs")
+    assert mine[0].data["id"] != theirs[0].data["id"]
+    assert {entry.task for entry in await stack.entries("s1")}.isdisjoint(
+        {entry.task for entry in await stack.entries("s1", "acme")}
+    )
+
+
+async def test_an_unknown_task_is_a_404(client: Client) -> None:
+    """The session exists, the task does not."""
+    await client.turn("s1", "hi")
+    async with client.follow("s1", "nope") as stream:
+        assert stream.response.status_code == 404
+        assert b"task_not_found" in await stream.response.aread()
+
+
+async def test_a_missing_session_parameter_is_named(client: Client) -> None:
+    """LiteAgent's routes say which parameter they want."""
+    refused(await client.http.get("/liteAgent/v1/history"), 400, "bad_request", "sessionId")
+
+
+async def test_an_expired_call_is_a_410(client: Client, stack: Stack) -> None:
+    """An answer after the deadline is refused, and the turn ends as failed."""
+    from shared.keys import SessionKeys
+    from tests.client import terminal
+    from tests.waiting import wait_until
+
+    async with client.process("s1", "/call f {}", id="t1") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+
+        async def parked() -> bool:
+            return await stack.status("s1", "t1") == "parked"
+
+        await wait_until(parked, "the turn to park")
+        # Its deadline is an hour away; the test moves it.
+        task = SessionKeys("dev", "s1").task("t1")
+        await stack.broker.sessions.hset(task, "parked_until", "1")  # type: ignore[misc]
+        refused(await client.callback("s1", call["call_id"], 1), 410, "call_expired")
+        await _sweep(stack, "t1")
+        ended = terminal(await stream.all())
+        assert ended is not None
+        assert ended["error"]["code"] == "call_expired"
+    refused(await client.callback("s1", call["call_id"], 1), 410, "call_expired")
+
+
+async def _sweep(stack: Stack, task: str) -> None:
+    """Do now what a rescuer would do at the hint's time."""
+    from shared.endings import Ender
+    from shared.keys import TaskRef
+    from shared.launches import Launches
+    from worker.rescuer import Rescuer
+
+    ender = Ender(stack.tasks, stack.log, Launches(stack.broker.primary), stack.broker.primary)
+    await Rescuer(ender, stack.settings()).sweep(TaskRef("dev", "s1", task))

@@ -1,0 +1,169 @@
+"""Following and resuming: from any front end, from any point, each event once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.client import asked, check_whole, terminal, text_of
+
+if TYPE_CHECKING:
+    from tests.client import Client, Frame
+    from tests.stack import Stack
+
+
+def raw_of(frames: list[Frame]) -> list[bytes]:
+    """The frames' own bytes."""
+    return [frame.raw for frame in frames]
+
+
+async def test_two_halves_joined_are_the_whole(client: Client) -> None:
+    """A client that is cut off in mid-stream comes back with its last id and misses nothing."""
+    async with client.process("s1", "/tokens 60 5", id="t1") as stream:
+        first = list(await stream.until(lambda frames: len(frames) >= 20))
+    async with client.follow("s1", "t1", first[-1].id) as stream:
+        second = await stream.all()
+    check_whole(first + second)
+    assert text_of(first + second) == "".join(f"tok{number} " for number in range(60))
+
+
+async def test_another_front_end_shows_the_same_turn(client: Client, stack: Stack) -> None:
+    """A turn that one front end took is followed through another, from its start and from its middle."""
+    other = await stack.front_end()
+    async with client.process("s1", "/tokens 40 5", id="t1") as mine:
+        begun = await mine.until(lambda frames: len(frames) >= 10)
+        middle = begun[9].id
+        async with other.follow("s1", "t1") as from_start, other.follow("s1", "t1", middle) as from_middle:
+            whole, rest, own = await from_start.all(), await from_middle.all(), await mine.all()
+    check_whole(whole)
+    assert raw_of(whole) == raw_of(own)
+    assert raw_of(whole[10:]) == raw_of(rest)
+
+
+async def test_every_cursor_of_a_finished_turn_resumes_exactly(client: Client) -> None:
+    """Whatever a client saw last, what it gets next is what comes next."""
+    whole = await client.turn("s1", "/tool add 1 2", id="t1")
+    for at, frame in enumerate(whole):
+        async with client.follow("s1", "t1", frame.id) as stream:
+            assert raw_of(await stream.all()) == raw_of(whole[at + 1 :])
+
+
+async def test_posting_again_with_the_last_id_resumes(client: Client, stack: Stack) -> None:
+    """A client that re-posts its body with `Last-Event-ID` gets the rest; no second turn is made."""
+    whole = await client.turn("s1", "/tokens 5", id="t1")
+    for more in ({"id": "t1"}, {}):
+        async with client.process(
+            "s1", "/tokens 5", headers={"Last-Event-ID": whole[6].id}, **more
+        ) as stream:
+            assert raw_of(await stream.all()) == raw_of(whole[7:])
+    tasks = {entry.task for entry in await stack.entries("s1")}
+    assert tasks == {"t1"}
+
+
+async def test_posting_a_known_id_again_shows_the_same_turn(client: Client) -> None:
+    """The response id is an idempotency key of its own."""
+    whole = await client.turn("s1", "/tokens 5", id="t1")
+    assert raw_of(await client.turn("s1", "something else", id="t1")) == raw_of(whole)
+
+
+async def test_an_idempotency_key_gives_the_same_turn(client: Client) -> None:
+    """A repeat with the same key and body, even without a session, finds the first turn."""
+    headers = {"Idempotency-Key": "order-1"}
+    first = await client.turn("", "/tokens 3", headers=headers)
+    assert raw_of(await client.turn("", "/tokens 3", headers=headers)) == raw_of(first)
+    answer = await client.http.post("/process", json=asked("", "another body"), headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "idempotency_mismatch"
+
+
+async def test_without_a_session_each_turn_gets_its_own(client: Client) -> None:
+    """Two clients that name no session never meet."""
+    sessions = {(await client.turn("", "hi"))[0].data["session_id"] for _ in range(2)}
+    assert len(sessions) == 2
+
+
+async def test_reconnect_follows_the_running_turn_from_its_start(client: Client) -> None:
+    """`{"reconnect": true}` needs only the session."""
+    async with client.process("s1", "/tokens 40 5", id="t1") as stream:
+        await stream.until(lambda frames: len(frames) >= 10)
+        body = {"reconnect": True, "session_id": "s1"}
+        async with client.open("POST", "/process", json=body) as again:
+            whole = await again.all()
+        assert raw_of(whole) == raw_of(await stream.all())
+    check_whole(whole)
+
+
+async def test_a_session_is_followed_across_its_turns(client: Client) -> None:
+    """Without a task the whole session is shown, old turns and new."""
+    await client.turn("s1", "/tokens 2", id="t1")
+    async with client.follow("s1") as stream:
+        await stream.until(terminal)
+        await client.turn("s1", "/tokens 2", id="t2")
+        frames = await stream.until(lambda all_: sum(1 for frame in all_ if terminal([frame])) == 2)
+    cursors = [frame.seq for frame in frames]
+    assert cursors == sorted(set(cursors))
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "1-x", "1-2-3", "-1"])
+async def test_a_malformed_cursor_is_refused(client: Client, cursor: str) -> None:
+    """A cursor that is not ours is a 400 that says so."""
+    await client.turn("s1", "hi", id="t1")
+    async with client.follow("s1", "t1", cursor) as stream:
+        assert stream.response.status_code == 400
+        assert b"cursor_malformed" in await stream.response.aread()
+
+
+async def test_a_cursor_from_before_a_clear_is_gone(client: Client) -> None:
+    """After a clear, old cursors and old tasks are answered 410, and the session begins anew."""
+    old = await client.turn("s1", "hi", id="t1")
+    assert (await client.http.post("/liteAgent/v1/clear", params={"sessionId": "s1"})).status_code == 200
+    for response in ("t1", ""):
+        async with client.follow("s1", response, old[3].id) as stream:
+            assert stream.response.status_code == 410
+            assert b"cursor_gone" in await stream.response.aread()
+    new = await client.turn("s1", "hi", id="t2")
+    check_whole(new)
+    assert new[0].id.partition("-")[0] > old[0].id.partition("-")[0]
+
+
+async def test_trimmed_events_are_replaced_by_whole_messages(stack: Stack) -> None:
+    """A cursor before the log's head gets the completed messages it missed, then the log."""
+    await stack.worker(log_max_events=100)
+    client = await stack.front_end(log_max_events=100)
+    first = await client.turn("s1", "/tokens 5", id="t1")
+    await client.turn("s1", "/tokens 300", id="t2")
+    async with client.follow("s1", cursor=first[4].id) as stream:
+        frames = await stream.until(lambda all_: sum(1 for frame in all_ if terminal([frame])) == 2)
+    cursors = [frame.seq for frame in frames]
+    assert cursors == sorted(set(cursors))
+    texts = [
+        frame.data["content"][0]["text"]
+        for frame in frames
+        if frame.data["object"] == "message" and frame.data["status"] == "completed"
+    ]
+    assert texts == ["tok0 tok1 tok2 tok3 tok4 ", "".join(f"tok{number} " for number in range(300))]
+
+
+async def test_many_followers_see_the_same(client: Client) -> None:
+    """Fifty followers of one turn all get each event once, in order."""
+    import asyncio
+
+    async def watch() -> list[bytes]:
+        async with client.follow("s1", "t1") as stream:
+            return raw_of(await stream.all())
+
+    async with client.process("s1", "/tokens 50 5", id="t1") as stream:
+        await stream.until(lambda frames: len(frames) >= 3)
+        watched = await asyncio.gather(*(watch() for _ in range(50)))
+        own = raw_of(await stream.all())
+    assert all(each == own for each in watched)
+
+
+async def test_a_silent_stream_gets_heartbeats(stack: Stack) -> None:
+    """While the agent is silent, comments keep the connection alive."""
+    await stack.worker()
+    client = await stack.front_end(heartbeat_seconds=0.05)
+    async with client.process("s1", "/slow 0.4") as stream:
+        await stream.all()
+    assert stream.raw.count(b": ping\n\n") >= 3

@@ -1,0 +1,197 @@
+"""The seven LiteAgent routes over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.client import Frame
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.client import Client
+    from tests.stack import Stack
+
+
+def shape(frames: list[Frame]) -> list[tuple[str, str]]:
+    """Event name and type (or task status) of each frame."""
+    return [
+        (
+            frame.event,
+            frame.data["content"]["status"] if frame.data["type"] == "taskStatus" else frame.data["type"],
+        )
+        for frame in frames
+    ]
+
+
+async def chat(client: Client, session: str, text: str, **more: Any) -> list[Frame]:
+    """A whole turn."""
+    async with client.chat(session, text, **more) as stream:
+        assert stream.response.status_code == 200, await stream.response.aread()
+        frames: list[Frame] = await stream.all()
+        return frames
+
+
+async def test_the_version_has_three_numbers(client: Client) -> None:
+    """`a.b.c`, as the seed says."""
+    version = (await client.http.get("/liteAgent/v1/version")).json()["version"]
+    assert [part.isdigit() for part in version.split(".")] == [True] * 3
+
+
+async def test_a_streamed_turn(client: Client) -> None:
+    """Start, echo, chunks, closing chunk, closing message with completions, done."""
+    session = await client.init()
+    frames = await chat(client, session, "/tokens 3")
+    assert shape(frames) == [
+        ("message", "start"),
+        ("message", "contentList"),
+        ("chunk", "text"),
+        ("chunk", "text"),
+        ("chunk", "text"),
+        ("chunk", "text"),
+        ("message", "text"),
+        ("message", "done"),
+    ]
+    assert [frame.data["part"] for frame in frames if frame.event == "chunk"] == [
+        "tok0 ",
+        "tok1 ",
+        "tok2 ",
+        "",
+    ]
+    assert frames[-2].data["content"] == ""
+    assert frames[-2].data["completions"]["usage"]["totalTokens"] > 0
+    assert {frame.data["sessionId"] for frame in frames} == {session}
+    assert len({frame.data["taskId"] for frame in frames}) == 1
+
+
+async def test_a_turn_that_is_not_streamed(client: Client) -> None:
+    """`stream: false`, the default: no chunks, one text message."""
+    session = await client.init()
+    frames = await chat(client, session, "/tokens 3", stream=False)
+    assert shape(frames) == [
+        ("message", "start"),
+        ("message", "contentList"),
+        ("message", "text"),
+        ("message", "done"),
+    ]
+    assert frames[2].data["content"] == "tok0 tok1 tok2 "
+
+
+async def test_a_client_function(client: Client) -> None:
+    """toolsStart, toolCalls, functionCall; the callback's answer comes as toolReturn, toolsDone."""
+    session = await client.init()
+    async with client.chat(session, '/call f {"a": 1}') as stream:
+        frames = await stream.until(lambda all_: all_ and all_[-1].event == "functionCall")
+        call = frames[-1].data["content"]
+        assert call["arguments"] == call["parameters"] == {"a": 1}
+        answer = await client.callback(session, call["id"], {"status": "ok"})
+        assert answer.status_code == 200
+        frames = await stream.all()
+    assert shape(frames)[2:7] == [
+        ("message", "toolsStart"),
+        ("message", "toolCalls"),
+        ("functionCall", "functionCall"),
+        ("message", "toolReturn"),
+        ("message", "toolsDone"),
+    ]
+    returned = next(frame.data["content"] for frame in frames if frame.data["type"] == "toolReturn")
+    assert returned == {"id": call["id"], "result": {"status": "ok"}}
+    assert shape(frames)[-1] == ("message", "done")
+
+
+async def test_an_approval(client: Client) -> None:
+    """An approval is a functionCall with the tool's name, answered with a decision."""
+    session = await client.init()
+    async with client.chat(session, "/approve", stream=False) as stream:
+        frames = await stream.until(lambda all_: all_ and all_[-1].event == "functionCall")
+        call = frames[-1].data["content"]
+        assert call["name"] == "delete_everything"
+        await client.callback(session, call["id"], {"approve": True})
+        frames = await stream.all()
+    assert shape(frames)[-1] == ("message", "done")
+    assert "everything is gone." in frames[-2].data["content"]
+
+
+async def test_dispatch_and_reflection(client: Client) -> None:
+    """Sub-agents speak as subagent with their parent's task; critics as reflection."""
+    session = await client.init()
+    frames = await chat(client, session, "/dispatch", stream=False)
+    dispatched = [frame.data for frame in frames if frame.data["type"] == "dispatch"]
+    assert [each["role"] for each in dispatched] == ["subagent", "subagent"]
+    said = next(
+        frame.data for frame in frames if frame.data["type"] == "text" and frame.data["role"] == "subagent"
+    )
+    assert said["parentTaskId"] == said["taskId"]
+    frames = await chat(client, session, "/reflect", stream=False)
+    reflections = [frame.data["content"] for frame in frames if frame.data["type"] == "reflection"]
+    assert [each["isPass"] for each in reflections] == [False, True]
+
+
+async def test_a_failure_is_an_exception(client: Client) -> None:
+    """`exception` with code and error."""
+    session = await client.init()
+    last = (await chat(client, session, "/fail boom"))[-1].data["content"]
+    assert last["status"] == "exception"
+    assert last["description"] == {"code": "demo_failure", "error": "boom"}
+
+
+async def test_history_shows_the_conversation(client: Client) -> None:
+    """A bare array, both field names, no task status; stop and clear do as they say."""
+    session = await client.init()
+    await chat(client, session, "/tool add 1 2")
+    history = (await client.http.get("/liteAgent/v1/history", params={"sessionId": session})).json()
+    assert [each["type"] for each in history] == ["contentList", "toolCalls", "toolReturn", "text"]
+    assert all(each["content"] == each["message"] for each in history)
+    assert history[-1]["content"] == "The result is 3."
+    cleared = await client.http.get("/liteAgent/v1/clear", params={"sessionId": session})
+    assert cleared.json() == {"id": session, "sessionId": session}
+    assert cleared.headers["cache-control"] == "no-store"
+    assert (await client.http.get("/liteAgent/v1/history", params={"sessionId": session})).json() == []
+
+
+async def test_following_by_get_and_resuming(client: Client) -> None:
+    """GET follows a task in either form; a known taskId is resumed, never started again."""
+    session = await client.init()
+    whole = await chat(client, session, "/tokens 5", taskId="t1")
+    params = {"sessionId": session, "taskId": "t1", "stream": "true"}
+    async with client.open("GET", "/liteAgent/v1/chat", params=params) as stream:
+        assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in whole]
+    async with client.chat(
+        session, "/tokens 5", taskId="t1", headers={"Last-Event-ID": whole[3].id}
+    ) as stream:
+        assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in whole[4:]]
+    async with client.chat(session, "/tokens 5", headers={"Last-Event-ID": whole[3].id}) as stream:
+        assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in whole[4:]]
+
+
+async def test_a_stopped_turn_says_stop(client: Client, stack: Stack) -> None:
+    """The stream ends with taskStatus stop."""
+    session = await client.init()
+    async with client.chat(session, "/tokens 1000 10", taskId="t1") as stream:
+        await stream.until(lambda frames: len(frames) >= 5)
+        assert (await client.http.get("/liteAgent/v1/stop", params={"sessionId": session})).status_code == 200
+        frames = await stream.all()
+    assert shape(frames)[-1] == ("message", "stop")
+    assert shape(frames)[-3:-1] == [("chunk", "text"), ("message", "text")]
+
+
+async def test_clear_ends_what_runs(client: Client, stack: Stack) -> None:
+    """Clearing a session in mid-turn ends the turn, and the worker gives it up."""
+    session = await client.init()
+    async with client.chat(session, "/tokens 1000 10") as stream:
+        await stream.until(lambda frames: len(frames) >= 5)
+        await client.http.post("/liteAgent/v1/clear", params={"sessionId": session})
+        await stream.all()
+    worker = stack.workers[0][0]
+    await wait_until(lambda: not len(worker.leases), "the worker to give up the cleared turn")
+
+
+async def test_the_stream_has_no_byte_that_clients_choke_on(client: Client) -> None:
+    """No space after the colons, no comment, no CR, heartbeats as events."""
+    session = await client.init()
+    async with client.chat(session, "/tokens 3") as stream:
+        await stream.all()
+        assert stream.response.headers["content-type"].startswith("text/event-stream")
+    assert b"\r" not in stream.raw
+    for line in stream.raw.split(b"\n"):
+        assert line == b"" or line.startswith((b"id:", b"event:", b"data:"))
+        assert b": " not in line[:7]

