@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 from api.edge import Edge, http_error, our_error
 from api.health import HealthRoutes
 from api.liteagent import LiteAgentRoutes
+from api.openapi import OpenApiRoutes
 from api.process import ProcessRoutes
 from api.services import Services
 from shared.api_keys import well_formed
@@ -54,6 +55,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     app = Starlette(
         routes=[
             *HealthRoutes(services).routes(),
+            *OpenApiRoutes().routes(),
             *LiteAgentRoutes(services).routes(),
             *ProcessRoutes(services).routes(),
         ],

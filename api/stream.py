@@ -10,6 +10,7 @@ import structlog
 
 from api.follow import trimmed
 from api.hub import Over
+from api.torn import Telling, Torn
 from shared.entry import END, Cursor
 from shared.errors import BrokerAway
 
@@ -78,6 +79,7 @@ class EventStream:
         self._waiting: list[bytes] = []
         self._size = 0
         self._spoke = 0.0
+        self._torn: Torn | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the response."""
@@ -133,7 +135,16 @@ class EventStream:
             entry = shown.entry
             if task is not None and entry.task != task:
                 continue
-            frames = shown.frames(dialect, session, epoch)
+            if self._torn is None:
+                frames = shown.frames(dialect, session, epoch)
+            else:
+                telling = self._torn.telling(entry)
+                if telling is Telling.NOT_AT_ALL:
+                    continue
+                whole = telling is Telling.WHOLE
+                frames = (
+                    dialect.replay(session, epoch, entry) if whole else shown.frames(dialect, session, epoch)
+                )
             if frames:
                 await self._write(frames)
             if task is not None and entry.kind == END:
@@ -158,6 +169,7 @@ class EventStream:
                 self._over = True
                 return False
         self._after = Cursor(after.epoch, first - 1)
+        self._torn = self._torn or Torn()
         return True
 
     async def _write(self, frames: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shared.errors import ConfigurationError
 
@@ -43,7 +43,10 @@ class AgentSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
-    model: str = Field(description="`openai:…`, any pydantic-ai model string, or `demo`.")
+    model: str = Field("", description="`openai:…`, any pydantic-ai model string, or `demo`.")
+    python: Reference | None = Field(
+        None, description="A coded agent: an async generator function, or a pydantic-ai Agent."
+    )
     base_url: str | None = Field(None, description="An OpenAI-compatible endpoint.")
     api_key_env: str | None = Field(
         None, description="The environment variable that holds the provider's key."
@@ -62,6 +65,22 @@ class AgentSpec(BaseModel):
     tool_deadline: float = Field(600, gt=0, le=86_400, description="For one server tool.")
     callback_deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the client's answers.")
     images: bool = Field(False, description="Whether larger bodies, with images in them, are accepted.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> AgentSpec:
+        if bool(self.model) == bool(self.python):
+            raise ValueError("give either model or python")
+        if self.python:
+            extra = self.model_fields_set & _CONFIGURED_ONLY
+            if extra:
+                raise ValueError(f"python agents bring their own {', '.join(sorted(extra))}")
+        return self
+
+
+# What only makes sense for an agent that is built from its table.
+_CONFIGURED_ONLY = frozenset(
+    {"base_url", "api_key_env", "instructions", "settings", "tools", "client_tools", "subagents", "critics"}
+)
 
 
 _BUILT_IN = (

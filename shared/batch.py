@@ -100,12 +100,12 @@ class Batch:
         return [self.count, *self.entries]
 
     def all_arguments(self) -> list[Argument]:
-        """Entries and checkpoints, as ``write`` and ``keep`` take them."""
+        """Groups, entries and checkpoints, as ``group``, ``write`` and ``keep`` take them."""
         return [
-            self.count,
-            *self.entries,
             len(self.groups) // 2,
             *self.groups,
+            self.count,
+            *self.entries,
             len(self.calls) // 2,
             *self.calls,
             len(self.kept) // 2,

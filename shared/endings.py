@@ -48,6 +48,8 @@ TEXTS = {
 # end, so the first to finish settles it for all.
 MOST_TRIES = 20
 
+_NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
+
 # How long an ender insists with a broker that is away.
 PATIENCE_SECONDS = 5.0
 
@@ -70,7 +72,7 @@ class End:
         status: completed, failed or canceled.
         why: a code for operators and, when it failed, for the client; empty when completed.
         text: the error's public text.
-        usage: tokens of the turn.
+        usage: tokens of the turn; None: what was checkpointed.
         memory: what the model has seen, JSON; None: what can be known from outside.
     """
 
@@ -86,8 +88,8 @@ async def write_end(
 ) -> Finished | Refusal:
     """Close what is open, write the terminal event with the whole output, pass the turn on.
 
-    ``output`` is the task's completed messages as canonical JSON, when the holder knows that it has
-    seen them all; else they are read from the history. ``more`` goes before the end.
+    ``output`` is the task's closed messages as canonical JSON, in the order in which they were begun, when
+    the holder knows that it has seen them all; else they are read from the history. ``more`` goes before the end.
     """
     batch = more or Batch()
     messages, said = await close_open(ender.log, attempt, batch)
@@ -194,14 +196,15 @@ async def close_open(reader: Log, attempt: Attempt, batch: Batch) -> tuple[list[
 
 
 async def completed_messages(reader: Log, attempt: Attempt) -> list[bytes]:
-    """The task's messages so far, in the order in which they were completed."""
+    """The task's closed messages so far, in the order in which they were begun."""
     before_it = Cursor(attempt.epoch, attempt.first - 1)
     entries = await reader.history(attempt.ref.keys, after=before_it)
-    return [
-        without_number(entry.event)
+    mine = [
+        entry
         for entry in entries
         if entry.task == attempt.ref.task and entry.kind != END and numbered(entry.event)
     ]
+    return [without_number(entry.event) for entry in sorted(mine, key=lambda entry: entry.opened)]
 
 
 def numbered(event: bytes) -> bool:
@@ -241,8 +244,9 @@ def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
     event = _response(attempt, end.status)
     event["completed_at"] = max(int(time.time()), attempt.submitted // 1000)
     event["output"] = [orjson.Fragment(message) for message in output]
-    if end.usage is not None:
-        event["usage"] = end.usage
+    event["usage"] = (
+        end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", _NO_USAGE))
+    )
     if end.status == FAILED:
         event["error"] = {"code": end.why, "message": end.text}
     return orjson.dumps(event)

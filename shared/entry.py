@@ -7,7 +7,7 @@ Its fields are short in Redis because a long turn has thousands of them; here th
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.errors import BadCursor
 
@@ -67,6 +67,7 @@ class Entry:
             ``last``: true on the result that completes it);
             ``agent`` (``id``, ``name``) on what a sub-agent says;
             ``parts``: the content list of the user's message as a LiteAgent client sent it.
+        opened: in the history, the seq of the message's first entry; 0 in the log.
     """
 
     seq: int
@@ -76,3 +77,4 @@ class Entry:
     created: int
     event: bytes
     extra: bytes = b""
+    opened: int = field(default=0, compare=False)

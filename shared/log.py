@@ -125,6 +125,7 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes]) -> Entry:
         created=int(fields[b"c"]),
         event=fields[b"e"],
         extra=fields[b"x"],
+        opened=int(fields.get(b"o", 0)),
     )
 
 

@@ -64,8 +64,10 @@ class Turn:
         # Whether every completed message of the task passed through this object. If so the end needs
         # no reading; a message of an earlier attempt, or a client's answer, is only in the history.
         self._all_seen = attempt.fresh
-        self._completed: list[bytes] = []
-        self._state = dict(attempt.state)
+        self._completed: dict[int, bytes] = {}
+        self._begun = 0
+        # Whoever writes the end finds what is kept here, too.
+        self._state = attempt.state
         self._calls = set(attempt.calls)
         self.builder = ResponseBuilder(
             session_id=attempt.ref.session,
@@ -87,8 +89,8 @@ class Turn:
 
     @property
     def output(self) -> list[bytes] | None:
-        """The completed messages, or None when they must be read from the history."""
-        return self._completed if self._all_seen else None
+        """The closed messages in the order in which they were begun, or None when they must be read."""
+        return [self._completed[place] for place in sorted(self._completed)] if self._all_seen else None
 
     def enter(self) -> None:
         """Make this the current turn, and say that it runs (once in a task's life)."""
@@ -102,9 +104,14 @@ class Turn:
         """A voice for the agent at ``path``; ``agent`` is a sub-agent's name."""
         return Speaker(self, path, agent)
 
-    def completed(self, body: bytes) -> None:
-        """A message of this turn was completed."""
-        self._completed.append(body)
+    def begun(self) -> int:
+        """A message of this turn begins; its place among them."""
+        self._begun += 1
+        return self._begun
+
+    def completed(self, place: int, body: bytes) -> None:
+        """The message at that place was completed."""
+        self._completed[place] = body
 
     # ── checkpoints ──
 
@@ -190,7 +197,7 @@ class Group:
 
     def __init__(self, ids: list[str], *, begun: bool) -> None:
         self.ids = ids
-        self._begun = begun
+        self.begun = begun
 
     @property
     def id(self) -> str:
@@ -199,7 +206,7 @@ class Group:
 
     def called(self) -> dict[str, Any]:
         """The extra of a call's message; the first one says so."""
-        first, self._begun = not self._begun, True
+        first, self.begun = not self.begun, True
         return {"group": {"ids": self.ids, "first": True} if first else {"ids": self.ids}}
 
     def settled(self) -> dict[str, Any]:
@@ -222,6 +229,7 @@ class Speech:
             role=role, message_type=message_type
         )
         self._text: ContentBuilder | None = None
+        self._place = turn.begun()
         batch, path, extra = turn.batch, speaker.path, speaker.extra(None)
         batch.opening(self.id, self._type, canonical(self._message.created()), path=path, extra=extra)
         batch.event(self._type, canonical(self._message.in_progress()), path=path, extra=extra)
@@ -262,7 +270,7 @@ class Speech:
                 group=group.id,
                 last=speaker.extra({**(extra or {}), **group.settled_last()}),
             )
-        self._turn.completed(body)
+        self._turn.completed(self._place, body)
         self._turn.publisher.kick()
 
     def _end_text(self) -> None:

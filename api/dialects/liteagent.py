@@ -139,7 +139,7 @@ def _streamed_close(session: str, epoch: int, entry: Entry, event: Json) -> byte
     """The end of an answer that was streamed, with the closing chunk of a part that was cut off."""
     if event.get("status") not in _CLOSED:
         return b""
-    frames = _messages(session, entry, [messages.answer_closed(entry, extra_of(entry))])
+    frames = _messages(session, entry, messages.answer_closed(entry, event, extra_of(entry)))
     if event["status"] == "incomplete" and _cut_off(event):
         frames.insert(0, (b"chunk", _chunk(session, entry, "")))
     return _framed(epoch, entry, frames)

@@ -54,9 +54,15 @@ def answered(entry: Entry, event: Json, extra: Json) -> list[Said]:
     return [Said(speaker(entry, "assistant"), "agent", "text", text, completions_of(extra))]
 
 
-def answer_closed(entry: Entry, extra: Json) -> Said:
-    """What ends an answer that was streamed: no text, since the chunks held it, but its completions."""
-    return Said(speaker(entry, "assistant"), "agent", "text", "", completions_of(extra))
+def answer_closed(entry: Entry, event: Json, extra: Json) -> list[Said]:
+    """What ends an answer that was streamed: no text, since the chunks held it, but its completions.
+
+    An answer of images alone had no chunks, and so needs no end.
+    """
+    completions = completions_of(extra)
+    if completions is None and not text_of(event):
+        return []
+    return [Said(speaker(entry, "assistant"), "agent", "text", "", completions)]
 
 
 def shown(entry: Entry, part: Json) -> list[Said]:

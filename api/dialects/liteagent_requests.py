@@ -27,7 +27,7 @@ class ContentPart(BaseModel):
 _Parts = Annotated[list[Annotated[ContentPart, BeforeValidator(_bare_text)]], Field(min_length=1)]
 
 
-class _ChatBody(BaseModel):
+class ChatBody(BaseModel):
     """Both spellings of each field: the documentation's, and what older clients send."""
 
     content: _Parts | None = None
@@ -75,7 +75,7 @@ def parse_chat(body: bytes) -> ChatRequest:
     Raises:
         InvalidBody: it is not JSON, or a field is wrong; the text names the field.
     """
-    chat = _read(body, _ChatBody)
+    chat = _read(body, ChatBody)
     parts = chat.content if chat.content is not None else chat.contentList
     if parts is None:
         raise InvalidBody("content: Field required")

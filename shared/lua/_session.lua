@@ -77,7 +77,16 @@ local function trim(epoch, seq, head, bytes)
     bytes = math.floor(bytes * (seq - target + 1) / kept)
     head = target
   end
-  redis.call('HSET', META, 'head', int(head), 'bytes', int(bytes), 'trim_at', int(seq + MAX_EVENTS / 10))
+  -- Not at every append: trimming looks at all of the session's live tasks.
+  local pause = math.ceil((seq - head + 1) / 10)
+  redis.call('HSET', META, 'head', int(head), 'bytes', int(bytes), 'trim_at', int(seq + pause))
+end
+
+-- Close a message; the seq of its first entry, by which a response's output is ordered.
+local function close(message)
+  local opened = redis.call('HGET', TASK, 'open:' .. message)
+  redis.call('HDEL', TASK, 'open:' .. message)
+  return opened
 end
 
 -- Write a batch of entries, described in ARGV from `at` on: their count, then for each
@@ -108,6 +117,7 @@ local function write(at)
     at = at + 5
     seq = seq + 1
     local id = epoch .. '-' .. int(seq)
+    local opened = int(seq)
     if string.byte(body) ~= 123 then
       body = '{"sequence_number":' .. int(number) .. ',' .. body
       number = number + 1
@@ -116,10 +126,10 @@ local function write(at)
       redis.call('HSET', TASK, 'open:' .. ARGV[at], int(seq))
       at = at + 1
     elseif op == 'c' then
-      redis.call('HDEL', TASK, 'open:' .. ARGV[at])
+      opened = close(ARGV[at]) or opened
       at = at + 1
     elseif op == 's' then
-      redis.call('HDEL', TASK, 'open:' .. ARGV[at])
+      opened = close(ARGV[at]) or opened
       if redis.call('HINCRBY', TASK, 'group:' .. ARGV[at + 1], -1) == 0 then
         extra = ARGV[at + 2]
       end
@@ -127,7 +137,7 @@ local function write(at)
     end
     redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra)
     if op == 'c' or op == 's' or op == 'h' then
-      redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra)
+      redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 'o', opened)
     end
     local line = TID .. '\t' .. path .. '\t' .. kind .. '\t' .. now .. '\t' .. body .. '\t' .. extra
     lines[index] = line
@@ -165,16 +175,22 @@ local function snapshot()
   return { epoch, redis.call('HGETALL', TASK), redis.call('HGETALL', CALLS), redis.call('HGETALL', STATE) }
 end
 
--- Keep checkpoints and register calls, described in ARGV from `at` on, each list with its count:
--- groups (id, size), calls (id, record, key of its string), fields to set (field, value), to drop.
-local function keep(at)
+-- Open groups of calls, described in ARGV from `at` on: their count, then id and size of each. They come
+-- before the entries that settle them. Returns the index behind them.
+local function group(at)
   local count = tonumber(ARGV[at])
   at = at + 1
   for _ = 1, count do
     redis.call('HSET', TASK, 'group:' .. ARGV[at], ARGV[at + 1])
     at = at + 2
   end
-  count = tonumber(ARGV[at])
+  return at
+end
+
+-- Keep checkpoints and register calls, described in ARGV from `at` on, each list with its count:
+-- calls (id, record), fields to set (field, value), fields to drop.
+local function keep(at)
+  local count = tonumber(ARGV[at])
   at = at + 1
   for _ = 1, count do
     redis.call('HSET', CALLS, ARGV[at], ARGV[at + 1])

@@ -1,5 +1,5 @@
 -- Wait for the client without a worker. KEYS 10 prefix of the calls' strings
--- ARGV 7 attempt  8 ms the client has to answer  9… entries, then groups, calls, state
+-- ARGV 7 attempt  8 ms the client has to answer  9… groups, entries, calls, state
 -- → parked | launch n (all answers are already in) | fenced | ended | gone
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch')
 if task[3] == OP and task[2] == ARGV[7] then
@@ -12,7 +12,7 @@ local no = refusal(task[1], task[2], ARGV[7])
 if no then
   return { no }
 end
-local at = write(9)
+local at = write(group(9))
 keep(at)
 redis.call('HDEL', TASK, 'lease', 'worker')
 if tonumber(redis.call('HGET', TASK, 'pending')) == 0 then

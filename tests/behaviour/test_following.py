@@ -145,6 +145,22 @@ async def test_trimmed_events_are_replaced_by_whole_messages(stack: Stack) -> No
     assert texts == ["tok0 tok1 tok2 tok3 tok4 ", "".join(f"tok{number} " for number in range(300))]
 
 
+async def test_a_message_whose_beginning_was_trimmed_comes_whole(stack: Stack) -> None:
+    """A follower that comes when the head of a message is gone gets it whole, and no torn pieces."""
+    await stack.worker(log_max_events=100)
+    client = await stack.front_end(log_max_events=100)
+    for task, tokens in (("t1", 300), ("t2", 150), ("t3", 20)):
+        await client.turn("s1", f"/tokens {tokens}", id=task)
+    # Another front end has nothing in its ring.
+    other = await stack.front_end(log_max_events=100)
+    async with other.follow("s1", "t2") as stream:
+        frames = await stream.all()
+    assert terminal(frames)
+    assert text_of(frames) == ""
+    (message,) = [frame.data for frame in frames if frame.data["object"] == "message"]
+    assert message["content"][0]["text"] == "".join(f"tok{number} " for number in range(150))
+
+
 async def test_many_followers_see_the_same(client: Client) -> None:
     """Fifty followers of one turn all get each event once, in order."""
     import asyncio

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import Agent, Tool
 from pydantic_ai.models import Model, infer_model
-from pydantic_ai.toolsets import FunctionToolset
+from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 
 from shared.agents import DEMO
 from shared.errors import ConfigurationError
 from worker.agents import demo, memory
 from worker.agents.client_tools import ClientTools
+from worker.agents.generator import GeneratorAgent
 from worker.agents.outcome import Done, NeedsClient
 from worker.agents.reflection import Reflection
 from worker.agents.run import Answer, Run
@@ -21,28 +23,40 @@ from worker.agents.server_tools import ServerTools
 from worker.agents.subagents import SubAgents
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, UserContent
+    from pydantic_ai.toolsets import AbstractToolset
 
     from shared.agents import Agents, AgentSpec
     from worker.turn import Turn
 
 
 class ConfiguredAgent:
-    """One agent of the configuration, ready to run any number of turns at once."""
+    """One agent of the configuration, ready to run any number of turns at once.
 
-    def __init__(self, spec: AgentSpec, all_agents: dict[str, ConfiguredAgent]) -> None:
+    Args:
+        brought: a pydantic-ai agent that somebody wrote; else one is built from the spec.
+    """
+
+    def __init__(
+        self, spec: AgentSpec, all_agents: Mapping[str, Runnable], brought: Agent[Any, Any] | None = None
+    ) -> None:
         self.spec = spec
         self._all = all_agents
-        self._model = _model(spec)
-        self._tools = [_tool(spec, reference) for reference in spec.tools]
-        self.library_agent: Agent[None, str] = Agent(
-            self._model,
-            name=spec.name,
-            instructions=spec.instructions,
-            model_settings=dict(spec.settings) or None,  # type: ignore[arg-type]
-        )
+        self.library_agent: Agent[Any, Any]
+        if brought is not None:
+            self.library_agent = brought
+            # Its own tools are run through ours, so that their results are said and kept.
+            self._tools: AbstractToolset[Any] = CombinedToolset(list(brought.toolsets))
+        else:
+            self.library_agent = Agent(
+                _model(spec),
+                name=spec.name,
+                instructions=spec.instructions,
+                model_settings=dict(spec.settings) or None,  # type: ignore[arg-type]
+            )
+            self._tools = FunctionToolset([_tool(spec, reference) for reference in spec.tools])
 
     async def run(self, turn: Turn) -> Done | NeedsClient:
         """Answer a turn, or get to where the client must answer first."""
@@ -57,7 +71,7 @@ class ConfiguredAgent:
         self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
     ) -> Answer:
         """Answer at any path, as the session's agent or as somebody's sub-agent."""
-        critics = [self._all[name] for name in self.spec.critics]
+        critics = [_as_helper(self.spec, self._all[name]) for name in self.spec.critics]
         if self.spec.model == DEMO and not demo.wants_critics(memory.plain_text(prompt)):
             critics = []
         if critics:
@@ -71,24 +85,56 @@ class ConfiguredAgent:
         client_tools = list(self.spec.client_tools)
         if self.spec.model == DEMO:
             client_tools += demo.client_tools(memory.plain_text(prompt))
-        toolsets = [
-            ServerTools(FunctionToolset(self._tools), run=run, deadline=self.spec.tool_deadline),
+        helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
+        toolsets: list[AbstractToolset[Any]] = [
+            ServerTools(self._tools, run=run, deadline=self.spec.tool_deadline),
             ClientTools(run, client_tools),
-            SubAgents(run, {name: self._all[name] for name in self.spec.subagents}),
+            SubAgents(run, helpers),
         ]
-        return await run.answer(self.library_agent, prompt, history, toolsets)
+        with self.library_agent.override(toolsets=toolsets, tools=[]):
+            return await run.answer(self.library_agent, prompt, history)
 
 
-def build(agents: Agents) -> dict[str, ConfiguredAgent]:
+Runnable = ConfiguredAgent | GeneratorAgent
+
+
+def build(agents: Agents) -> dict[str, Runnable]:
     """Every agent of the configuration.
 
     Raises:
-        ConfigurationError: names the agent and the model, tool or variable that is wrong.
+        ConfigurationError: names the agent and the model, tool, function or variable that is wrong.
     """
-    built: dict[str, ConfiguredAgent] = {}
+    built: dict[str, Runnable] = {}
     for spec in agents:
-        built[spec.name] = ConfiguredAgent(spec, built)
+        built[spec.name] = _coded(spec, built) if spec.python else ConfiguredAgent(spec, built)
+    for spec in agents:
+        for name in (*spec.subagents, *spec.critics):
+            _as_helper(spec, built[name])
     return built
+
+
+def _as_helper(spec: AgentSpec, helper: Runnable) -> ConfiguredAgent:
+    if isinstance(helper, GeneratorAgent):
+        raise ConfigurationError(
+            f"agent {spec.name!r}: {helper.spec.name!r} is an async generator, which cannot be a sub-agent or critic"
+        )
+    return helper
+
+
+def _coded(spec: AgentSpec, built: Mapping[str, Runnable]) -> Runnable:
+    found = _load(spec, "python", str(spec.python))
+    if isinstance(found, Agent):
+        if found._output_validators:  # noqa: SLF001 - the library tells in no other way before a run
+            raise ConfigurationError(
+                f"agent {spec.name!r}: {spec.python!r} has output validators, which cannot be combined with parking: "
+                "check its output in a tool instead"
+            )
+        return ConfiguredAgent(spec, built, found)
+    if inspect.isasyncgenfunction(found):
+        return GeneratorAgent(spec, found)
+    raise ConfigurationError(
+        f"agent {spec.name!r}: {spec.python!r} is neither a pydantic-ai Agent nor an async generator function"
+    )
 
 
 def _model(spec: AgentSpec) -> Model:
@@ -127,15 +173,19 @@ def _compatible(spec: AgentSpec) -> Model:
 
 
 def _tool(spec: AgentSpec, reference: str) -> Tool[Any]:
-    module, _, attribute = reference.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"agent {spec.name!r}: tool {reference!r} cannot be loaded: {error}"
-        ) from None
+    found = _load(spec, "tool", reference)
     if isinstance(found, Tool):
         return found
     if not callable(found):
         raise ConfigurationError(f"agent {spec.name!r}: tool {reference!r} is not a function")
     return Tool(found)
+
+
+def _load(spec: AgentSpec, what: str, reference: str) -> Any:
+    module, _, attribute = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(
+            f"agent {spec.name!r}: {what} {reference!r} cannot be loaded: {error}"
+        ) from None

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pydantic_ai import CallToolsNode, ModelRequestNode
     from pydantic_ai.messages import ModelMessage, ToolCallPart, UserContent
     from pydantic_ai.run import AgentRun as LibraryRun
-    from pydantic_ai.toolsets import AbstractToolset
 
     from worker.turn import Speaker, Speech, Turn
 
@@ -86,8 +85,6 @@ class Run:
         agent: Agent[Any, Any],
         prompt: str | Sequence[UserContent],
         history: Sequence[ModelMessage],
-        toolsets: Sequence[AbstractToolset[Any]],
-        output_type: Any = str,
     ) -> Answer:
         """Run the agent to its answer, or to where it waits for the client."""
         kept = self.turn.kept(self._checkpoint)
@@ -101,8 +98,7 @@ class Run:
         iterating: AbstractAsyncContextManager[LibraryRun[Any, Any]] = agent.iter(
             None if mine else prompt,
             message_history=[*history, *mine],
-            toolsets=list(toolsets),
-            output_type=[output_type, DeferredToolRequests],
+            output_type=[agent.output_type, DeferredToolRequests],
         )
         async with iterating as run:
             async for node in run:
@@ -227,12 +223,14 @@ class Run:
 
     def say_call(self, call: str, message_type: str, data: dict[str, Any], role: str = "assistant") -> None:
         """Say that a call is made."""
-        extra = self.group.called()
-        if self._completions is not None:
-            extra["completions"] = self._completions
-            self._completions = None
+        extra = {**self.group.called(), **self.completions()}
         self.turn.keep(f"called:{call}", b"1")
         self.speaker.say(message_type, role, _data(data), extra=extra)
+
+    def completions(self) -> dict[str, Any]:
+        """What the answer cost, for the first message that can tell it."""
+        told, self._completions = self._completions, None
+        return {} if told is None else {"completions": told}
 
     def settle(self, call: str, message_type: str, data: dict[str, Any], result: Any) -> None:
         """Say how a call was settled, and keep its result with that."""

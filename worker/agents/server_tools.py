@@ -85,7 +85,9 @@ class ServerTools(WrapperToolset[Any]):
             return
         data = {"id": call, "name": name, "arguments": self.run.arguments(call)}
         turn.ask(call, {"kind": "approval", "name": name, "path": self.run.speaker.path})
-        self.run.speaker.say("mcp_approval_request", "assistant", {"type": "data", "data": data})
+        self.run.speaker.say(
+            "mcp_approval_request", "assistant", {"type": "data", "data": data}, extra=self.run.completions()
+        )
 
 
 def _approves(decision: Any) -> bool:

@@ -1,0 +1,296 @@
+"""The one table of what can be asked of a front end, and what can come back.
+
+Tests compare it with the application's routes, and with the errors that each endpoint can raise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from api.answers import (
+    CallbackTaken,
+    Chunk,
+    Envelope,
+    Health,
+    NewSession,
+    Nothing,
+    Remembered,
+    SessionCleared,
+    Stopped,
+    Version,
+)
+from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
+from api.dialects.liteagent import LITEAGENT_STREAM
+from api.dialects.liteagent_requests import CallbackRequest, ChatBody
+from api.liteagent import BASE
+from shared.api_keys import IDENTIFIER
+from shared.errors import (
+    BadCursor,
+    BadRequest,
+    BadToken,
+    BodyTooLarge,
+    BrokerAway,
+    CallEnded,
+    CallExpired,
+    CursorGone,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidBody,
+    NoSession,
+    NoTask,
+    SessionBusy,
+    ShuttingDown,
+    TooMany,
+    TurnstreamError,
+    UnknownCall,
+    UnknownKey,
+)
+from shared.protocol import AgentRequest, AgentResponse, AnyContent, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import BaseModel
+
+    from api.dialects.base import Dialect
+
+Json: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer of server-sent events: how it is framed, and the model of each event's data by its name."""
+
+    dialects: tuple[Dialect, ...]
+    frame: str
+    events: Mapping[str, Any]
+
+
+Answer: TypeAlias = Any
+"""What a 200 holds: a type that pydantic can describe, or a `Stream`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row of the table: what can be asked with some methods of one path.
+
+    Attributes:
+        name: the operation's id; further methods add their own name to it.
+        parameters: names in `PARAMETERS`.
+        answers: what each status that is no error holds.
+        errors: what it raises, apart from our own bugs.
+        body: the model that reads the body.
+        examples: bodies by name.
+        instead: errors that are told otherwise than as code and message.
+        key: whether an API key is needed.
+    """
+
+    methods: tuple[str, ...]
+    path: str
+    name: str
+    summary: str
+    answers: Mapping[int, tuple[Answer, ...]]
+    errors: frozenset[type[TurnstreamError]] = frozenset()
+    parameters: tuple[str, ...] = ()
+    body: type[BaseModel] | None = None
+    examples: Mapping[str, Json] = field(default_factory=dict)
+    instead: Mapping[type[TurnstreamError], type[BaseModel]] = field(default_factory=dict)
+    key: bool = True
+
+
+_ID = f"^{IDENTIFIER.pattern}$"
+
+
+def _parameter(place: str, name: str, text: str, *, required: bool = False, **schema: Any) -> Json:
+    whole = {"name": name, "in": place, "description": text, "schema": {"type": "string"} | schema}
+    return whole | ({"required": True} if required else {})
+
+
+_CURSOR: Json = {"pattern": "^[0-9]{1,15}-[0-9]{1,15}$", "examples": ["1760000000000-7"]}
+
+PARAMETERS: dict[str, Json] = {
+    "sessionId": _parameter("query", "sessionId", "The session.", required=True, pattern=_ID),
+    "taskId": _parameter("query", "taskId", "The task; absent: all of the session.", pattern=_ID),
+    "stream": _parameter(
+        "query", "stream", "Whether the answer's text is wanted in chunks.", enum=["true", "1", "false", "0"]
+    ),
+    "owner": _parameter(
+        "query", "owner", "Whose session it is; needs an admin key. Absent: the key's own.", pattern=_ID
+    ),
+    "agentId": _parameter("query", "agentId", "Ignored: the key selects the agent.") | {"deprecated": True},
+    "session_id": _parameter("query", "session_id", "The session.", required=True, pattern=_ID),
+    "response_id": _parameter(
+        "query", "response_id", "The response; absent: all of the session.", pattern=_ID
+    ),
+    "user_id": _parameter("query", "user_id", "The session's user, when it has one."),
+    "dialect": _parameter(
+        "query",
+        "dialect",
+        "The edition of the protocol; `java` writes camelCase keys, upper-case message types and "
+        "milliseconds. `Accept: text/event-stream;dialect=java` asks for the same.",
+        enum=[AGENTSCOPE.name, AGENTSCOPE_JAVA.name],
+    ),
+    "cursor": _parameter(
+        "query", "cursor", "As `Last-Event-ID`, for clients that cannot set headers.", **_CURSOR
+    ),
+    "Last-Event-ID": _parameter(
+        "header",
+        "Last-Event-ID",
+        "The `id:` of the last event that was received, `<epoch>-<seq>`: what came after it is sent. On a "
+        "POST it resumes the task of that event; no second one is started.",
+        **_CURSOR,
+    ),
+    "Idempotency-Key": _parameter(
+        "header",
+        "Idempotency-Key",
+        "The same key with the same body gives the same task.",
+        pattern="^[ -~]{1,256}$",
+    ),
+    "traceparent": _parameter(
+        "header",
+        "traceparent",
+        "W3C trace context; kept with the task. A malformed one is ignored.",
+        examples=["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
+    ),
+}
+
+_KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
+_SESSION = _KEY | {BadRequest, NoSession}
+_FOLLOW = _SESSION | {NoTask, BadCursor, CursorGone, ShuttingDown, TooMany}
+_CALL = frozenset({UnknownCall, CallEnded, CallExpired})
+_BODY = frozenset({InvalidBody, BodyTooLarge})
+_TURN = _FOLLOW | _BODY | {SessionBusy, IdempotencyMismatch}
+
+AGENT_STREAM = Stream(
+    dialects=(AGENTSCOPE, AGENTSCOPE_JAVA),
+    frame="id: CURSOR\ndata: JSON\n\n",
+    events={"": AgentResponse | Message | AnyContent},
+)
+LITEAGENT = Stream(
+    dialects=(LITEAGENT_STREAM,),
+    frame="id:CURSOR\nevent:NAME\ndata:JSON\n\n",
+    events={"message": Envelope, "chunk": Chunk, "functionCall": Envelope, "ping": Nothing},
+)
+
+_SAID = {"role": "user", "type": "message", "content": [{"type": "text", "text": "/tokens 3"}]}
+_OUTPUT = {
+    "role": "tool",
+    "type": "function_call_output",
+    "content": [{"type": "data", "data": {"call_id": "call_1", "output": "21 °C"}}],
+}
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(("GET", "HEAD"), "/healthz", "up", "The process runs.", {200: (Health,)}, key=False),
+    Operation(
+        ("GET", "HEAD"),
+        "/readyz",
+        "ready",
+        "Requests can be served here.",
+        {200: (Health,), 503: (Health,)},
+        key=False,
+    ),
+    Operation(("GET",), "/version", "version", "Our version.", {200: (Version,)}, key=False),
+    Operation(("GET",), "/openapi.json", "openapi", "This document.", {200: (dict[str, Any],)}, key=False),
+    Operation(("GET",), f"{BASE}/version", "liteagentVersion", "Our version.", {200: (Version,)}, key=False),
+    Operation(
+        ("POST",),
+        f"{BASE}/initSession",
+        "initSession",
+        "Make a session.",
+        {200: (NewSession,)},
+        _KEY,
+        parameters=("agentId",),
+    ),
+    Operation(
+        ("POST",),
+        f"{BASE}/chat",
+        "chat",
+        "Take a user's message and follow its task; with a known taskId or a cursor, only follow.",
+        {200: (LITEAGENT,)},
+        _TURN,
+        ("sessionId", "agentId", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
+        ChatBody,
+        {
+            "streamed": {"content": [{"type": "text", "message": "/tokens 3"}], "stream": True},
+            "whole": {"content": [{"type": "text", "message": "hello"}], "taskId": "turn1"},
+        },
+    ),
+    Operation(
+        ("GET",),
+        f"{BASE}/chat",
+        "watchChat",
+        "Follow a task, or without taskId the whole session.",
+        {200: (LITEAGENT,)},
+        _FOLLOW,
+        ("sessionId", "taskId", "stream", "agentId", "cursor", "Last-Event-ID"),
+    ),
+    Operation(
+        ("POST",),
+        f"{BASE}/callback",
+        "callback",
+        "Answer a function call, or a request for approval. A repeat changes nothing.",
+        {200: (CallbackTaken,)},
+        _SESSION | _BODY | _CALL,
+        ("sessionId", "agentId"),
+        CallbackRequest,
+        {
+            "result": {"id": "call_1", "result": {"temperature": 21}},
+            "approval": {"id": "call_2", "result": {"approve": True, "reason": "go on"}},
+        },
+    ),
+    Operation(
+        ("GET",),
+        f"{BASE}/history",
+        "history",
+        "What was said in the session so far.",
+        {200: (list[Remembered],)},
+        _SESSION,
+        ("sessionId", "agentId"),
+    ),
+    Operation(
+        ("GET", "POST"),
+        f"{BASE}/stop",
+        "stop",
+        "End one task, or all of the session. When this answers, their ends are in the log.",
+        {200: (Stopped,)},
+        _SESSION | {NoTask},
+        ("sessionId", "taskId", "owner", "agentId"),
+    ),
+    Operation(
+        ("GET", "POST"),
+        f"{BASE}/clear",
+        "clear",
+        "End what runs, then forget everything that was said.",
+        {200: (SessionCleared,)},
+        _SESSION | {SessionBusy},
+        ("sessionId", "agentId"),
+    ),
+    Operation(
+        ("POST",),
+        "/process",
+        "process",
+        "Take a turn, answers to calls, or a wish to reconnect; then follow the task. With stream false, one "
+        "response when the task ends, or parks on calls to the client.",
+        {200: (AGENT_STREAM, AgentResponse)},
+        _TURN | _CALL,
+        ("dialect", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
+        AgentRequest,
+        {
+            "turn": {"session_id": "s1", "id": "turn1", "input": [_SAID]},
+            "whole": {"session_id": "s1", "stream": False, "input": [_SAID]},
+            "answer": {"session_id": "s1", "input": [_OUTPUT]},
+            "reconnect": {"session_id": "s1", "reconnect": True},
+        },
+        instead={SessionBusy: AgentResponse},
+    ),
+    Operation(
+        ("GET",),
+        "/process",
+        "watchProcess",
+        "Follow a response, or without response_id the whole session.",
+        {200: (AGENT_STREAM,)},
+        _FOLLOW,
+        ("session_id", "response_id", "user_id", "dialect", "cursor", "Last-Event-ID"),
+    ),
+)

