@@ -16,11 +16,11 @@ from api.dialects.liteagent import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from api.dialects.liteagent_requests import parse_callback, parse_chat
 from api.follow import PATIENCE_SECONDS
 from api.stream import EventStream
-from api.turns import RESPONSE_PREFIX, NewTurn, begin, idempotency_of, new_task_id, trace_of
+from api.turns import RESPONSE_PREFIX, NewTurn, begin, derived_session, idempotency_of, new_task_id, trace_of
 from shared.api_keys import IDENTIFIER
 from shared.broker import insist
 from shared.endings import CANCELED, end_from_outside
-from shared.errors import Forbidden, NoSession, NoTask, SessionBusy, UnknownCall
+from shared.errors import BadRequest, Forbidden, NoSession, NoTask, SessionBusy, UnknownCall
 from shared.keys import SessionKeys, TaskRef
 from shared.protocol import Message
 from shared.tasks import Cleared, Gone, Missing, operation
@@ -86,10 +86,11 @@ class LiteAgentRoutes:
         """Take a user's message and follow the task; with a known task or a cursor, only follow."""
         services = self._services
         caller = await services.auth.caller(request)
-        keys = caller.keys(session_id(request, "sessionId"))
+        named = self._named(request, caller)
         body = await read_body(request, services.settings, caller.spec)
         chat = parse_chat(body)
         cursor = cursor_of(request)
+        keys = caller.keys(named or _one_shot(request, caller, chat))
         with services.hub.following(keys) as feed:
             headers: Headers = ()
             if cursor is not None:
@@ -97,7 +98,7 @@ class LiteAgentRoutes:
                 task = chat.task_id or await follow.task_of(services.log, keys, caller.visitor(), cursor)
                 start = await self._resume(caller, keys, task, cursor)
             else:
-                start, headers = await self._begin(request, caller, keys, chat, body)
+                start, headers = await self._begin(request, caller, keys, chat, body, create=not named)
             dialect = _dialect(chat.stream)
             return EventStream(feed, start, dialect, services.log, services.settings, headers=headers)
 
@@ -152,6 +153,10 @@ class LiteAgentRoutes:
         """End what is live, then forget everything that was said."""
         services = self._services
         caller = await services.auth.caller(request)
+        if caller.spec.simple:
+            raise BadRequest(
+                "This agent is one-shot: each turn has a session of its own, and nothing to clear."
+            )
         keys = caller.keys(session_id(request, "sessionId"))
         await follow.session(services.log, keys, caller.visitor())
         op = operation()
@@ -168,7 +173,14 @@ class LiteAgentRoutes:
         raise SessionBusy("New turns keep coming in: stop sending them, then clear the session.")
 
     async def _begin(
-        self, request: Request, caller: Caller, keys: SessionKeys, chat: ChatRequest, body: bytes
+        self,
+        request: Request,
+        caller: Caller,
+        keys: SessionKeys,
+        chat: ChatRequest,
+        body: bytes,
+        *,
+        create: bool,
     ) -> tuple[Start, Headers]:
         idempotency, digest = idempotency_of(request, body)
         task = chat.task_id or new_task_id()
@@ -176,7 +188,7 @@ class LiteAgentRoutes:
             ref=TaskRef(keys.owner, keys.session, task),
             response=RESPONSE_PREFIX + task,
             user="",
-            create=False,
+            create=create,
             dialect="liteagent",
             input=[Message.model_validate(message) for message in chat.input()],
             parts=chat.parts,
@@ -185,6 +197,12 @@ class LiteAgentRoutes:
             trace=trace_of(request),
         )
         return await begin(self._services, caller, turn)
+
+    def _named(self, request: Request, caller: Caller) -> str | None:
+        """The session of a chat; a one-shot agent needs none."""
+        if caller.spec.simple and not request.query_params.get("sessionId"):
+            return None
+        return session_id(request, "sessionId")
 
     async def _resume(
         self, caller: Caller, keys: SessionKeys, task: str | None, cursor: Cursor | None
@@ -212,6 +230,12 @@ class LiteAgentRoutes:
     async def _end(self, keys: SessionKeys, task: str, why: str) -> Finished | Moved | Ended | Gone:
         ref = TaskRef(keys.owner, keys.session, task)
         return await end_from_outside(self._services.ender, ref, CANCELED, why, who=why)
+
+
+def _one_shot(request: Request, caller: Caller, chat: ChatRequest) -> str:
+    """A session for a single turn; a repeat that can be told finds it again."""
+    name = request.headers.get("idempotency-key") or chat.task_id
+    return derived_session(caller, name) if name else uuid.uuid4().hex
 
 
 def _dialect(stream: bool) -> LiteAgent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +16,16 @@ from api.callbacks import ENTRIES_PER_ANSWER, answer, task_of_call
 from api.follow import PATIENCE_SECONDS
 from api.outcome import Outcome
 from api.stream import EventStream
-from api.turns import RESPONSE_PREFIX, NewTurn, begin, idempotency_of, new_task_id, task_of_response, trace_of
+from api.turns import (
+    RESPONSE_PREFIX,
+    NewTurn,
+    begin,
+    derived_session,
+    idempotency_of,
+    new_task_id,
+    task_of_response,
+    trace_of,
+)
 from shared.broker import insist
 from shared.entry import Cursor
 from shared.errors import InvalidBody, SessionBusy
@@ -104,7 +112,7 @@ class ProcessRoutes:
         session = body.session_id
         if session is None:
             name = idempotency or body.id or body.response_id
-            session = _derived(caller, name) if name else uuid.uuid4().hex
+            session = derived_session(caller, name) if name else uuid.uuid4().hex
         return _Asked(
             caller=caller,
             keys=caller.keys(session),
@@ -187,12 +195,6 @@ class ProcessRoutes:
         visitor = asked.caller.visitor(asked.user)
         whole = await follow.start(services.log, feed.keys, visitor, task=start.task)
         return Outcome(feed, whole, dialect, services.log, headers=headers)
-
-
-def _derived(caller: Caller, name: str) -> str:
-    """The session of a request that names none but can be told from others: a repeat finds it again."""
-    text = f"{caller.owner}\x00{caller.spec.name}\x00{name}"
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _named(asked: _Asked, why: str) -> None:

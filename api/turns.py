@@ -114,6 +114,12 @@ def idempotency_of(request: Request, body: bytes) -> tuple[str, str]:
     return hashlib.sha256(key.encode()).hexdigest(), hashlib.sha256(body).hexdigest()
 
 
+def derived_session(caller: Caller, name: str) -> str:
+    """The session of a request that names none but can be told from others: a repeat finds it again."""
+    text = f"{caller.owner}\x00{caller.spec.name}\x00{name}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 def trace_of(request: Request) -> str:
     """The request's W3C trace parent, or empty."""
     given = request.headers.get("traceparent", "")

@@ -64,6 +64,9 @@ class AgentSpec(BaseModel):
     deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the whole turn, parking included.")
     tool_deadline: float = Field(600, gt=0, le=86_400, description="For one server tool.")
     callback_deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the client's answers.")
+    simple: bool = Field(
+        False, description="One-shot: LiteAgent's chat needs no session, and there is nothing to clear."
+    )
     images: bool = Field(False, description="Whether larger bodies, with images in them, are accepted.")
 
     @model_validator(mode="after")

@@ -50,18 +50,23 @@ MOST_TRIES = 20
 
 _NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
 
-# How long an ender insists with a broker that is away.
+# How long an ender insists with a broker that is away, unless it says otherwise.
 PATIENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ender:
-    """What is needed to end a task: the scripts, the log, the queue for the session's next turn."""
+    """What is needed to end a task: the scripts, the log, the queue for the session's next turn.
+
+    ``patience`` is how long to insist with a broker that is away, in seconds. A request has a client that
+    waits; a worker has nothing better to do, and would lose what its agent just said.
+    """
 
     tasks: Tasks
     log: Log
     launches: Launches
     primary: Redis
+    patience: float = PATIENCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ async def write_end(
         lambda: ender.tasks.finish(
             attempt.ref, attempt.number, batch, op, status=end.status, why=end.why, memory=memory
         ),
-        seconds=PATIENCE_SECONDS,
+        seconds=ender.patience,
         what="finish",
     )
     if isinstance(outcome, Finished):
@@ -110,7 +115,7 @@ async def write_end(
             following = TaskRef(attempt.ref.owner, attempt.ref.session, outcome.next)
             await insist(
                 lambda: ender.launches.launch(following, outcome.launch),
-                seconds=PATIENCE_SECONDS,
+                seconds=ender.patience,
                 what="launch",
             )
         log.info("task.ended", ref=str(attempt.ref), attempt=attempt.number, status=end.status, why=end.why)
@@ -149,7 +154,7 @@ async def _take(
 ) -> Attempt | Moved | Ended | Gone:
     op = operation()
     return await insist(
-        lambda: ender.tasks.take(ref, who, ending, op, seen), seconds=PATIENCE_SECONDS, what="take"
+        lambda: ender.tasks.take(ref, who, ending, op, seen), seconds=ender.patience, what="take"
     )
 
 
@@ -157,7 +162,7 @@ async def _tell(ender: Ender, ref: TaskRef, attempt: int, reason: Reason) -> Non
     said = f"{ref} {attempt} {reason}"
     await insist(
         lambda: command(ender.primary, "PUBLISH", keys.CONTROL, said),
-        seconds=PATIENCE_SECONDS,
+        seconds=ender.patience,
         what="control",
     )
 

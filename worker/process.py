@@ -23,6 +23,7 @@ from worker.agents import configured
 from worker.arq_worker import ArqWorker
 from worker.lease import Leases
 from worker.listener import Listener
+from worker.publisher import PATIENCE_SECONDS
 from worker.rescuer import Rescuer
 from worker.runner import Runner
 
@@ -63,7 +64,7 @@ class WorkerProcess:
         self._broker = broker
         tasks = Tasks(broker.sessions, settings)
         launches = Launches(broker.primary)
-        ender = Ender(tasks, Log(broker.sessions), launches, broker.primary)
+        ender = Ender(tasks, Log(broker.sessions), launches, broker.primary, patience=PATIENCE_SECONDS)
         self._doorbell = asyncio.Event()
         self.leases = Leases(tasks, settings)
         self._rescuer = Rescuer(ender, settings)

@@ -178,7 +178,7 @@ class Runner:
         wait_ms = int(turn.spec.callback_deadline * 1000)
         outcome = await insist(
             lambda: self._ender.tasks.park(attempt.ref, attempt.number, batch, wait_ms, op),
-            seconds=PARTING_SECONDS,
+            seconds=self._ender.patience,
             what="park",
         )
         log.info("task.parked", outcome=type(outcome).__name__)

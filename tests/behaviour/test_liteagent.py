@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from shared.agents import Agents, AgentSpec
+from shared.agents import load as load_agents
 from tests.client import Frame
+from tests.stack import Stack
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.client import Client
-    from tests.stack import Stack
+    from tests.conftest import Place
 
 
 def shape(frames: list[Frame]) -> list[tuple[str, str]]:
@@ -195,3 +198,25 @@ async def test_the_stream_has_no_byte_that_clients_choke_on(client: Client) -> N
     for line in stream.raw.split(b"\n"):
         assert line == b"" or line.startswith((b"id:", b"event:", b"data:"))
         assert b": " not in line[:7]
+
+
+async def test_a_simple_agent_needs_no_session(place: Place) -> None:
+    """One-shot: each chat has a session of its own, a known task is found again, and clear is refused."""
+    demo = load_agents(None)["demo"]
+    specs = {spec.name: spec for spec in load_agents(None)}
+    specs["demo"] = AgentSpec.model_validate({**demo.model_dump(exclude_unset=True), "simple": True})
+    stack = Stack(place, Agents(specs))
+    await stack.worker()
+    client = await stack.front_end()
+    body = {"content": [{"type": "text", "message": "hi"}]}
+    turns = []
+    for task in ("t1", "t2", "t1"):
+        async with client.open("POST", "/liteAgent/v1/chat", json=body | {"taskId": task}) as stream:
+            turns.append(await stream.all())
+    sessions = [frames[0].data["sessionId"] for frames in turns]
+    assert sessions[0] != sessions[1]
+    assert [frame.raw for frame in turns[0]] == [frame.raw for frame in turns[2]]
+    refused = await client.http.post("/liteAgent/v1/clear", params={"sessionId": sessions[0]})
+    assert refused.status_code == 400
+    assert "one-shot" in refused.json()["message"]
+    await stack.close()
