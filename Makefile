@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format lint types bench lock clean
+.PHONY: help serve test check format lint types protocol fuzz bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +34,12 @@ lint: $(INSTALLED) ## Lint
 
 types: $(INSTALLED) ## Strict types over source and tests
 	$(BIN)/mypy
+
+protocol: $(INSTALLED) ## Capture docs/protocol.md anew
+	@$(BIN)/python -m docs.capture
+
+fuzz: $(INSTALLED) ## Generated requests against both brokers for MINUTES (10)
+	FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/conformance/test_schemathesis.py
 
 bench: $(INSTALLED) ## The benchmarks; each prints a table
 	$(BIN)/python bench/spine.py

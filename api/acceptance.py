@@ -29,7 +29,7 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 async def accept(
-    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], *, what: str, new: bool = False
+    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], *, what: str
 ) -> tuple[T, int | None]:
     """Run a script for a task, with a hint before it.
 
@@ -40,7 +40,7 @@ async def accept(
             operation id or to find its own traces, and the client to repeat its request with the same ids.
     """
     await insist(
-        lambda: services.launches.remind(ref, LAUNCH_GRACE_MS, new=new),
+        lambda: services.launches.remind(ref, LAUNCH_GRACE_MS),
         seconds=PATIENCE_SECONDS,
         what="remind",
     )

@@ -18,20 +18,11 @@ if TYPE_CHECKING:
 
     from api.dialects.base import Dialect
 
-# What a request may ask of the model, where the agent allows it.
-OVERRIDES = (
-    "model",
-    "top_p",
-    "temperature",
-    "frequency_penalty",
-    "presence_penalty",
-    "max_tokens",
-    "stop",
-    "seed",
-    "tools",
-)
-
 MOST_USER_ID = 256
+
+# Checking a message costs some ten microseconds, and everybody waits for it.
+MOST_MESSAGES = 1000
+MOST_PARTS = 2000
 
 _ANSWERS = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
 
@@ -48,8 +39,7 @@ def parse_process(body: bytes) -> AgentRequest:
     """Read the body of ``/process``.
 
     Raises:
-        InvalidBody: it is not JSON, a field is wrong, or asks for what the agent does not allow; the text
-            names the field.
+        InvalidBody: it is not JSON, or a field is wrong; the text names the field.
     """
     try:
         fields = orjson.loads(body)
@@ -57,19 +47,32 @@ def parse_process(body: bytes) -> AgentRequest:
         raise InvalidBody("The body is not JSON.") from None
     if not isinstance(fields, dict):
         raise InvalidBody("The body is not a JSON object.")
+    _bounded(fields.get("input"))
     try:
         request = AgentRequest.model_validate(fields)
     except ValidationError as error:
         raise InvalidBody(explain(error)) from None
     if request.n is not None and request.n > 1:
         raise InvalidBody("n: only one answer is given; leave it out, or send 1")
-    for name in OVERRIDES:
-        if getattr(request, name) not in (None, []):
-            raise InvalidBody(f"{name}: this agent does not let a request set it; leave it out")
     user = request.user_id or ""
     if len(user) > MOST_USER_ID or not user.isprintable():
         raise InvalidBody(f"user_id: at most {MOST_USER_ID} printable characters")
     return request
+
+
+def _bounded(messages: object) -> None:
+    """Refuse what would take long to check: a hundred thousand tiny messages fit into a body."""
+    if not isinstance(messages, list):
+        return
+    if len(messages) > MOST_MESSAGES:
+        raise InvalidBody(f"input: at most {MOST_MESSAGES} messages")
+    parts = sum(
+        len(message["content"])
+        for message in messages
+        if isinstance(message, dict) and isinstance(message.get("content"), list)
+    )
+    if parts > MOST_PARTS:
+        raise InvalidBody(f"input: at most {MOST_PARTS} content parts")
 
 
 def answers_in(messages: list[Message]) -> list[Answer]:

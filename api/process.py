@@ -15,6 +15,7 @@ from api.body import read_body
 from api.callbacks import ENTRIES_PER_ANSWER, answer, task_of_call
 from api.follow import PATIENCE_SECONDS
 from api.outcome import Outcome
+from api.overrides import overrides_of
 from api.stream import EventStream
 from api.turns import (
     RESPONSE_PREFIX,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from api.dialects.base import Dialect
     from api.follow import Start
     from api.hub import Feed
+    from api.overrides import Overrides
     from api.services import Services
     from shared.keys import SessionKeys
     from shared.protocol import AgentRequest
@@ -53,6 +55,7 @@ class _Asked:
     caller: Caller
     keys: SessionKeys
     body: AgentRequest
+    overrides: Overrides
     cursor: Cursor | None
     idempotency: str
     digest: str
@@ -117,6 +120,7 @@ class ProcessRoutes:
             caller=caller,
             keys=caller.keys(session),
             body=body,
+            overrides=overrides_of(body, caller.spec),
             cursor=cursor_of(request),
             idempotency=idempotency,
             digest=digest,
@@ -153,6 +157,7 @@ class ProcessRoutes:
             idempotency=asked.idempotency,
             digest=asked.digest,
             trace=asked.trace,
+            overrides=asked.overrides,
         )
         return await begin(self._services, asked.caller, turn)
 

@@ -14,8 +14,10 @@ from pydantic_core import PydanticSerializationError
 
 from api import follow
 from api.acceptance import accept, launch, replica_headers
-from api.follow import Start
+from api.follow import PATIENCE_SECONDS, Start
+from api.overrides import NONE, Overrides
 from shared.batch import Batch
+from shared.broker import insist
 from shared.endings import CANCELED, end_from_outside
 from shared.entry import Cursor
 from shared.errors import BadRequest, IdempotencyMismatch, InvalidBody, NoSession, SessionBusy, TooMany
@@ -60,6 +62,7 @@ class NewTurn:
         parts: the user's content list as a LiteAgent client sent it.
         idempotency, digest: what `idempotency_of` gave.
         trace: W3C trace parent, or empty.
+        overrides: what is asked of the model.
     """
 
     ref: TaskRef
@@ -72,6 +75,7 @@ class NewTurn:
     idempotency: str
     digest: str
     trace: str
+    overrides: Overrides = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +159,14 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
     op = operation()
     for _ in range(MOST_INTERRUPTED):
         outcome, replicas = await accept(
-            services, turn.ref, lambda tasks: tasks.submit(turn.ref, prepared, op), what="submit", new=True
+            services, turn.ref, lambda tasks: tasks.submit(turn.ref, prepared, op), what="submit"
         )
         match outcome:
             case Launch(number, epoch, first):
                 await launch(services, turn.ref, number)
                 return Accepted(epoch, first, replicas)
             case Waits(epoch, first):
+                await insist(lambda: services.launches.note(turn.ref), seconds=PATIENCE_SECONDS, what="note")
                 return Accepted(epoch, first, replicas)
             case Exists():
                 return Known(turn.ref.task)
@@ -208,7 +213,8 @@ def _prepare(caller: Caller, turn: NewTurn) -> Turn:
         "input": [orjson.Fragment(body) for body in said],
         "dialect": turn.dialect,
         "user": turn.user,
-        "overrides": {},
+        "overrides": turn.overrides.settings,
+        "tools": [tool.model_dump() for tool in turn.overrides.tools],
     }
     return Turn(
         agent=caller.spec.name,
@@ -223,6 +229,7 @@ def _prepare(caller: Caller, turn: NewTurn) -> Turn:
         digest=turn.digest,
         trace=turn.trace,
         batch=batch,
+        memory_turns=caller.spec.memory.turns,
     )
 
 

@@ -7,11 +7,21 @@ Nothing here imports an agent library.
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from jsonschema import Draft202012Validator, SchemaError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from shared.errors import ConfigurationError
+from shared.errors import AgentFieldError, ConfigurationError
+from shared.toml_lines import Lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +32,38 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 
 # "module:attribute", as Python's own entry points spell it.
 Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+# What a request may ask of the model, where the agent allows it.
+Override = Literal[
+    "model",
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "max_tokens",
+    "stop",
+    "seed",
+    "tools",
+]
+OVERRIDES: tuple[Override, ...] = get_args(Override)
+
+
+def _all_or_none(given: Any) -> Any:
+    if isinstance(given, bool):
+        return OVERRIDES if given else ()
+    return given
+
+
+class MemoryLimits(BaseModel):
+    """How much of earlier turns the model sees. Whole turns are dropped, the oldest first."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    turns: int = Field(1000, ge=0, le=100_000, description="Turns kept at most; 0 forgets each turn.")
+    tokens: int | None = Field(
+        None, ge=1, description="Tokens of earlier turns at most, taken as four characters each."
+    )
 
 
 class ClientTool(BaseModel):
@@ -35,6 +77,69 @@ class ClientTool(BaseModel):
         default_factory=lambda: {"type": "object", "properties": {}},
         description="JSON Schema of its arguments.",
     )
+
+    @field_validator("parameters")
+    @classmethod
+    def _json_schema(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        if schema.get("type") != "object":
+            raise ValueError('a function takes an object: "type" must be "object"')
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise ValueError(f"not a JSON Schema: {error.json_path}: {error.message}") from None
+        return schema
+
+
+class McpApprovals(BaseModel):
+    """Which tools of an MCP server need the client's consent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tools: tuple[str, ...]
+
+
+class McpServer(BaseModel):
+    """One ``[[agents.NAME.mcp]]`` table: a server that is started (``command``) or reached (``url``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label: Name = Field(description="What the client is told as `server_label`.")
+    command: str | None = Field(None, description="The program of a stdio server.")
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict, description="Variables for the program.")
+    env_from: tuple[str, ...] = Field(
+        (), description="Variables of the worker that the program gets too; it gets no others."
+    )
+    url: str | None = Field(None, pattern=r"^https?://", description="A streamable HTTP server.")
+    headers_env: dict[str, str] = Field(
+        default_factory=dict, description="Header → the environment variable that holds its value."
+    )
+    approval: Literal["never", "always"] | McpApprovals = "never"
+    start_deadline: float = Field(30, gt=0, le=600, description="For starting, or reaching, the server.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> McpServer:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("give either command or url")
+        wrong = self.model_fields_set & (_HTTP_ONLY if self.command else _STDIO_ONLY)
+        if wrong:
+            raise ValueError(f"{', '.join(sorted(wrong))}: not for a server given by {self.way}")
+        return self
+
+    @property
+    def way(self) -> str:
+        """How the server is reached: ``command`` or ``url``."""
+        return "command" if self.command else "url"
+
+    def needs_approval(self, tool: str) -> bool:
+        """Whether the client must consent to a call of that tool."""
+        if isinstance(self.approval, McpApprovals):
+            return tool in self.approval.tools
+        return self.approval == "always"
+
+
+_STDIO_ONLY = frozenset({"args", "env", "env_from"})
+_HTTP_ONLY = frozenset({"headers_env"})
 
 
 class AgentSpec(BaseModel):
@@ -51,23 +156,47 @@ class AgentSpec(BaseModel):
     api_key_env: str | None = Field(
         None, description="The environment variable that holds the provider's key."
     )
+    description: str = Field("", description="What other agents are told of it, when it is their sub-agent.")
     instructions: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict, description="pydantic-ai model settings.")
     tools: tuple[Reference, ...] = ()
     client_tools: tuple[ClientTool, ...] = ()
+    mcp: tuple[McpServer, ...] = Field((), description="MCP servers whose tools the model is offered.")
     subagents: tuple[Name, ...] = ()
+    max_dispatches: int = Field(
+        32, ge=1, le=1000, description="Sub-agents run at most in one turn, at all depths together."
+    )
     critics: tuple[Name, ...] = ()
     pass_score: int = Field(8, ge=0, le=10, description="A draft passes at this score of each critic.")
     max_count: int = Field(10, ge=1, le=100, description="Rounds of reflection at most.")
+    stream_drafts: bool = Field(
+        False, description="Show drafts as they are written; otherwise text is said once it is final."
+    )
     busy: Literal["serial", "parallel", "reject", "interrupt"] = "serial"
     parked: Literal["block", "supersede"] = "block"
     deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the whole turn, parking included.")
     tool_deadline: float = Field(600, gt=0, le=86_400, description="For one server tool.")
     callback_deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the client's answers.")
+    memory: MemoryLimits = MemoryLimits()
+    allow_overrides: Annotated[
+        tuple[Override, ...], BeforeValidator(_all_or_none, json_schema_input_type=Any)
+    ] = Field((), description="What a request may set; true for all of it.")
+    fetch_links: bool = Field(
+        False, description="Have linked sound and files downloaded for a model that reads no links."
+    )
     simple: bool = Field(
         False, description="One-shot: LiteAgent's chat needs no session, and there is nothing to clear."
     )
     images: bool = Field(False, description="Whether larger bodies, with images in them, are accepted.")
+
+    @field_validator("mcp")
+    @classmethod
+    def _own_labels(cls, servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
+        labels = [server.label for server in servers]
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if twice:
+            raise ValueError(f"labels must differ: {', '.join(twice)}")
+        return servers
 
     @model_validator(mode="after")
     def _one_kind(self) -> AgentSpec:
@@ -81,9 +210,7 @@ class AgentSpec(BaseModel):
 
 
 # What only makes sense for an agent that is built from its table.
-_CONFIGURED_ONLY = frozenset(
-    {"base_url", "api_key_env", "instructions", "settings", "tools", "client_tools", "subagents", "critics"}
-)
+_CONFIGURED_ONLY = frozenset({"base_url", "api_key_env", "instructions", "settings", "tools", "fetch_links"})
 
 
 _BUILT_IN = (
@@ -108,8 +235,9 @@ _BUILT_IN = (
 class Agents:
     """The agents of one deployment, by name."""
 
-    def __init__(self, specs: dict[str, AgentSpec]) -> None:
+    def __init__(self, specs: dict[str, AgentSpec], file: AgentsFile | None = None) -> None:
         self._specs = specs
+        self._file = file
 
     def __iter__(self) -> Any:
         return iter(self._specs.values())
@@ -124,46 +252,85 @@ class Agents:
     def __getitem__(self, name: str) -> AgentSpec:
         return self._specs[name]
 
+    def explain(self, error: AgentFieldError) -> str:
+        """What is wrong with an agent, with file and line when it stands in a file."""
+        if self._file is None or not self._file.has(error.agent):
+            return error.public_text
+        return f"{self._file.place(error.agent, error.field)}: {error.problem}"
+
+
+class AgentsFile:
+    """One ``agents.toml``, read but not yet believed."""
+
+    def __init__(self, path: Path | None, text: str) -> None:
+        self._path = path
+        self._text = text
+        self._lines = Lines(text)
+
+    def has(self, agent: str) -> bool:
+        """Whether the agent stands in the file."""
+        return self._lines.find(("agents", agent)) is not None
+
+    def place(self, *field: str | int) -> str:
+        """``FILE:LINE: agents.NAME.FIELD``, the line as far as it is known."""
+        name = ".".join(map(str, ("agents", *field)))
+        line = self._lines.find(("agents", *field))
+        return name if line is None else f"{self._path}:{line}: {name}"
+
+    def specs(self) -> tuple[list[AgentSpec], list[str]]:
+        """The agents that are right, and what is wrong with the others, a line each.
+
+        Raises:
+            ConfigurationError: it is no TOML; names the line.
+        """
+        try:
+            document = tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigurationError(f"{self._path}: {error}") from None
+        wrong = [
+            f"{self._path}:{self._lines.find((key,)) or 1}: {key}: only tables of the form [agents.NAME] are known"
+            for key in document
+            if key != "agents"
+        ]
+        tables = document.get("agents", {})
+        if not isinstance(tables, dict):
+            return [], [*wrong, f"{self.place()}: must be tables of the form [agents.NAME]"]
+        specs = []
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                wrong.append(f"{self.place(name)}: must be a table of the form [agents.{name}]")
+                continue
+            try:
+                specs.append(AgentSpec.model_validate({**table, "name": name}))
+            except ValidationError as error:
+                wrong += [f"{self.place(name, *each['loc'])}: {each['msg']}" for each in error.errors()]
+        return specs, wrong
+
 
 def load(path: Path | None) -> Agents:
     """The built-in demo agents and those of the file.
 
     Raises:
-        ConfigurationError: names the file, the agent, the field and what is wrong.
+        ConfigurationError: all that is wrong, a line each: file, line, field, and what is wrong with it.
     """
     specs = {spec.name: spec for spec in _BUILT_IN}
-    if path is not None:
-        for spec in _read(path):
-            specs[spec.name] = spec
-    for spec in specs.values():
-        for other in (*spec.subagents, *spec.critics):
-            if other not in specs:
-                raise ConfigurationError(
-                    f"{path}: agent {spec.name!r} names the agent {other!r}, which is not there"
-                )
-    return Agents(specs)
-
-
-def _read(path: Path) -> list[AgentSpec]:
+    if path is None:
+        return Agents(specs)
     try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigurationError(f"TURNSTREAM_AGENTS = {str(path)!r}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    tables = document.get("agents", {})
-    if not isinstance(tables, dict):
-        raise ConfigurationError(f"{path}: agents must be tables of the form [agents.NAME]")
-    specs = []
-    for name, table in tables.items():
-        if not isinstance(table, dict):
-            raise ConfigurationError(f"{path}: agents.{name} must be a table of the form [agents.{name}]")
-        try:
-            specs.append(AgentSpec.model_validate({"name": name, **table}))
-        except ValidationError as error:
-            lines = [
-                f"{path}: agents.{name}.{'.'.join(map(str, each['loc']))}: {each['msg']}"
-                for each in error.errors()
-            ]
-            raise ConfigurationError("\n".join(lines)) from None
-    return specs
+        file = AgentsFile(path, path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigurationError(f"TURNSTREAM_AGENTS = {str(path)!r}: {reason}") from None
+    mine, wrong = file.specs()
+    specs |= {spec.name: spec for spec in mine}
+    if not wrong:
+        wrong = [
+            f"{file.place(spec.name, field)}: there is no agent {other!r}"
+            for spec in mine
+            for field in ("subagents", "critics")
+            for other in getattr(spec, field)
+            if other not in specs
+        ]
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+    return Agents(specs, file)

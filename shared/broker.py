@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -54,6 +55,16 @@ TROUBLE = (
 COMMAND_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
 
+# A subscriber only listens: that its peer is gone without a word is noticed by the kernel, within 25 s.
+_TCP: dict[str, Any] = {
+    "socket_keepalive": True,
+    "socket_keepalive_options": {
+        option: value
+        for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+        if (option := getattr(socket, name, None)) is not None
+    },
+}
+
 # Connections of one process to one server. Commands beyond that wait for a free one.
 MAX_CONNECTIONS = 64
 
@@ -94,9 +105,8 @@ class Broker:
             url,
             max_connections=MAX_CONNECTIONS,
             timeout=COMMAND_SECONDS,
-            socket_timeout=COMMAND_SECONDS,
             socket_connect_timeout=CONNECT_SECONDS,
-            socket_keepalive=True,
+            **({} if url.startswith("unix://") else _TCP),
         )
         self._pools.append(pool)
         return Redis(connection_pool=pool)
@@ -119,12 +129,16 @@ class Broker:
 
 
 async def command(redis: Redis, *arguments: str | bytes | float) -> Any:
-    """Send one command. The client's own methods do not say that they are to be awaited.
+    """Send one command, and wait `COMMAND_SECONDS` for its reply at most.
+
+    The client's own methods do not say that they are to be awaited, and its own timeout is
+    ``asyncio.wait_for``, which on Python 3.11 may swallow a cancellation: a turn that was stopped would go on.
 
     Raises:
         redis.exceptions.RedisError, OSError: see `is_trouble`.
     """
-    return await redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
+    async with asyncio.timeout(COMMAND_SECONDS):
+        return await redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
 
 
 async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) -> T:

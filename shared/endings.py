@@ -21,6 +21,7 @@ from shared.broker import command, insist
 from shared.cancellation import Reason
 from shared.entry import END, Cursor, Entry
 from shared.keys import TaskRef
+from shared.log import PAGE
 from shared.protocol import Fold, incomplete_events
 from shared.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
 
@@ -113,11 +114,13 @@ async def write_end(
     if isinstance(outcome, Finished):
         if outcome.next:
             following = TaskRef(attempt.ref.owner, attempt.ref.session, outcome.next)
-            await insist(
+            launching = insist(
                 lambda: ender.launches.launch(following, outcome.launch),
                 seconds=ender.patience,
                 what="launch",
             )
+            # The turn is passed on in the broker; a cancellation that comes now must not drop the launch.
+            await asyncio.shield(launching)
         log.info("task.ended", ref=str(attempt.ref), attempt=attempt.number, status=end.status, why=end.why)
     return outcome
 
@@ -177,7 +180,9 @@ async def close_open(reader: Log, attempt: Attempt, batch: Batch) -> tuple[list[
     folds: dict[str, Fold] = {message: Fold() for message in attempt.open}
     first: dict[str, Entry] = {}
     after = Cursor(attempt.epoch, min(attempt.open.values()) - 1)
-    while page := await reader.read(attempt.ref.keys, after):
+    more = True
+    while more:
+        page = await reader.read(attempt.ref.keys, after)
         for entry in page:
             if entry.task != attempt.ref.task:
                 continue
@@ -185,7 +190,10 @@ async def close_open(reader: Log, attempt: Attempt, batch: Batch) -> tuple[list[
             if message in folds:
                 folds[message].feed(entry.event)
                 first.setdefault(message, entry)
-        after = Cursor(attempt.epoch, page[-1].seq)
+        # Nothing of this task is appended any more, so a page that is not full was the last one.
+        more = len(page) == PAGE
+        if page:
+            after = Cursor(attempt.epoch, page[-1].seq)
     messages: list[bytes] = []
     said = ""
     for message, fold in folds.items():

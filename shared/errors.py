@@ -22,6 +22,7 @@
     │   ├── ShuttingDown       503  shutting_down
     │   └── TooMany            429  too_many
     └── ConfigurationError          a setting or an agents file is wrong; the process does not start
+        └── AgentFieldError         one agent's field is wrong
 
 Each class has the HTTP status, a stable ``code``, a public text and whether a retry may help. The
 public text says what was wrong, where, and what to do; it never holds a secret or a user's words.
@@ -188,14 +189,17 @@ class BrokerAway(Unavailable):
     """The broker does not answer, or answers that it cannot write."""
 
     code = "broker_away"
-    text = "The broker is away. Nothing was accepted; send the request again in a moment."
+    text = (
+        "The broker is away. Send the request again in a moment, with the same id or Idempotency-Key: "
+        "it may have been accepted before the broker was lost."
+    )
 
 
 class ShuttingDown(Unavailable):
     """The front end is stopping; another one will answer."""
 
     code = "shutting_down"
-    text = "This front end is shutting down. Send the request again."
+    text = "This front end is shutting down. Send the request again, with the same id or Idempotency-Key."
 
 
 class TooMany(Unavailable):
@@ -210,3 +214,13 @@ class ConfigurationError(TurnstreamError):
     """A setting or an agents file is wrong; the text names it, its value and what is allowed."""
 
     code = "configuration"
+
+
+class AgentFieldError(ConfigurationError):
+    """A field of one agent is wrong; whoever knows the file adds its line."""
+
+    def __init__(self, agent: str, field: str, problem: str) -> None:
+        super().__init__(f"agent {agent!r}: {field}: {problem}")
+        self.agent = agent
+        self.field = field
+        self.problem = problem

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from shared import keys
+from shared.broker import command
 from shared.scripts import Script
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ class Launches:
         )
         await _launch(
             self._redis,
-            (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id)),
-            (job.id, ref.owner, payload, JOB_MS, keys.DOORBELL),
+            (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT),
+            (job.id, ref.owner, payload, JOB_MS, keys.DOORBELL, str(ref), MOST_RECENT),
         )
 
     async def claim(self, count: int) -> list[str]:
@@ -89,9 +90,13 @@ class Launches:
         """How many launches wait."""
         return int(await self._redis.zcard(keys.QUEUE))
 
-    async def remind(self, ref: TaskRef, ms: int, *, new: bool = False) -> None:
+    async def remind(self, ref: TaskRef, ms: int) -> None:
         """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""
-        await _remind(self._redis, (keys.DUE, keys.RECENT), (str(ref), ms, MOST_RECENT if new else 0))
+        await _remind(self._redis, (keys.DUE,), (str(ref), ms))
+
+    async def note(self, ref: TaskRef) -> None:
+        """Put a task that is not launched yet on the operator's list."""
+        await command(self._redis, "ZADD", keys.RECENT, "NX", int(time.time()), str(ref))
 
     async def due(self, count: int, again_ms: int) -> list[str]:
         """Take refs whose time has come; each is due again in ``again_ms`` unless it is re-dated."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from redis.asyncio.connection import parse_url
 
 from shared.errors import ConfigurationError
 
@@ -52,6 +53,18 @@ class Settings(BaseSettings):
     log_max_bytes: int = Field(
         16 * 2**20, ge=65_536, le=2**31, description="Bytes of events kept per session's log, about."
     )
+    log_grace_seconds: float = Field(
+        3600,
+        ge=0,
+        le=604_800,
+        description="How long an ended turn's events stay in the log; after that its messages stand in the history.",
+    )
+    turn_max_bytes: int = Field(
+        8 * 2**20,
+        ge=65_536,
+        le=2**31,
+        description="Bytes of events that one turn may make; more ends it as failed.",
+    )
     max_waiting: int = Field(50, ge=0, le=100_000, description="Turns that may wait in one serial session.")
     max_body: int = Field(2**20, ge=1024, le=2**30, description="Largest request body.")
     max_image_body: int = Field(
@@ -85,9 +98,13 @@ class Settings(BaseSettings):
     def _known_scheme(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None:
             return None
-        scheme = url.get_secret_value().partition("://")[0]
-        if scheme not in {"redis", "rediss", "unix", "memory"}:
-            raise ValueError("must start with redis://, rediss://, unix:// or memory://")
+        text = url.get_secret_value()
+        if text != MEMORY_URL:
+            # The client's own reading of it, before anything is started with it.
+            try:
+                parse_url(text)
+            except ValueError as error:
+                raise ValueError(f"must be redis://, rediss://, unix:// or {MEMORY_URL}: {error}") from None
         return url
 
     @property

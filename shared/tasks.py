@@ -155,6 +155,11 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
+class GivesWay:
+    """Another turn waits, and a parked one gives way to it: the holder must end the task as canceled."""
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """The task went on since it was looked at."""
 
@@ -299,6 +304,7 @@ class Turn:
         deadline_ms: from now; 0: none.
         idempotency, digest: the client's key and the digest of its body; empty: none.
         batch: the user's message and ``response`` queued.
+        memory_turns: turns that the session's memory keeps at most.
     """
 
     agent: str
@@ -313,6 +319,7 @@ class Turn:
     digest: str
     trace: str
     batch: Batch
+    memory_turns: int = 1000
 
 
 # ── the scripts ─────────────────────────────────────────────────────────────────────────────────────
@@ -341,6 +348,7 @@ class Tasks:
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self.redis = redis
         self._settings = settings
+        self._grace_ms = int(settings.log_grace_seconds * 1000)
         self._limits = (settings.ttl_ms, settings.lease_ms, settings.log_max_events, settings.log_max_bytes)
 
     async def create(self, keys: SessionKeys, agent: str, user: str) -> bool:
@@ -369,6 +377,7 @@ class Tasks:
                 turn.deadline_ms,
                 turn.digest if turn.idempotency else "",
                 turn.trace,
+                turn.memory_turns,
                 *turn.batch.arguments(),
             ),
             ref.keys.idempotency(turn.idempotency or "-"),
@@ -419,14 +428,18 @@ class Tasks:
         return Renewed() if reply[0] == b"ok" else _REFUSALS[reply[0]]
 
     async def park(
-        self, ref: TaskRef, attempt: int, batch: Batch, wait_ms: int, op: str
-    ) -> Parked | Launch | Refusal:
-        """Write a batch, then wait for the client without a worker, ``wait_ms`` at most."""
-        reply = await self._run(
-            _park, ref.keys, ref.task, op, (attempt, wait_ms, *batch.all_arguments()), ref.keys.call("")
-        )
+        self, ref: TaskRef, attempt: int, batch: Batch, op: str, *, wait_ms: int, policy: str
+    ) -> Parked | Launch | GivesWay | Refusal:
+        """Write a batch, then wait for the client without a worker, ``wait_ms`` at most.
+
+        ``policy`` is the agent's ``parked``: with ``supersede`` the task gives way to one that waits.
+        """
+        arguments = (attempt, wait_ms, policy, *batch.all_arguments())
+        reply = await self._run(_park, ref.keys, ref.task, op, arguments, ref.keys.call(""))
         if reply[0] == b"parked":
             return Parked()
+        if reply[0] == b"superseded":
+            return GivesWay()
         return Launch(int(reply[1])) if reply[0] == b"launch" else _REFUSALS[reply[0]]
 
     async def release(self, ref: TaskRef, attempt: int, op: str) -> Launch | Refusal:
@@ -485,7 +498,7 @@ class Tasks:
     async def sweep(self, ref: TaskRef, op: str) -> Launch | MustEnd | Redate | Drop:
         """Look at one due task, and say what must be done about it."""
         reply = await self._run(
-            _sweep, ref.keys, ref.task, op, (LAUNCH_GRACE_MS, MAX_CRASHES, WAITING_LOOK_MS)
+            _sweep, ref.keys, ref.task, op, (LAUNCH_GRACE_MS, MAX_CRASHES, WAITING_LOOK_MS, self._grace_ms)
         )
         match reply:
             case [b"launch", launch]:

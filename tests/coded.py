@@ -80,6 +80,12 @@ async def breaks(turn: Turn) -> AsyncIterator[Any]:
     raise RuntimeError("the password is hunter2")
 
 
+@agent
+async def witness(turn: Turn) -> AsyncIterator[Any]:
+    """Shows the parts that it was given."""
+    yield DataContent(data={"given": [part for message in turn.input for part in message["content"]]})
+
+
 scripted: Agent[None, str] = Agent(FunctionModel(stream_function=_demo, model_name="scripted"))
 
 
@@ -98,3 +104,21 @@ async def _never(output: str) -> str:
 
 
 not_an_agent = 42
+
+
+async def cancels_itself() -> str:
+    """A tool whose own helper task is cancelled."""
+    helper = asyncio.create_task(asyncio.Event().wait())
+    helper.cancel()
+    await helper
+    return "never"
+
+
+async def exits() -> str:
+    """A tool that tries to end the process."""
+    raise SystemExit(3)
+
+
+async def leaks(secret: str = "hunter2") -> str:
+    """A tool that fails with a secret in its locals and its text."""
+    raise RuntimeError(f"the password is {secret}")

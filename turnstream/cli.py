@@ -91,7 +91,8 @@ def main() -> None:
 
 
 def _scaled(settings: settings_module.Settings, command: str) -> settings_module.Settings:
-    if settings.embedded:
+    session_url = settings.session_redis_url
+    if settings.embedded or (session_url and session_url.get_secret_value().startswith("memory")):
         raise ConfigurationError(
             f"TURNSTREAM_REDIS_URL is {settings_module.MEMORY_URL}, the broker inside one process: nobody else could "
             f"reach what `turnstream {command}` does. Set it to a Redis or Valkey, as redis://127.0.0.1:6379/0, "

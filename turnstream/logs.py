@@ -17,7 +17,8 @@ def configure() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             *(
-                [structlog.dev.ConsoleRenderer()]
+                # The default shows the values of local variables: keys, and what users said.
+                [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
                 if at_terminal
                 else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
             ),

@@ -66,7 +66,8 @@ async def _announce(settings: Settings, front_end: FrontEnd, worker: WorkerProce
     await worker.ready.wait()
     key = settings.dev_key.get_secret_value() if settings.dev_key else ""
     admin = settings.admin_key.get_secret_value() if settings.admin_key else ""
-    url = f"http://{settings.host}:{port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"http://{host}:{port}"
     kept = "in this process: gone when it ends" if settings.embedded else "at TURNSTREAM_REDIS_URL"
     sys.stdout.write(
         f"""

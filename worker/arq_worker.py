@@ -79,13 +79,14 @@ class ArqWorker(Worker):
         self.idle.set()
 
     def pause(self) -> None:
-        """Claim nothing more."""
+        """Claim nothing more: `main` returns when what it is claiming right now has begun."""
         self.allow_pick_jobs = False
+        self._doorbell.set()
 
     async def main(self) -> None:
-        """The loop. arq's own asks for INFO first and dies with the broker."""
+        """The loop, until `pause`. arq's own asks for INFO first and dies with the broker."""
         delay = 0.05
-        while True:
+        while self.allow_pick_jobs:
             try:
                 await self._poll_iteration()
                 delay = 0.05

@@ -58,9 +58,18 @@ class Listener:
             delay = min(delay * 2, 2.0)
 
     async def _read(self, pubsub: PubSub) -> None:
+        asked = False
         while True:
             message = await pubsub.get_message(timeout=READ_SECONDS)
             if message is None:
+                # A peer that went without a word looks like silence. Who is asked twice in vain is gone.
+                if asked:
+                    raise TimeoutError("no answer to PING")
+                asked = True
+                await pubsub.ping()  # type: ignore[no-untyped-call]
+                continue
+            asked = False
+            if message["type"] == "pong":
                 continue
             if message["channel"] == keys.DOORBELL.encode():
                 self._doorbell.set()

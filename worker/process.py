@@ -13,7 +13,7 @@ import orjson
 import structlog
 
 from shared import keys
-from shared.broker import command, is_trouble
+from shared.broker import COMMAND_SECONDS, command, is_trouble
 from shared.cancellation import Reason
 from shared.endings import Ender
 from shared.launches import Launches
@@ -69,7 +69,8 @@ class WorkerProcess:
         self.leases = Leases(tasks, settings)
         self._rescuer = Rescuer(ender, settings)
         self._listener = Listener(broker.primary, self.leases, self._doorbell)
-        runner = Runner(self.id, ender, self.leases, configured.build(agents), settings)
+        self._agents = configured.build(agents)
+        runner = Runner(self.id, ender, self.leases, self._agents, settings)
         self._arq = ArqWorker(
             broker.primary,
             launches,
@@ -87,6 +88,10 @@ class WorkerProcess:
 
     async def run(self) -> None:
         """Run until `stop`."""
+        async with configured.opened(self._agents):
+            await self._run()
+
+    async def _run(self) -> None:
         log.info("worker.started", worker=self.id, max_jobs=self._settings.max_jobs)
         background = [
             asyncio.create_task(each, name=name)
@@ -95,9 +100,10 @@ class WorkerProcess:
                 ("listener", self._listener.listen()),
                 ("rescuer", self._rescuer.watch()),
                 ("sign of life", self._live()),
-                ("arq", self._arq.main()),
             )
         ]
+        claiming = asyncio.create_task(self._arq.main(), name="arq")
+        background.append(claiming)
         stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         try:
             # A background task never returns; if one does, that is a defect, and the process must not
@@ -105,7 +111,7 @@ class WorkerProcess:
             done, _ = await asyncio.wait([stopping, *background], return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
                 task.result()
-            await self._drain()
+            await self._drain(claiming)
         finally:
             for task in (stopping, *background):
                 task.cancel()
@@ -113,9 +119,11 @@ class WorkerProcess:
             await self._say_goodbye()
             log.info("worker.stopped", worker=self.id)
 
-    async def _drain(self) -> None:
+    async def _drain(self, claiming: asyncio.Task[None]) -> None:
         self._arq.pause()
         log.info("worker.draining", worker=self.id, running=len(self.leases))
+        # What is being claimed right now has left the queue; it must begin here to be given back.
+        await asyncio.wait([claiming], timeout=COMMAND_SECONDS)
         try:
             async with asyncio.timeout(self._settings.drain_seconds):
                 await self._arq.idle.wait()

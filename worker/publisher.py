@@ -38,6 +38,10 @@ class LostAttempt(Exception):  # noqa: N818 - it is not an error to lose one
     """The log refused this attempt: a newer one has the task, or it has ended."""
 
 
+class TurnTooLarge(Exception):  # noqa: N818 - it says what the turn is
+    """The turn made more events than it may. A live turn's events are never trimmed, so they are bounded here."""
+
+
 class Publisher:
     """Appends one attempt's events.
 
@@ -48,12 +52,16 @@ class Publisher:
         4. tell when the log refused (``on_refusal``), and accept nothing after that.
     """
 
-    def __init__(self, tasks: Tasks, attempt: Attempt, on_refusal: Callable[[Refusal], None]) -> None:
+    def __init__(
+        self, tasks: Tasks, attempt: Attempt, on_refusal: Callable[[Refusal], None], *, most_bytes: int
+    ) -> None:
         self.batch = Batch()
         self._tasks = tasks
         self._attempt = attempt
         self._on_refusal = on_refusal
         self._refused = False
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._gathered = asyncio.Event()
         self._emptied = asyncio.Event()
         self._emptied.set()
@@ -77,9 +85,12 @@ class Publisher:
 
         Raises:
             LostAttempt: nothing may be written any more.
+            TurnTooLarge: this turn has written all it may.
         """
         if self._refused:
             raise LostAttempt
+        if self._bytes + self.batch.size > self._most_bytes:
+            raise TurnTooLarge
         while self.batch.count >= MOST_GATHERED or self.batch.size >= MOST_GATHERED_BYTES:
             self._emptied.clear()
             await self._emptied.wait()
@@ -129,6 +140,7 @@ class Publisher:
             if self._held_back:
                 continue
             batch = self.take()
+            self._bytes += batch.size
             self._emptied.set()
             if batch:
                 self._between.clear()

@@ -57,7 +57,7 @@ class Rescuer:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
-            if now - last > self._lease:
+            if now - last > LOOK_SECONDS + self._lease:
                 # This process stood still (frozen, or starved). It cannot judge others' silence yet.
                 self.trouble()
             last = now
@@ -90,7 +90,6 @@ class Rescuer:
             case MustEnd(seen, status, why):
                 log.warning("rescuer.ends", ref=str(ref), status=status, why=why)
                 await end_from_outside(self._ender, ref, status, why, who="rescuer", seen=seen)
-                await launches.redate(ref, -1)
             case Redate(ms):
                 await launches.redate(ref, ms)
             case Drop():

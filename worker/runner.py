@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared.broker import insist, is_trouble
+from shared.broker import insist
 from shared.cancellation import Reason
-from shared.endings import COMPLETED, FAILED, TEXTS, End, close_open, write_end
+from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
-from shared.tasks import LAUNCH_GRACE_MS, Attempt, Ended, Launch, operation
-from worker.agents.outcome import Done, NeedsClient, explain
-from worker.publisher import LostAttempt, Publisher
+from shared.tasks import Attempt, Ended, GivesWay, Launch, operation
+from worker.agents.failures import explain, for_operators
+from worker.agents.outcome import Done, NeedsClient
+from worker.publisher import LostAttempt, Publisher, TurnTooLarge
 from worker.turn import Turn
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class Runner:
         self._leases = leases
         self._agents = agents
         self._lease_ms = settings.lease_ms
+        self._turn_bytes = settings.turn_max_bytes
 
     async def run_task(self, ctx: dict[Any, Any], ref_text: str, launch: int) -> None:  # noqa: ARG002 - arq's signature
         """What an arq job does. Nothing is raised: whatever happens is settled here, or by the rescuer."""
@@ -95,7 +97,7 @@ class Runner:
 
     async def _run(self, attempt: Attempt) -> None:
         held = self._leases.hold(attempt)
-        publisher = Publisher(self._ender.tasks, attempt, held.refused)
+        publisher = Publisher(self._ender.tasks, attempt, held.refused, most_bytes=self._turn_bytes)
         timer = self._arm_deadline(held)
         with structlog.contextvars.bound_contextvars(ref=str(attempt.ref), attempt=attempt.number):
             try:
@@ -135,9 +137,14 @@ class Runner:
             outcome = await agent.run(turn)
         except (asyncio.CancelledError, LostAttempt, BrokerAway):
             raise
-        except Exception as error:
+        except TurnTooLarge:
+            text = "The turn said more than a turn may. Ask for less at once."
+            await self._finish(held, publisher, turn, End(FAILED, "turn_too_large", text, turn.usage))
+            return
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            # What an agent's code raises ends its turn, never the worker.
             code, text = explain(error)
-            log.warning("agent.failed", code=code, error=type(error).__name__, exc_info=code == "agent_error")
+            log.warning("agent.failed", code=code, **for_operators(error))
             await self._finish(held, publisher, turn, End(FAILED, code, text, turn.usage))
             return
         if isinstance(outcome, Done):
@@ -175,25 +182,40 @@ class Runner:
     async def _park(self, attempt: Attempt, publisher: Publisher, turn: Turn) -> None:
         await publisher.settle()
         batch, op = publisher.take(), operation()
-        wait_ms = int(turn.spec.callback_deadline * 1000)
+        spec = turn.spec
         outcome = await insist(
-            lambda: self._ender.tasks.park(attempt.ref, attempt.number, batch, wait_ms, op),
+            lambda: self._ender.tasks.park(
+                attempt.ref,
+                attempt.number,
+                batch,
+                op,
+                wait_ms=int(spec.callback_deadline * 1000),
+                policy=spec.parked,
+            ),
             seconds=self._ender.patience,
             what="park",
         )
         log.info("task.parked", outcome=type(outcome).__name__)
         if isinstance(outcome, Launch):
             await self._launch(attempt.ref, outcome.number)
+        elif isinstance(outcome, GivesWay):
+            await write_end(self._ender, attempt, End(CANCELED, "superseded", usage=turn.usage))
 
     async def _cancelled(self, held: Held, publisher: Publisher) -> None:
-        reason = held.reason or Reason.SHUTDOWN
-        log.info("turn.cancelled", reason=str(reason))
         task = asyncio.current_task()
-        if task is not None:
-            task.uncancel()
+        cancelled = task is not None and task.cancelling() > 0
+        while task is not None and task.uncancel() > 0:
+            pass
+        reason = held.reason or (Reason.SHUTDOWN if cancelled else None)
+        log.info("turn.cancelled", reason=str(reason))
         try:
             async with asyncio.timeout(PARTING_SECONDS):
-                if reason is Reason.DEADLINE:
+                if reason is None:
+                    # Nobody cancelled this turn: something that the agent called did that to itself. To take
+                    # it for a shutdown would run the turn again and again.
+                    code, text = explain(asyncio.CancelledError())
+                    await self._finish(held, publisher, None, End(FAILED, code, text))
+                elif reason is Reason.DEADLINE:
                     await self._finish(held, publisher, None, End(FAILED, "deadline", TEXTS["deadline"]))
                 elif reason is Reason.SHUTDOWN:
                     await self._release(held.attempt, publisher)
@@ -213,16 +235,12 @@ class Runner:
             await self._launch(attempt.ref, outcome.number)
 
     async def _launch(self, ref: TaskRef, number: int) -> None:
+        asking = insist(
+            lambda: self._ender.launches.launch(ref, number), seconds=PARTING_SECONDS, what="launch"
+        )
         try:
-            await insist(
-                lambda: self._ender.launches.launch(ref, number), seconds=PARTING_SECONDS, what="launch"
-            )
+            # The script has said that this launch is due: a cancellation that comes now must not drop it.
+            await asyncio.shield(asking)
         except BrokerAway:
-            await self._remind(ref)
-
-    async def _remind(self, ref: TaskRef) -> None:
-        try:
-            await self._ender.launches.remind(ref, LAUNCH_GRACE_MS)
-        except Exception as error:
-            if not is_trouble(error):
-                raise
+            # The task is noted in the hints since its submit; a rescuer will launch it.
+            log.warning("launch.left_to_rescuer", ref=str(ref), launch=number)

@@ -55,6 +55,9 @@ class Turn:
         self.request: dict[str, Any] = orjson.loads(attempt.task["request"])
         self.input: list[dict[str, Any]] = self.request["input"]
         self.user: str = self.request.get("user", "")
+        # What the request asks of the model, and the functions that its client offers for this turn.
+        self.overrides: dict[str, Any] = self.request.get("overrides", {})
+        self.client_tools: list[dict[str, Any]] = self.request.get("tools", [])
         self.results: dict[str, Any] = {
             call: orjson.loads(result) for call, result in attempt.results.items()
         }
@@ -270,6 +273,15 @@ class Speech:
                 group=group.id,
                 last=speaker.extra({**(extra or {}), **group.settled_last()}),
             )
+        self._turn.completed(self._place, body)
+        self._turn.publisher.kick()
+
+    def break_off(self) -> None:
+        """Close the message as incomplete: its agent cannot go on."""
+        self._text = None
+        body = canonical(self._message.incomplete())
+        speaker = self._speaker
+        self._turn.batch.closing(self.id, self._type, body, path=speaker.path, extra=speaker.extra(None))
         self._turn.completed(self._place, body)
         self._turn.publisher.kick()
 

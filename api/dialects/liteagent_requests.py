@@ -24,7 +24,7 @@ class ContentPart(BaseModel):
     message: str
 
 
-_Parts = Annotated[list[Annotated[ContentPart, BeforeValidator(_bare_text)]], Field(min_length=1)]
+_Parts = Annotated[list[Annotated[ContentPart, BeforeValidator(_bare_text)]], Field(min_length=1, max_length=2000)]
 
 
 class ChatBody(BaseModel):
@@ -40,7 +40,7 @@ class ChatBody(BaseModel):
 class CallbackRequest(BaseModel):
     """A client's answer to a function call or to a request for approval."""
 
-    id: Annotated[str, Field(min_length=1)]
+    id: Annotated[str, Field(min_length=1, max_length=2000)]
     result: Any
 
 

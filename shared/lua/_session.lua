@@ -59,13 +59,8 @@ local function touch(force)
   end
 end
 
--- Cut the log's head down to the limits, but never past the first entry of a live task.
-local function trim(epoch, seq, head, bytes)
-  local kept = seq - head + 1
-  local target = seq - MAX_EVENTS + 1
-  if bytes > MAX_BYTES then
-    target = math.max(target, seq - math.floor(kept * MAX_BYTES / bytes) + 1)
-  end
+-- Cut the log's head up to seq `target`, but never past the first entry of a live task.
+local function cut(epoch, seq, head, bytes, target)
   local meta = redis.call('HGETALL', META)
   for index = 1, #meta, 2 do
     if string.sub(meta[index], 1, 5) == 'live:' then
@@ -74,12 +69,21 @@ local function trim(epoch, seq, head, bytes)
   end
   if target > head then
     redis.call('XTRIM', LOG, 'MINID', epoch .. '-' .. int(target))
-    bytes = math.floor(bytes * (seq - target + 1) / kept)
+    bytes = math.floor(bytes * (seq - target + 1) / (seq - head + 1))
     head = target
   end
-  -- Not at every append: trimming looks at all of the session's live tasks.
+  -- Not at every append: cutting looks at all of the session's live tasks.
   local pause = math.ceil((seq - head + 1) / 10)
   redis.call('HSET', META, 'head', int(head), 'bytes', int(bytes), 'trim_at', int(seq + pause))
+end
+
+-- Cut the log's head down to the limits.
+local function trim(epoch, seq, head, bytes)
+  local target = seq - MAX_EVENTS + 1
+  if bytes > MAX_BYTES then
+    target = math.max(target, seq - math.floor((seq - head + 1) * MAX_BYTES / bytes) + 1)
+  end
+  cut(epoch, seq, head, bytes, target)
 end
 
 -- Close a message; the seq of its first entry, by which a response's output is ordered.
@@ -102,13 +106,14 @@ end
 local function write(at)
   local count = tonumber(ARGV[at])
   at = at + 1
-  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'bytes', 'head', 'trim_at')
+  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'bytes', 'head', 'trim_at', 'kept')
   local epoch, seq = meta[1], tonumber(meta[2])
   if count == 0 then
     return at, seq
   end
   local number = tonumber(redis.call('HGET', TASK, 'number'))
   local bytes = tonumber(meta[3])
+  local kept = tonumber(meta[6] or '0')
   local first = seq + 1
   local now = int(NOW)
   local lines, size = {}, 0
@@ -138,19 +143,23 @@ local function write(at)
     redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra)
     if op == 'c' or op == 's' or op == 'h' then
       redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 'o', opened)
+      kept = kept + #body + #extra + ENTRY_BYTES
     end
     local line = TID .. '\t' .. path .. '\t' .. kind .. '\t' .. now .. '\t' .. body .. '\t' .. extra
     lines[index] = line
     size = size + #line
   end
   bytes = bytes + size + count * ENTRY_BYTES
-  redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes))
+  redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes), 'kept', int(kept))
   redis.call('HSET', TASK, 'number', int(number))
   local message = epoch .. '-' .. int(first) .. '-' .. int(seq)
   if size <= TAIL_BYTES then
     message = message .. '\n' .. table.concat(lines, '\n')
   end
   redis.call('PUBLISH', TAIL, message)
+  if kept > 0 and (meta[6] or '0') == '0' then
+    redis.call('PEXPIRE', HISTORY, int(TTL))
+  end
   local head = tonumber(meta[4])
   if seq >= tonumber(meta[5]) and (seq - head >= MAX_EVENTS or bytes > MAX_BYTES) then
     trim(epoch, seq, head, bytes)

@@ -6,7 +6,7 @@ if not known then
   return { 'unknown' }
 end
 local answered = TID .. ' answered'
-local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch')
+local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch', 'ending')
 local status = task[1]
 if known == answered then
   -- The launch may have been lost with the first reply: the caller launches again, to no effect if not.
@@ -16,6 +16,9 @@ if not status or TERMINAL[status] then
   if task[2] == 'call_expired' then
     return { 'expired' }
   end
+  return { 'ended' }
+elseif task[5] then
+  -- Somebody is writing the end, and has read what goes into it.
   return { 'ended' }
 elseif redis.call('HEXISTS', CALLS, ARGV[7]) == 0 then
   return { 'unknown' }

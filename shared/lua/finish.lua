@@ -12,6 +12,12 @@ end
 local _, seq = write(11)
 if ARGV[10] ~= '' then
   redis.call('RPUSH', MEMORY, ARGV[10])
+  local most = redis.call('HGET', META, 'remember')
+  if most == '0' then
+    redis.call('DEL', MEMORY)
+  elseif most then
+    redis.call('LTRIM', MEMORY, '-' .. most, -1)
+  end
 end
 redis.call('HDEL', META, 'live:' .. TID)
 redis.call('DEL', CALLS, STATE)
@@ -22,6 +28,22 @@ for _, field in ipairs(redis.call('HKEYS', TASK)) do
   end
 end
 redis.call('HDEL', TASK, unpack(drop))
+
+-- The history is bounded like the log. A live task still needs its own messages for its end, so while
+-- there is one the bound is wider.
+local kept = tonumber(redis.call('HGET', META, 'kept') or '0')
+local bound = MAX_BYTES
+for _, field in ipairs(kept > MAX_BYTES and redis.call('HKEYS', META) or {}) do
+  if string.sub(field, 1, 5) == 'live:' then
+    bound = 4 * MAX_BYTES
+  end
+end
+if kept > bound then
+  local length = redis.call('XLEN', HISTORY)
+  local left = math.max(2, math.floor(length * MAX_BYTES * 0.75 / kept))
+  redis.call('XTRIM', HISTORY, 'MAXLEN', int(left))
+  redis.call('HSET', META, 'kept', int(kept * left / length))
+end
 
 local following = ''
 if redis.call('HGET', META, 'active') == TID then

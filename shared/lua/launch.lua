@@ -1,5 +1,5 @@
--- Put a launch into the queue. KEYS 1 queue  2 owners' tags  3 the job's string
--- ARGV 1 job id  2 owner  3 job  4 ms that the job is kept  5 doorbell channel
+-- Put a launch into the queue. KEYS 1 queue  2 owners' tags  3 the job's string  4 recent tasks
+-- ARGV 1 job id  2 owner  3 job  4 ms that the job is kept  5 doorbell channel  6 ref  7 most recent tasks kept
 -- Start-time fair queueing: a launch's score is one more than its owner's last one, but never behind
 -- the turn that was claimed last. So owners are claimed in turn, and each owner's launches in order.
 -- → 1 if it was new, 0 if it already waits
@@ -12,4 +12,6 @@ local tag = math.max(tonumber(tags[1] or '0'), tonumber(tags[2] or '0')) + 1
 redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', tag))
 redis.call('ZADD', KEYS[1], string.format('%.0f', tag), ARGV[1])
 redis.call('PUBLISH', ARGV[5], '1')
+redis.call('ZADD', KEYS[4], 'NX', redis.call('TIME')[1], ARGV[6])
+redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -tonumber(ARGV[7]) - 1)
 return 1

@@ -1,10 +1,12 @@
 -- Wait for the client without a worker. KEYS 10 prefix of the calls' strings
--- ARGV 7 attempt  8 ms the client has to answer  9… groups, entries, calls, state
--- → parked | launch n (all answers are already in) | fenced | ended | gone
+-- ARGV 7 attempt  8 ms the client has to answer  9 parked policy  10… groups, entries, calls, state
+-- → parked | launch n (all answers are already in) | superseded | fenced | ended | gone
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch')
 if task[3] == OP and task[2] == ARGV[7] then
   if task[4] == '' then
     return { 'parked' }
+  elseif task[4] == 'superseded' then
+    return { 'superseded' }
   end
   return { 'launch', task[4] }
 end
@@ -12,10 +14,17 @@ local no = refusal(task[1], task[2], ARGV[7])
 if no then
   return { no }
 end
-local at = write(group(9))
+local at = write(group(10))
 keep(at)
+local pending = tonumber(redis.call('HGET', TASK, 'pending'))
+if pending > 0 and ARGV[9] == 'supersede' and redis.call('LLEN', WAITING) > 0 then
+  -- Another turn waits already: this one gives way at once, and its holder writes the end.
+  redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', 'superseded')
+  touch(true)
+  return { 'superseded' }
+end
 redis.call('HDEL', TASK, 'lease', 'worker')
-if tonumber(redis.call('HGET', TASK, 'pending')) == 0 then
+if pending == 0 then
   local launch = int(tonumber(task[5]) + 1)
   redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'op', OP, 'out', launch)
   touch(true)

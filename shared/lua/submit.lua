@@ -1,7 +1,8 @@
 -- Accept a turn. KEYS 10 the idempotency key's string
 -- ARGV 7 agent  8 user  9 '1' if the session may be made here  10 busy mode  11 parked policy
 --      12 most waiting  13 request  14 response id  15 deadline ms from now (0: none)
---      16 digest of the body, for the idempotency key ('': none)  17 trace  18… entries
+--      16 digest of the body, for the idempotency key ('': none)  17 trace  18 most turns in memory
+--      19… entries
 -- → launch n epoch first | waits epoch first | exists status | same task digest
 --   | missing | foreign | busy task status | interrupt task | full
 local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'epoch', 'first')
@@ -63,12 +64,12 @@ redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', '
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
   'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',
   'trace', ARGV[17], 'submit_op', OP, 'submit_launch', launch)
-redis.call('HSET', META, 'live:' .. TID, first)
+redis.call('HSET', META, 'live:' .. TID, first, 'remember', ARGV[18])
 if ARGV[16] ~= '' then
   redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', int(TTL))
   redis.call('HSET', TASK, 'idem', KEYS[10])
 end
-write(18)
+write(19)
 touch(true)
 if launch == '0' then
   return { 'waits', meta[1], first }

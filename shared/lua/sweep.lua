@@ -1,10 +1,21 @@
 -- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
---      8 crashes that end a task  9 ms between looks at a waiting task
+--      8 crashes that end a task  9 ms between looks at a waiting task  10 ms that an ended task's events stay
 -- → launch n | end attempt launch why | redate ms | drop
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
-  'crashes', 'ending', 'sweep_op', 'sweep_launch')
+  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch')
 local status, attempt, launch = task[1], task[2], task[3]
-if not status or TERMINAL[status] then
+if not status then
+  return { 'drop' }
+elseif TERMINAL[status] then
+  local over = tonumber(task[12]) + tonumber(ARGV[10])
+  if over > NOW then
+    return { 'redate', int(over - NOW) }
+  end
+  -- Its messages stand whole in the history; the pieces they came in can go.
+  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes')
+  if meta[1] and meta[1] == task[14] and tonumber(task[13]) >= tonumber(meta[3]) then
+    cut(meta[1], tonumber(meta[2]), tonumber(meta[3]), tonumber(meta[4]), tonumber(task[13]) + 1)
+  end
   return { 'drop' }
 elseif task[10] == OP then
   return { 'launch', task[11] }

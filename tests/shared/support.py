@@ -178,7 +178,9 @@ class Desk:
     async def parked(self, *calls: str, wait_ms: int = HOUR_MS, **given: Any) -> Attempt:
         """Submit, begin, ask the client and park."""
         attempt = await self.running(**given)
-        outcome = await self.tasks.park(attempt.ref, attempt.number, asking(*calls), wait_ms, operation())
+        outcome = await self.tasks.park(
+            attempt.ref, attempt.number, asking(*calls), operation(), wait_ms=wait_ms, policy="block"
+        )
         assert outcome == Parked()
         return attempt
 

@@ -13,7 +13,7 @@ from shared.endings import end_from_outside
 from shared.entry import END
 from shared.tasks import (
     Attempt,
-    Drop,
+    Redate,
     Ended,
     Fenced,
     Finished,
@@ -50,7 +50,7 @@ def _writes(desk: Desk, attempt: Attempt) -> list[Callable[[], Awaitable[object]
     return [
         lambda: tasks.append(ref(), number, opened("late"), operation()),
         lambda: tasks.renew(ref(), number),
-        lambda: tasks.park(ref(), number, asking("late"), HOUR_MS, operation()),
+        lambda: tasks.park(ref(), number, asking("late"), operation(), wait_ms=HOUR_MS, policy="block"),
         lambda: tasks.release(ref(), number, operation()),
         lambda: tasks.finish(ref(), number, ended(), operation(), status="completed", why="", memory=b"{}"),
     ]
@@ -98,7 +98,10 @@ async def test_a_worker_that_thaws_while_the_task_is_parked_is_refused(place: Pl
     frozen = await _lose(desk)
     await desk.tasks.sweep(ref(), operation())
     await desk.begin(ref(), 2)
-    assert await desk.tasks.park(ref(), 2, asking("c1"), HOUR_MS, operation()) == Parked()
+    assert (
+        await desk.tasks.park(ref(), 2, asking("c1"), operation(), wait_ms=HOUR_MS, policy="block")
+        == Parked()
+    )
     await _refused(desk, frozen, Fenced())
     assert await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()) == Launch(3)
     await _refused(desk, frozen, Fenced())
@@ -110,7 +113,7 @@ async def test_a_worker_that_thaws_before_anybody_noticed_goes_on(place: Place) 
     frozen = await _lose(desk)
     await desk.append(frozen, closed("m1", "Hello"))
     await desk.finish(frozen)
-    assert await desk.tasks.sweep(ref(), operation()) == Drop()
+    assert isinstance(await desk.tasks.sweep(ref(), operation()), Redate)
     await desk.sound()
 
 
@@ -156,7 +159,7 @@ async def test_a_callback_that_races_the_park_launches_once(place: Place, first:
     await desk.append(attempt, asking("c1"))
 
     async def park() -> object:
-        return await desk.tasks.park(ref(), 1, opened("m1"), HOUR_MS, operation())
+        return await desk.tasks.park(ref(), 1, opened("m1"), operation(), wait_ms=HOUR_MS, policy="block")
 
     async def callback() -> object:
         return await other.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())

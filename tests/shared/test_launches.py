@@ -161,13 +161,14 @@ async def test_a_rescuer_dates_a_task_anew(place: Place) -> None:
 
 
 async def test_new_tasks_are_listed_for_the_operator(place: Place) -> None:
-    """A new task is remembered with the time of its submit; later reminders do not change that."""
+    """A task is remembered from its first launch, or its note; later launches and reminders do not change that."""
     desk = Desk(place)
-    await desk.launches.remind(ref(), 0, new=True)
+    await desk.launches.launch(ref(), 1)
     await desk.launches.remind(ref("t2"), 0)
     first = await desk.primary.zrange(keys.RECENT, 0, -1, withscores=True)
     assert [member for member, _ in first] == [str(ref()).encode()]
-    await desk.launches.remind(ref(), 0, new=True)
+    await desk.launches.launch(ref(), 2)
+    await desk.launches.note(ref())
     assert await desk.primary.zrange(keys.RECENT, 0, -1, withscores=True) == first
 
 
@@ -175,7 +176,7 @@ async def test_the_operators_list_is_bounded(place: Place) -> None:
     """Only the most recent tasks are remembered."""
     desk = Desk(place)
     await desk.primary.zadd(keys.RECENT, {f"o/s/t{number}": number for number in range(10_000)})
-    await desk.launches.remind(ref(), 0, new=True)
+    await desk.launches.launch(ref(), 1)
     assert await desk.primary.zcard(keys.RECENT) == 10_000
     assert await desk.primary.zscore(keys.RECENT, "o/s/t0") is None
     assert await desk.primary.zscore(keys.RECENT, str(ref())) is not None

@@ -31,7 +31,7 @@ async def test_every_key_of_a_session_expires(place: Place) -> None:
         lambda: desk.begin(ref()),
         lambda: desk.tasks.append(ref(), 1, _kept(asking("c1", "c2")), operation()),
         lambda: desk.tasks.renew(ref(), 1),
-        lambda: desk.tasks.park(ref(), 1, opened("m1"), HOUR_MS, operation()),
+        lambda: desk.tasks.park(ref(), 1, opened("m1"), operation(), wait_ms=HOUR_MS, policy="block"),
         lambda: desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()),
         lambda: desk.tasks.callback(ref(), "c2", b"2", answer("c2"), operation()),
         lambda: desk.begin(ref(), 2),
@@ -70,7 +70,7 @@ async def test_a_parked_task_holds_its_session_until_its_deadline(place: Place) 
     attempt = await desk.running(idempotency="k", digest="d")
     await desk.append(attempt, _kept(asking("c1", "c2")))
     await desk.submit(ref("t2"))
-    await desk.tasks.park(ref(), 1, opened("m1"), HOUR_MS, operation())
+    await desk.tasks.park(ref(), 1, opened("m1"), operation(), wait_ms=HOUR_MS, policy="block")
     lives = await desk.lives()
     assert len(lives) == 11, sorted(lives)
     assert all(life > HOUR_MS - SLACK_MS for life in lives.values()), lives
@@ -96,7 +96,7 @@ async def test_a_call_answered_before_the_task_parked_is_remembered_as_long(plac
     attempt = await desk.running()
     await desk.append(attempt, asking("c1", "c2"))
     assert await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()) == Stored(1)
-    assert await desk.tasks.park(ref(), 1, Batch(), HOUR_MS, operation()) == Parked()
+    assert await desk.tasks.park(ref(), 1, Batch(), operation(), wait_ms=HOUR_MS, policy="block") == Parked()
     lives = await desk.lives()
     assert all(life > HOUR_MS - SLACK_MS for life in lives.values()), lives
     again = await desk.tasks.callback(ref(), "c1", b"9", answer("c1"), operation())

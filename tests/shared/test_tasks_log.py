@@ -35,7 +35,10 @@ async def test_places_and_numbers_are_dense_over_attempts_and_parking(place: Pla
     await desk.tasks.release(ref(), 1, operation())
     second = await desk.begin(ref(), 2)
     await desk.append(second, delta("m1", "a", closed("m2", batch=opened("m2"))))
-    assert await desk.tasks.park(ref(), 2, asking("c1"), HOUR_MS, operation()) == Parked()
+    assert (
+        await desk.tasks.park(ref(), 2, asking("c1"), operation(), wait_ms=HOUR_MS, policy="block")
+        == Parked()
+    )
     await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())
     await desk.finish(await desk.begin(ref(), 3))
     entries = await desk.sound()
@@ -132,7 +135,7 @@ async def test_groups_outlive_an_attempt_and_count_the_clients_answers(place: Pl
     batch.group("g", 2)
     await desk.append(attempt, batch)
     await desk.append(attempt, settled("r1", "g"))
-    await desk.tasks.park(ref(), 1, Batch(), HOUR_MS, operation())
+    await desk.tasks.park(ref(), 1, Batch(), operation(), wait_ms=HOUR_MS, policy="block")
     await desk.tasks.callback(ref(), "c1", b"1", settled("r2", "g"), operation())
     extras = [entry.extra for entry in await desk.log.history(keys_of()) if b"last" in entry.extra]
     assert extras == [b'{"last":false}', b'{"last":true}']

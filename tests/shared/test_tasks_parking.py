@@ -42,7 +42,10 @@ async def test_a_repeated_park_gives_its_first_outcome(place: Place) -> None:
     desk = Desk(place)
     await desk.running()
     op = operation()
-    assert await desk.twice(lambda: desk.tasks.park(ref(), 1, asking("c1"), HOUR_MS, op)) == Parked()
+    assert (
+        await desk.twice(lambda: desk.tasks.park(ref(), 1, asking("c1"), op, wait_ms=HOUR_MS, policy="block"))
+        == Parked()
+    )
     assert await desk.field(ref(), "pending") == "1"
 
 
@@ -53,7 +56,9 @@ async def test_a_park_whose_answers_are_in_is_launched_again(place: Place) -> No
     await desk.append(attempt, asking("c1"))
     assert await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()) == Stored(0)
     op = operation()
-    assert await desk.twice(lambda: desk.tasks.park(ref(), 1, opened("m"), HOUR_MS, op)) == Launch(2)
+    assert await desk.twice(
+        lambda: desk.tasks.park(ref(), 1, opened("m"), op, wait_ms=HOUR_MS, policy="block")
+    ) == Launch(2)
     assert await desk.field(ref(), "status") == "queued"
     assert (await desk.begin(ref(), 2)).results == {"c1": b"1"}
 
@@ -62,7 +67,7 @@ async def test_a_park_without_calls_is_launched_at_once(place: Place) -> None:
     """A task that asked nothing never waits."""
     desk = Desk(place)
     await desk.running()
-    assert await desk.tasks.park(ref(), 1, Batch(), HOUR_MS, operation()) == Launch(2)
+    assert await desk.tasks.park(ref(), 1, Batch(), operation(), wait_ms=HOUR_MS, policy="block") == Launch(2)
 
 
 async def test_only_the_newest_attempt_parks(place: Place) -> None:
@@ -72,10 +77,25 @@ async def test_only_the_newest_attempt_parks(place: Place) -> None:
     await desk.running()
     await desk.tasks.release(ref(), 1, operation())
     second = await desk.begin(ref(), 2)
-    assert await desk.nothing_written(lambda: park(ref(), 1, asking("c"), HOUR_MS, operation())) == Fenced()
+    assert (
+        await desk.nothing_written(
+            lambda: park(ref(), 1, asking("c"), operation(), wait_ms=HOUR_MS, policy="block")
+        )
+        == Fenced()
+    )
     await desk.finish(second)
-    assert await desk.nothing_written(lambda: park(ref(), 2, asking("c"), HOUR_MS, operation())) == Ended()
-    assert await desk.nothing_written(lambda: park(ref("x"), 1, asking("c"), HOUR_MS, operation())) == Gone()
+    assert (
+        await desk.nothing_written(
+            lambda: park(ref(), 2, asking("c"), operation(), wait_ms=HOUR_MS, policy="block")
+        )
+        == Ended()
+    )
+    assert (
+        await desk.nothing_written(
+            lambda: park(ref("x"), 1, asking("c"), operation(), wait_ms=HOUR_MS, policy="block")
+        )
+        == Gone()
+    )
 
 
 async def test_a_release_puts_the_task_back_without_blame(place: Place) -> None:

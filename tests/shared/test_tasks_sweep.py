@@ -17,7 +17,7 @@ from shared.tasks import (
     Redate,
     operation,
 )
-from tests.shared.support import HOUR_MS, Desk, keys_of, ref
+from tests.shared.support import HOUR_MS, Desk, closed, keys_of, opened, ref
 
 if TYPE_CHECKING:
     from tests.conftest import Place
@@ -27,12 +27,56 @@ async def _sweep(desk: Desk, task: str = "t1") -> object:
     return await desk.tasks.sweep(ref(task), operation())
 
 
-async def test_what_has_ended_or_never_was_is_dropped(place: Place) -> None:
-    """Nobody looks again at a task that ended, or that is gone."""
+async def test_what_never_was_is_dropped(place: Place) -> None:
+    """Nobody looks again at a task that is gone."""
     desk = Desk(place)
     await desk.finish(await desk.running())
-    assert await desk.nothing_written(lambda: _sweep(desk)) == Drop()
     assert await desk.nothing_written(lambda: _sweep(desk, "x")) == Drop()
+
+
+async def test_an_ended_turns_events_stay_for_a_while(place: Place) -> None:
+    """Until the grace time is over, whoever comes back gets every event."""
+    desk = Desk(place)
+    await desk.finish(await desk.running())
+    outcome = await desk.nothing_written(lambda: _sweep(desk))
+    assert isinstance(outcome, Redate)
+    assert 0 < outcome.ms <= HOUR_MS
+
+
+async def test_an_ended_turns_events_go_after_the_grace_time(place: Place) -> None:
+    """Then only what is live, or younger, is left in the log; the history keeps what was said."""
+    desk = Desk(place)
+    await desk.finish(await desk.running())
+    young = await desk.running(ref("t2"))
+    await desk.put(ref(), ended=await desk.past())
+    kept = await desk.log.history(keys_of())
+    assert await _sweep(desk) == Drop()
+    assert {entry.task for entry in await desk.entries()} == {"t2"}
+    assert await desk.log.history(keys_of()) == kept
+    await desk.finish(young)
+    assert (await desk.entries())[0].seq == young.first
+
+
+async def test_a_live_turn_holds_what_is_older_than_its_end(place: Place) -> None:
+    """The log is never cut past the first entry of a live task, whatever has ended since."""
+    desk = Desk(place)
+    live = await desk.running(busy="parallel")
+    await desk.finish(await desk.running(ref("t2"), busy="parallel"))
+    await desk.put(ref("t2"), ended=await desk.past())
+    assert await _sweep(desk, "t2") == Drop()
+    assert (await desk.entries())[0].seq == live.first
+
+
+async def test_the_history_is_bounded_too(place: Place) -> None:
+    """Beyond the bytes that a log may have, the oldest messages are dropped from the history."""
+    desk = Desk(place, log_max_bytes=65_536)
+    for number in range(40):
+        attempt = await desk.running(ref(f"t{number}"))
+        await desk.append(attempt, closed("m", "x" * 8_000, opened("m")))
+        await desk.finish(attempt)
+    history = await desk.log.history(keys_of())
+    assert sum(len(entry.event) for entry in history) < 2 * 65_536
+    assert history[-1].task == "t39"
 
 
 async def test_a_running_task_is_left_alone_while_its_lease_lasts(place: Place) -> None:

@@ -82,7 +82,7 @@ async def _publisher(
     tasks: Tasks, attempt: Attempt, refusals: list[Refusal] | None = None
 ) -> AsyncIterator[Publisher]:
     found = refusals if refusals is not None else []
-    publisher = Publisher(tasks, attempt, found.append)
+    publisher = Publisher(tasks, attempt, found.append, most_bytes=2**20)
     try:
         yield publisher
     finally:

@@ -23,7 +23,7 @@ MOST_RETRIES = 3
 
 # The library need only see to it that the arguments are JSON; the schema is checked here, in words
 # that the model can act upon.
-_ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+ANY_OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 
 
 class ClientTools(AbstractToolset[Any]):
@@ -51,7 +51,7 @@ class ClientTools(AbstractToolset[Any]):
                     name=tool.name, description=tool.description, parameters_json_schema=tool.parameters
                 ),
                 max_retries=MOST_RETRIES,
-                args_validator=_ANY_OBJECT,
+                args_validator=ANY_OBJECT,
             )
             for tool in self._tools.values()
         }

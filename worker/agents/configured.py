@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import inspect
-import os
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import Agent, Tool
-from pydantic_ai.models import Model, infer_model
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 
-from shared.agents import DEMO
-from shared.errors import ConfigurationError
-from worker.agents import demo, memory
+from shared.agents import DEMO, ClientTool
+from shared.errors import AgentFieldError, ConfigurationError
+from worker.agents import demo, memory, models
 from worker.agents.client_tools import ClientTools
 from worker.agents.generator import GeneratorAgent
-from worker.agents.outcome import Done, NeedsClient
+from worker.agents.mcp_connection import McpConnection
+from worker.agents.mcp_tools import McpTools
+from worker.agents.outcome import AgentError, Done, NeedsClient
 from worker.agents.reflection import Reflection
 from worker.agents.run import Answer, Run
 from worker.agents.server_tools import ServerTools
 from worker.agents.subagents import SubAgents
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, UserContent
     from pydantic_ai.toolsets import AbstractToolset
@@ -51,18 +56,20 @@ class ConfiguredAgent:
             self._tools: AbstractToolset[Any] = CombinedToolset(list(brought.toolsets))
         else:
             self.library_agent = Agent(
-                _model(spec),
+                models.model_of(spec),
                 name=spec.name,
                 instructions=spec.instructions,
-                model_settings=dict(spec.settings) or None,  # type: ignore[arg-type]
+                model_settings=models.settings_of(spec),
             )
-            self._tools = FunctionToolset([_tool(spec, reference) for reference in spec.tools])
+            self._tools = _server_tools(spec)
+        self._servers = [McpConnection(server, spec) for server in spec.mcp]
 
     async def run(self, turn: Turn) -> Done | NeedsClient:
         """Answer a turn, or get to where the client must answer first."""
         before, prompt = memory.read_input(turn.input)
         run = Run(turn, turn.speaker(), "")
-        answer = await self.answer(run, prompt, [*memory.recall(turn.attempt.memory), *before])
+        earlier = memory.within(turn.attempt.memory, self.spec.memory)
+        answer = await self.answer(run, prompt, [*memory.recall(earlier), *before])
         if answer.waits:
             return NeedsClient()
         return Done(memory.remember([*before, *answer.messages]))
@@ -85,38 +92,104 @@ class ConfiguredAgent:
         client_tools = list(self.spec.client_tools)
         if self.spec.model == DEMO:
             client_tools += demo.client_tools(memory.plain_text(prompt))
+        model, settings = None, None
+        if not run.speaker.path:
+            # What the request asks is meant for the session's agent, not for its helpers.
+            client_tools += self._requested_tools(run.turn)
+            model, settings = self._requested_model(run.turn)
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
         toolsets: list[AbstractToolset[Any]] = [
             ServerTools(self._tools, run=run, deadline=self.spec.tool_deadline),
             ClientTools(run, client_tools),
             SubAgents(run, helpers),
         ]
+        if self._servers:
+            taken = {tool.name for tool in client_tools} | helpers.keys() | self._own_tools
+            toolsets.append(McpTools(run, self.spec.name, self._servers, taken))
         with self.library_agent.override(toolsets=toolsets, tools=[]):
-            return await run.answer(self.library_agent, prompt, history)
+            return await run.answer(self.library_agent, prompt, history, model=model, settings=settings)
+
+    async def close(self) -> None:
+        """End the connections to its MCP servers."""
+        await asyncio.gather(*(server.close() for server in self._servers))
+
+    @property
+    def _own_tools(self) -> set[str]:
+        """The names of its server tools, as far as they are known before a run."""
+        toolsets = self._tools.toolsets if isinstance(self._tools, CombinedToolset) else [self._tools]
+        return {name for each in toolsets if isinstance(each, FunctionToolset) for name in each.tools}
+
+    def _requested_tools(self, turn: Turn) -> list[ClientTool]:
+        tools = [ClientTool.model_validate(tool) for tool in turn.client_tools]
+        taken = self._own_tools
+        for tool in tools:
+            if tool.name in taken:
+                raise AgentError("tool_name_taken", f"tools: {tool.name!r} is a tool of the agent already.")
+        return tools
+
+    def _requested_model(self, turn: Turn) -> tuple[Model | None, ModelSettings | None]:
+        asked = dict(turn.overrides)
+        name = asked.pop("model", None)
+        model = None
+        if name is not None and isinstance(self.library_agent.model, Model):
+            model = models.sibling(self.spec, self.library_agent.model, name)
+        if "stop" in asked:
+            stop = asked.pop("stop")
+            asked["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+        return model, ModelSettings(**asked) if asked else None  # type: ignore[typeddict-item]
 
 
 Runnable = ConfiguredAgent | GeneratorAgent
+
+# What only an agent with a model can make use of.
+_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics"})
 
 
 def build(agents: Agents) -> dict[str, Runnable]:
     """Every agent of the configuration.
 
     Raises:
-        ConfigurationError: names the agent and the model, tool, function or variable that is wrong.
+        ConfigurationError: all that is wrong, a line each: where, which field, and what is wrong with it.
     """
     built: dict[str, Runnable] = {}
+    wrong: list[str] = []
     for spec in agents:
-        built[spec.name] = _coded(spec, built) if spec.python else ConfiguredAgent(spec, built)
+        try:
+            built[spec.name] = _coded(spec, built) if spec.python else ConfiguredAgent(spec, built)
+        except AgentFieldError as error:
+            wrong.append(agents.explain(error))
     for spec in agents:
-        for name in (*spec.subagents, *spec.critics):
-            _as_helper(spec, built[name])
+        for field in ("subagents", "critics"):
+            for name in getattr(spec, field):
+                try:
+                    _as_helper(spec, built[name], field)
+                except AgentFieldError as error:
+                    wrong.append(agents.explain(error))
+                except KeyError:
+                    continue  # It is wrong itself, and named above.
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
     return built
 
 
-def _as_helper(spec: AgentSpec, helper: Runnable) -> ConfiguredAgent:
+@asynccontextmanager
+async def opened(built: Mapping[str, Runnable]) -> AsyncIterator[None]:
+    """Hold connections to models and MCP servers for as long as the worker runs, and close them with it."""
+    async with AsyncExitStack() as stack:
+        for agent in built.values():
+            if isinstance(agent, ConfiguredAgent):
+                stack.push_async_callback(agent.close)
+            if isinstance(agent, ConfiguredAgent) and isinstance(agent.library_agent.model, Model):
+                await stack.enter_async_context(agent.library_agent.model)
+        yield
+
+
+def _as_helper(spec: AgentSpec, helper: Runnable, field: str = "subagents") -> ConfiguredAgent:
     if isinstance(helper, GeneratorAgent):
-        raise ConfigurationError(
-            f"agent {spec.name!r}: {helper.spec.name!r} is an async generator, which cannot be a sub-agent or critic"
+        raise AgentFieldError(
+            spec.name,
+            field,
+            f"{helper.spec.name!r} is an async generator, which cannot be a sub-agent or critic",
         )
     return helper
 
@@ -125,67 +198,57 @@ def _coded(spec: AgentSpec, built: Mapping[str, Runnable]) -> Runnable:
     found = _load(spec, "python", str(spec.python))
     if isinstance(found, Agent):
         if found._output_validators:  # noqa: SLF001 - the library tells in no other way before a run
-            raise ConfigurationError(
-                f"agent {spec.name!r}: {spec.python!r} has output validators, which cannot be combined with parking: "
-                "check its output in a tool instead"
+            raise AgentFieldError(
+                spec.name,
+                "python",
+                f"{spec.python!r} has output validators, which cannot be combined with parking: "
+                "check its output in a tool instead",
+            )
+        if "model" in spec.allow_overrides:
+            raise AgentFieldError(
+                spec.name, "allow_overrides", "a pydantic-ai Agent brings its model: leave 'model' out"
             )
         return ConfiguredAgent(spec, built, found)
     if inspect.isasyncgenfunction(found):
+        for field in sorted(spec.model_fields_set & _NEEDS_MODEL):
+            raise AgentFieldError(spec.name, field, "an async generator calls what it needs by itself")
         return GeneratorAgent(spec, found)
-    raise ConfigurationError(
-        f"agent {spec.name!r}: {spec.python!r} is neither a pydantic-ai Agent nor an async generator function"
+    raise AgentFieldError(
+        spec.name,
+        "python",
+        f"{spec.python!r} is neither a pydantic-ai Agent nor an async generator function",
     )
 
 
-def _model(spec: AgentSpec) -> Model:
-    if spec.model == DEMO:
-        return demo.model(spec.name)
+def _server_tools(spec: AgentSpec) -> FunctionToolset[Any]:
+    tools = [_tool(spec, reference) for reference in spec.tools]
     try:
-        if spec.base_url is None and spec.api_key_env is None:
-            return infer_model(spec.model)
-        return _compatible(spec)
-    except ConfigurationError:
-        raise
-    except Exception as error:
-        raise ConfigurationError(
-            f"agent {spec.name!r}: model {spec.model!r} cannot be used: {error}"
-        ) from None
-
-
-def _compatible(spec: AgentSpec) -> Model:
-    """A model behind an endpoint of its own, or with a key of its own."""
-    from pydantic_ai.models.openai import OpenAIChatModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    provider, _, name = spec.model.partition(":")
-    if provider != "openai" or not name:
-        raise ConfigurationError(
-            f"agent {spec.name!r}: base_url and api_key_env need a model of the form 'openai:NAME', not {spec.model!r}"
-        )
-    api_key = "unused"
-    if spec.api_key_env is not None:
-        api_key = os.environ.get(spec.api_key_env, "")
-        if not api_key:
-            raise ConfigurationError(
-                f"agent {spec.name!r}: the environment variable {spec.api_key_env} is not set"
+        toolset = FunctionToolset(tools)
+    except UserError as error:
+        raise AgentFieldError(spec.name, "tools", str(error)) from None
+    for tool in spec.client_tools:
+        if tool.name in toolset.tools:
+            raise AgentFieldError(
+                spec.name, "client_tools", f"{tool.name!r} is the name of a server tool too"
             )
-    return OpenAIChatModel(name, provider=OpenAIProvider(base_url=spec.base_url, api_key=api_key))
+    return toolset
 
 
 def _tool(spec: AgentSpec, reference: str) -> Tool[Any]:
-    found = _load(spec, "tool", reference)
+    found = _load(spec, "tools", reference)
     if isinstance(found, Tool):
         return found
     if not callable(found):
-        raise ConfigurationError(f"agent {spec.name!r}: tool {reference!r} is not a function")
-    return Tool(found)
+        raise AgentFieldError(spec.name, "tools", f"{reference!r} is not a function")
+    try:
+        return Tool(found)
+    except Exception as error:
+        raise AgentFieldError(spec.name, "tools", f"{reference!r} cannot be a tool: {error}") from None
 
 
-def _load(spec: AgentSpec, what: str, reference: str) -> Any:
+def _load(spec: AgentSpec, field: str, reference: str) -> Any:
     module, _, attribute = reference.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(
-            f"agent {spec.name!r}: {what} {reference!r} cannot be loaded: {error}"
-        ) from None
+    except Exception as error:
+        raise AgentFieldError(spec.name, field, f"{reference!r} cannot be loaded: {error}") from None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 
 from shared.protocol import Content, Message
+from worker.agents.memory import within
 from worker.agents.outcome import Done, NeedsClient
 from worker.turn import Group, new_call_id
 
@@ -68,6 +69,8 @@ class Turn:
         session, task, user: ids; ``user`` may be empty.
         attempt: how often this turn was begun, from 1; more than the runs it needs after a crash.
         input: the turn's messages, canonical JSON objects.
+        overrides: what the request asks of a model, where the spec allows it: ``{"temperature": 0.2}``.
+        tools: functions that the client offers for this turn: name, description, parameters.
         history: earlier turns, oldest first: ``{"role": "user" or "assistant", "text": …}``.
         results: key of a `ClientCall` → the client's answer.
         state: yours to change; kept when the turn parks and when a message is complete.
@@ -83,7 +86,9 @@ class Turn:
         self.user = running.user
         self.attempt = running.attempt.number
         self.input = running.input
-        self.history = _history(running.attempt.memory)
+        self.overrides = running.overrides
+        self.tools = running.client_tools
+        self.history = _history(within(running.attempt.memory, running.spec.memory))
         self.results: dict[str, Any] = {
             key: running.results[call] for key, call in self.calls.items() if call in running.results
         }

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import mimetypes
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic_ai.messages import (
+    AudioUrl,
     BinaryContent,
+    DocumentUrl,
     ImageUrl,
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -21,7 +24,9 @@ from pydantic_ai.messages import (
     ModelResponse,
     SystemPromptPart,
     TextPart,
+    UploadedFile,
     UserPromptPart,
+    VideoUrl,
     repair_messages,
 )
 
@@ -29,6 +34,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydantic_ai.messages import UserContent
+
+    from shared.agents import MemoryLimits
+
+# Tokens of text are taken as four characters each: every provider counts differently, and none of
+# them tells what one turn alone cost. What is no text counts as a flat sum.
+CHARACTERS_PER_TOKEN = 4
+TOKENS_PER_ATTACHMENT = 1000
+
+_UNREADABLE = "(an attachment that could not be read)"
 
 
 def remember(messages: Sequence[ModelMessage]) -> bytes:
@@ -44,6 +58,50 @@ def dump(messages: Sequence[ModelMessage]) -> bytes:
 def load(messages: bytes) -> list[ModelMessage]:
     """Messages from JSON."""
     return ModelMessagesTypeAdapter.validate_json(messages)
+
+
+def within(memory: Sequence[bytes], limits: MemoryLimits) -> Sequence[bytes]:
+    """The newest turns that the limits allow; an older one is dropped whole."""
+    kept = memory[-limits.turns :] if limits.turns else []
+    if limits.tokens is None:
+        return kept
+    left = limits.tokens
+    for place in range(len(kept) - 1, -1, -1):
+        left -= _tokens(orjson.loads(kept[place]))
+        if left < 0:
+            return kept[place + 1 :]
+    return kept
+
+
+def _tokens(turn: dict[str, Any]) -> int:
+    """What a turn costs the model, about."""
+    characters, attachments = len(turn.get("said") or ""), 0
+    parts = [part for message in turn.get("messages") or () for part in message.get("parts", ())]
+    if not parts:
+        parts = turn.get("input", [])
+    for part in parts:
+        content = part.get("content")
+        for each in content if isinstance(content, list) else [content]:
+            if isinstance(each, dict) and _is_attachment(each):
+                attachments += 1
+            else:
+                characters += _characters(
+                    each.get("text") if isinstance(each, dict) and "text" in each else each
+                )
+        characters += _characters(part.get("args"))
+    return characters // CHARACTERS_PER_TOKEN + attachments * TOKENS_PER_ATTACHMENT
+
+
+def _is_attachment(part: dict[str, Any]) -> bool:
+    """Whether a part, the library's or the protocol's, is a file of some kind."""
+    kind = part.get("kind") or part.get("type") or ""
+    return kind.endswith("-url") or kind in {"binary", "uploaded-file", "image", "audio", "video", "file"}
+
+
+def _characters(value: Any) -> int:
+    if value is None:
+        return 0
+    return len(value) if isinstance(value, str) else len(orjson.dumps(value))
 
 
 def recall(memory: Sequence[bytes]) -> list[ModelMessage]:
@@ -90,6 +148,12 @@ def _content(message: dict[str, Any]) -> str | list[UserContent]:
                 parts.append(part.get("text") or "")
             case "image":
                 parts.append(_image(part.get("image_url") or ""))
+            case "audio":
+                parts.append(_audio(part.get("data") or "", part.get("format") or ""))
+            case "file":
+                parts.append(_file(part))
+            case "video":
+                parts.append(_video(part.get("video_url") or ""))
             case "data":
                 parts.append(orjson.dumps(part.get("data")).decode())
     if all(isinstance(part, str) for part in parts):
@@ -103,17 +167,63 @@ def _text(content: str | list[UserContent]) -> str:
     return "".join(part for part in content if isinstance(part, str))
 
 
+# Links are passed on, never fetched here; a ``data:`` URL, or bare base64, is what it holds.
+
+
 def _image(url: str) -> UserContent:
-    """A link is passed on, never fetched here; a ``data:`` URL is what it holds."""
-    if url.startswith("data:"):
-        head, _, data = url[5:].partition(",")
+    return ImageUrl(url=url) if _is_link(url) else _held(url, "image/png")
+
+
+def _audio(data: str, encoding: str) -> UserContent:
+    media_type = {"mp3": "audio/mpeg", "": "audio/wav"}.get(encoding, f"audio/{encoding}")
+    return AudioUrl(url=data, media_type=media_type) if _is_link(data) else _held(data, media_type)
+
+
+def _video(url: str) -> UserContent:
+    return (
+        VideoUrl(url=url, media_type=_guessed(url, "video/mp4")) if _is_link(url) else _held(url, "video/mp4")
+    )
+
+
+def _file(part: dict[str, Any]) -> UserContent:
+    name = part.get("filename") or ""
+    url, data = part.get("file_url") or "", part.get("file_data") or ""
+    if _is_link(url):
+        return DocumentUrl(url=url, media_type=_guessed(name or url, "application/pdf"))
+    if data or url:
+        return _held(data or url, _guessed(name, "application/octet-stream"), name)
+    if part.get("file_id"):
+        return UploadedFile(file_id=part["file_id"], provider_name="openai")
+    return _UNREADABLE
+
+
+def _held(data: str, media_type: str, name: str = "") -> UserContent:
+    """What a ``data:`` URL or base64 holds; the URL's own type wins."""
+    if data.startswith("data:"):
+        head, _, data = data[5:].partition(",")
+        media_type = head.partition(";")[0] or media_type
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return _UNREADABLE
+    if not content:
+        return _UNREADABLE
+    if media_type.startswith("text/"):
         try:
-            return BinaryContent(
-                data=base64.b64decode(data, validate=True), media_type=head.partition(";")[0] or "image/png"
-            )
-        except binascii.Error:
-            return "(an image that could not be read)"
-    return ImageUrl(url=url)
+            content.decode()
+        except UnicodeDecodeError:
+            return _UNREADABLE
+    return BinaryContent(
+        data=content, media_type=media_type, vendor_metadata={"filename": name} if name else None
+    )
+
+
+def _is_link(url: str) -> bool:
+    return url.startswith(("https://", "http://"))
+
+
+def _guessed(name: str, otherwise: str) -> str:
+    return mimetypes.guess_type(name)[0] or otherwise
 
 
 def plain_text(prompt: str | Sequence[UserContent]) -> str:

@@ -27,10 +27,3 @@ class AgentError(Exception):
         super().__init__(text)
         self.code = code
         self.text = text
-
-
-def explain(error: BaseException) -> tuple[str, str]:
-    """The code and public text of what an agent raised."""
-    if isinstance(error, AgentError):
-        return error.code, error.text
-    return "agent_error", f"The agent failed ({type(error).__name__})."

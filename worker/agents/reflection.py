@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, Field
 
 from worker.agents import memory
-from worker.agents.run import Answer, Run
+from worker.agents.run import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, UserContent
 
     from worker.agents.configured import ConfiguredAgent
+    from worker.agents.run import Run
 
 
 class Verdict(BaseModel):
@@ -38,10 +39,13 @@ class Reflection:
     """Runs an agent and its critics in rounds.
 
     Duties:
-        1. have the agent draft an answer, unheard;
+        1. have the agent draft an answer, unheard unless ``stream_drafts`` is set;
         2. have every critic score it, and show the client what they said;
         3. below ``pass_score`` have the agent try again with their remarks, ``max_count`` rounds at most;
-        4. say the draft that passed, or the best one.
+        4. say the draft that passed, or the best one;
+        5. keep each round as it ends, so that a crash repeats no round that the client has seen.
+
+    A critic that fails ends the turn: a draft that nobody judged must not pass for one that was.
     """
 
     def __init__(self, agent: ConfiguredAgent, critics: Sequence[ConfiguredAgent]) -> None:
@@ -54,44 +58,61 @@ class Reflection:
         """The best answer, said; or where the draft waits for the client."""
         spec = self._agent.spec
         state = self._load(run)
-        while True:
+        while not state["done"]:
             rounds = int(state["rounds"]) + 1
-            drafting = Run(run.turn, run.speaker, f"{run.scope}:draft{rounds}", quiet=True)
+            drafting = run.draft(rounds, quiet=not spec.stream_drafts)
             draft = await self._agent.draft(drafting, _with_remarks(prompt, state["remarks"]), history)
             if draft.waits:
                 return draft
             text = str(draft.output)
-            verdicts = await asyncio.gather(
-                *(self._judge(run, critic, prompt, text) for critic in self._critics)
-            )
+            verdicts = await self._judge(run, prompt, text)
             score = min(verdict.score for verdict in verdicts)
             passed = score >= spec.pass_score
             self._show(run, prompt, text, verdicts, passed=passed, count=rounds)
             if state["best"] is None or score > state["best_score"]:
-                state["best"], state["best_score"] = text, score
-            if passed or rounds >= spec.max_count:
-                break
+                state.update(best=text, best_score=score, completions=drafting.completions())
             state["rounds"] = rounds
             state["remarks"] = [*state["remarks"], *(_remark(text, verdict) for verdict in verdicts)][-6:]
+            state["done"] = passed or rounds >= spec.max_count
+            if state["done"] and not (spec.stream_drafts and state["best"] == text):
+                self._say(run, state)
             run.turn.keep(f"reflection:{run.scope}", orjson.dumps(state))
             await run.turn.publisher.flush()
         best = str(state["best"])
-        speech = run.speaker.message()
-        speech.delta(best)
-        speech.close()
         return Answer(memory.exchange(prompt, best), best, waits=False)
+
+    def _say(self, run: Run, state: dict[str, Any]) -> None:
+        speech = run.speaker.message()
+        speech.delta(str(state["best"]))
+        speech.close(state["completions"])
 
     def _load(self, run: Run) -> dict[str, Any]:
         kept = run.turn.kept(f"reflection:{run.scope}")
         if kept is not None:
             state: dict[str, Any] = orjson.loads(kept)
             return state
-        return {"rounds": 0, "remarks": [], "best": None, "best_score": 0}
+        return {
+            "rounds": 0,
+            "remarks": [],
+            "best": None,
+            "best_score": 0,
+            "completions": {},
+            "done": False,
+        }
 
-    async def _judge(
-        self, run: Run, critic: ConfiguredAgent, prompt: str | Sequence[UserContent], draft: str
-    ) -> Verdict:
+    async def _judge(self, run: Run, prompt: str | Sequence[UserContent], draft: str) -> list[Verdict]:
+        """Every critic's verdict."""
         question = f"The user asked:\n{memory.plain_text(prompt)}\n\nThe draft answer to judge:\n{draft}"
+        judged = await asyncio.gather(
+            *(self._ask(run, critic, question) for critic in self._critics), return_exceptions=True
+        )
+        # All are awaited before the first failure is raised, so that none goes on behind the turn's back.
+        for each in judged:
+            if isinstance(each, BaseException):
+                raise each
+        return [each for each in judged if isinstance(each, Verdict)]
+
+    async def _ask(self, run: Run, critic: ConfiguredAgent, question: str) -> Verdict:
         result = await critic.library_agent.run(question, output_type=Verdict)
         usage = result.usage
         run.turn.spent(usage.input_tokens, usage.output_tokens)

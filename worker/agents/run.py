@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
     from pydantic_ai import CallToolsNode, ModelRequestNode
     from pydantic_ai.messages import ModelMessage, ToolCallPart, UserContent
+    from pydantic_ai.models import Model
     from pydantic_ai.run import AgentRun as LibraryRun
+    from pydantic_ai.settings import ModelSettings
 
     from worker.turn import Speaker, Speech, Turn
 
@@ -79,14 +81,23 @@ class Run:
         self._settled: set[str] = set()
         self._completions: dict[str, Any] | None = None
         self._resuming = False
+        self._inner: list[Run] = []
+        # Name of a tool → the label of the MCP server that has it.
+        self.servers: dict[str, str] = {}
 
     async def answer(
         self,
         agent: Agent[Any, Any],
         prompt: str | Sequence[UserContent],
         history: Sequence[ModelMessage],
+        *,
+        model: Model | None = None,
+        settings: ModelSettings | None = None,
     ) -> Answer:
-        """Run the agent to its answer, or to where it waits for the client."""
+        """Run the agent to its answer, or to where it waits for the client.
+
+        ``model`` and ``settings`` stand above the agent's own.
+        """
         kept = self.turn.kept(self._checkpoint)
         mine = memory.load(kept) if kept else []
         if mine and isinstance(mine[-1], ModelResponse):
@@ -99,6 +110,8 @@ class Run:
             None if mine else prompt,
             message_history=[*history, *mine],
             output_type=[agent.output_type, DeferredToolRequests],
+            model=model,
+            model_settings=settings,
         )
         async with iterating as run:
             async for node in run:
@@ -181,6 +194,7 @@ class Run:
         for call in self._calls:
             self.turn.forget(f"called:{call}")
             self.turn.forget(f"result:{call}")
+            self.turn.forget(f"told:{call}")
 
     def _keep_answer(self, response: ModelResponse, messages: list[ModelMessage]) -> None:
         """Close the answer's text, count it, and keep it: one batch, so a crash repeats none of it."""
@@ -224,7 +238,7 @@ class Run:
     def say_call(self, call: str, message_type: str, data: dict[str, Any], role: str = "assistant") -> None:
         """Say that a call is made."""
         extra = {**self.group.called(), **self.completions()}
-        self.turn.keep(f"called:{call}", b"1")
+        self.turn.keep(f"called:{call}", message_type.encode())
         self.speaker.say(message_type, role, _data(data), extra=extra)
 
     def completions(self) -> dict[str, Any]:
@@ -246,6 +260,39 @@ class Run:
         self._settled.add(call)
         return True, orjson.loads(kept)
 
+    def inner(self, call: str, agent: str) -> Run:
+        """A sub-agent's run, under a path of its own: an agent called twice in one answer has two."""
+        name = self._calls[call].tool_name
+        place = [each for each, part in self._calls.items() if part.tool_name == name].index(call)
+        # No agent's name has this character, so no other agent's path can be the same.
+        step = f"{agent}~{place + 1}" if place else agent
+        path = f"{self.speaker.path}/{step}" if self.speaker.path else step
+        run = Run(self.turn, self.turn.speaker(path, agent), call)
+        self._inner.append(run)
+        return run
+
+    def draft(self, number: int, *, quiet: bool) -> Run:
+        """A run of the same agent for one draft of its answer."""
+        run = Run(self.turn, self.speaker, f"{self.scope}:draft{number}", quiet=quiet)
+        self._inner.append(run)
+        return run
+
+    def abandon(self, why: str) -> None:
+        """Bring to an end what a run that failed has begun: the turn goes on without it.
+
+        What the client was asked stays asked; its answer is taken, and leads nowhere.
+        """
+        for run in self._inner:
+            run.abandon(why)
+        if self._speech is not None:
+            self._speech.break_off()
+            self._speech = None
+        for call in self._calls:
+            if call in self._settled or self.turn.asked(call) or self.turn.kept(f"result:{call}"):
+                continue
+            if self.called(call) or self.group.begun:
+                self._say_settled(call, why)
+
     def answered(self, call: str) -> None:
         """The client's answer was said when it came; nothing is left to say about the call."""
         self._settled.add(call)
@@ -253,22 +300,30 @@ class Run:
     def _say_unsettled(self, event: FunctionToolResultEvent) -> None:
         """A call that never reached its tool: unknown name, arguments that do not fit, a tool that asks again."""
         call = event.tool_call_id
-        if call in self._settled or call not in self._calls:
+        if call in self._settled or call not in self._calls or self.turn.kept(f"told:{call}") is not None:
             return
+        self._say_settled(call, event.part.model_response_str())
+
+    def _say_settled(self, call: str, text: str) -> None:
+        """Say how a call was settled for which no toolset spoke."""
         name = self._calls[call].tool_name
-        if not self.called(call):
-            self.say_call(
-                call, "plugin_call", {"call_id": call, "name": name, "arguments": self.arguments(call)}
-            )
-        text = event.part.model_response_str()
+        about: dict[str, Any] = {"call_id": call, "name": name}
+        kind = (self.turn.kept(f"called:{call}") or b"").decode()
+        if not kind:
+            kind = "mcp_call" if name in self.servers else "plugin_call"
+            self.say_call(call, kind, {**about, **self._server(name), "arguments": self.arguments(call)})
+        if kind == "component_call":
+            about = {"dispatchId": call, "agentId": name, "name": name}
+            about["content"] = [{"type": "text", "message": text}]
+        else:
+            about |= {**self._server(name), ("error" if kind == "mcp_call" else "output"): text}
         self._settled.add(call)
-        self.speaker.say(
-            "plugin_call_output",
-            "tool",
-            _data({"call_id": call, "name": name, "output": text}),
-            group=self.group,
-        )
+        self.turn.keep(f"told:{call}", b"1")
+        self.speaker.say(f"{kind}_output", "tool", _data(about), group=self.group)
         self.turn.publisher.kick()
+
+    def _server(self, tool: str) -> dict[str, Any]:
+        return {"server_label": self.servers[tool]} if tool in self.servers else {}
 
 
 def _data(data: dict[str, Any]) -> dict[str, Any]:

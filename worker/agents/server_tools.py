@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
-from pydantic_ai import ApprovalRequired
+from pydantic_ai import Agent, ApprovalRequired
 from pydantic_ai.toolsets import WrapperToolset
+
+from worker.agents import approval
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -16,7 +19,10 @@ if TYPE_CHECKING:
 
     from worker.agents.run import Run
 
-_DENIED = "The tool call was denied."
+
+# Tools that are plain functions run here. A thread cannot be ended: after its deadline, or a stop, it is
+# left alone, and runs to its end unheard.
+_THREADS = ThreadPoolExecutor(max_workers=128, thread_name_prefix="tool")
 
 
 @dataclass
@@ -53,17 +59,23 @@ class ServerTools(WrapperToolset[Any]):
         if name in self.need_approval:
             decision = run.turn.results.get(call)
             if decision is None:
-                self._ask(name, call)
+                approval.ask(run, name, call)
                 raise ApprovalRequired
-            if not _approves(decision):
+            if not approval.approves(decision):
                 self._say_call(name, call)
-                return self._settled(name, call, _reason(decision))
+                return self._settled(name, call, approval.denial(decision))
             ctx = replace(ctx, tool_call_approved=True)
         self._say_call(name, call)
         try:
-            async with asyncio.timeout(self.deadline):
-                result = await super().call_tool(name, tool_args, ctx, tool)
+            with Agent.using_thread_executor(_THREADS):
+                async with asyncio.timeout(self.deadline) as limit:
+                    result = await super().call_tool(name, tool_args, ctx, tool)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # asyncio would end the worker's whole loop for it, and with it everybody's turns.
+            raise RuntimeError(f"the tool {name!r} raised {type(error).__name__}") from error
         except TimeoutError:
+            if not limit.expired():
+                raise  # the tool's own
             result = f"The tool took longer than {self.deadline:g} seconds and was ended."
         return self._settled(name, call, result)
 
@@ -78,22 +90,3 @@ class ServerTools(WrapperToolset[Any]):
         text = plain if isinstance(plain, str) else pydantic_core.to_json(plain).decode()
         self.run.settle(call, "plugin_call_output", {"call_id": call, "name": name, "output": text}, plain)
         return plain
-
-    def _ask(self, name: str, call: str) -> None:
-        turn = self.run.turn
-        if turn.asked(call):
-            return
-        data = {"id": call, "name": name, "arguments": self.run.arguments(call)}
-        turn.ask(call, {"kind": "approval", "name": name, "path": self.run.speaker.path})
-        self.run.speaker.say(
-            "mcp_approval_request", "assistant", {"type": "data", "data": data}, extra=self.run.completions()
-        )
-
-
-def _approves(decision: Any) -> bool:
-    return decision is True or (isinstance(decision, dict) and decision.get("approve") is True)
-
-
-def _reason(decision: Any) -> str:
-    reason = decision.get("reason") if isinstance(decision, dict) else None
-    return f"{_DENIED} {reason}" if reason else _DENIED

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai import CallDeferred
+import structlog
+from pydantic_ai import CallDeferred, ToolFailed
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
-from worker.agents.run import Run
+from shared.errors import BrokerAway
+from worker.agents.failures import explain
+from worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
 
     from worker.agents.configured import ConfiguredAgent
+    from worker.agents.run import Run
+
+log = structlog.get_logger(__name__)
 
 # Agents inside agents. Deeper, and a pair that hand work to each other would never end.
 MOST_DEPTH = 4
+
+# Checkpoint: how many sub-agents this turn has begun, at all depths.
+_COUNT = "dispatches"
 
 _ARGUMENTS = SchemaValidator(
     core_schema.typed_dict_schema({"task": core_schema.typed_dict_field(core_schema.str_schema())})
@@ -27,8 +36,13 @@ _ARGUMENTS = SchemaValidator(
 class SubAgents(AbstractToolset[Any]):
     """Offers other agents to a model, each as a tool that takes a task in words.
 
-    A sub-agent speaks under its own path. When it waits for the client, the call is deferred with it;
-    its checkpoints are kept under the call's id, and it goes on first when the turn is taken up again.
+    Duties:
+        1. run a sub-agent under its own path, several at once if the model asks for several;
+        2. when it waits for the client, defer the call with it: its checkpoints are kept under the call's
+           id, and it goes on first when the turn is taken up again;
+        3. tell the model when a sub-agent fails: who handed the work out decides what that means, and
+           the turn goes on;
+        4. bound their depth and, over the whole turn, their number.
     """
 
     def __init__(self, run: Run, agents: dict[str, ConfiguredAgent]) -> None:
@@ -55,7 +69,9 @@ class SubAgents(AbstractToolset[Any]):
                 toolset=self,
                 tool_def=ToolDefinition(
                     name=name,
-                    description=agent.spec.instructions or f"Hands a task to the agent {name}.",
+                    description=agent.spec.description
+                    or agent.spec.instructions
+                    or f"Hands a task to the agent {name}.",
                     parameters_json_schema=schema,
                 ),
                 max_retries=1,
@@ -75,23 +91,65 @@ class SubAgents(AbstractToolset[Any]):
 
         Raises:
             CallDeferred: the sub-agent waits for the client.
+            ToolFailed: it failed, or there were too many.
         """
         run, call = self._run, str(ctx.tool_call_id)
         known, result = run.result(call)
         if known:
-            return result
-        dispatch = {"dispatchId": call, "agentId": name, "name": name}
+            return _given(result)
         if not run.called(call):
-            run.say_call(call, "component_call", {**dispatch, "content": [_text(tool_args["task"])]})
-        path = f"{run.speaker.path}/{name}" if run.speaker.path else name
-        inner = Run(run.turn, run.turn.speaker(path, name), call)
-        answer = await self._agents[name].answer(inner, tool_args["task"], [])
+            if not self._count():
+                most = run.turn.spec.max_dispatches
+                return self._settled(
+                    name, call, error=f"No more than {most} agents may be asked in one turn."
+                )
+            self._say_call(name, call, tool_args["task"])
+        inner = run.inner(call, name)
+        try:
+            answer = await self._agents[name].answer(inner, tool_args["task"], [])
+        except (LostAttempt, BrokerAway):
+            raise
+        except Exception as error:
+            code, text = explain(error)
+            log.warning("subagent.failed", agent=name, code=code, exc_info=code == "agent_error")
+            inner.abandon("The agent failed before this was done.")
+            return self._settled(name, call, error=f"{text} ({code})")
         if answer.waits:
             raise CallDeferred
-        text = str(answer.output)
+        return self._settled(name, call, answer=str(answer.output))
+
+    def _count(self) -> bool:
+        """Count one more sub-agent of this turn; False when there were enough."""
+        turn = self._run.turn
+        count = int(turn.kept(_COUNT) or 0)
+        if count >= turn.spec.max_dispatches:
+            return False
+        turn.keep(_COUNT, str(count + 1).encode())
+        return True
+
+    def _say_call(self, name: str, call: str, task: str) -> None:
+        self._run.say_call(call, "component_call", {**_about(name, call), "content": [_text(task)]})
+
+    def _settled(self, name: str, call: str, **result: str) -> str:
+        """Say and keep an ``answer`` or an ``error``."""
+        run = self._run
+        if not run.called(call):
+            self._say_call(name, call, run.arguments(call))
         run.turn.forget(f"messages:{call}")
-        run.settle(call, "component_call_output", {**dispatch, "content": [_text(text)]}, text)
-        return text
+        content = [_text(text) for text in result.values()]
+        run.settle(call, "component_call_output", {**_about(name, call), "content": content}, result)
+        return _given(result)
+
+
+def _about(name: str, call: str) -> dict[str, str]:
+    return {"dispatchId": call, "agentId": name, "name": name}
+
+
+def _given(result: dict[str, str]) -> str:
+    """What the model gets, the same from a kept result as from a fresh one."""
+    if "error" in result:
+        raise ToolFailed(result["error"])
+    return result["answer"]
 
 
 def _text(text: str) -> dict[str, str]:

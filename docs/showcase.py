@@ -1,0 +1,41 @@
+# ruff: noqa: INP001 - the documentation is no package
+"""Agents that the protocol reference is captured from, beside the demo agent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from shared.protocol import (
+    AudioContent,
+    DataContent,
+    FileContent,
+    ImageContent,
+    RefusalContent,
+    VideoContent,
+)
+from turnstream import Turn, agent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@agent
+async def every_content(turn: Turn) -> AsyncIterator[Any]:  # noqa: ARG001 - it says the same to everybody
+    """Says one part of each type."""
+    yield "Here "
+    yield "you are."
+    yield ImageContent(image_url="https://example.com/a.png")
+    yield DataContent(data={"answer": 42})
+    yield AudioContent(data="UklGRg==", format="wav")
+    yield FileContent(file_url="https://example.com/a.pdf", filename="a.pdf")
+    yield VideoContent(video_url="https://example.com/a.mp4")
+    yield RefusalContent(refusal="More I may not say.")
+
+
+@agent
+async def storyteller(turn: Turn) -> AsyncIterator[Any]:  # noqa: ARG001
+    """Begins a story and never comes to its end: somebody has to stop it."""
+    yield "Once "
+    yield "upon "
+    await asyncio.Event().wait()

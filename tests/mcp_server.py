@@ -1,0 +1,73 @@
+"""A real MCP server, made with the official SDK: ``python mcp_server.py`` (stdio) or ``… http PORT``.
+
+With ``MCP_LOG`` set it notes in that file its process id at the start, and every tool as it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+from mcp.server.mcpserver import Image, MCPServer
+from mcp_types import ToolAnnotations
+
+server: MCPServer[None] = MCPServer("tests", log_level="CRITICAL")
+
+
+def note(what: str) -> None:
+    """Tell the test what happened."""
+    if log := os.environ.get("MCP_LOG"):
+        with Path(log).open("a") as out:
+            out.write(what + "\n")
+
+
+@server.tool()
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    note("add")
+    return a + b
+
+
+@server.tool()
+async def slow(seconds: float) -> str:
+    """Take that many seconds."""
+    note("slow")
+    await anyio.sleep(seconds)
+    note("slow done")
+    return f"That took {seconds:g} seconds."
+
+
+@server.tool()
+async def crash() -> str:
+    """Take the whole server down in the middle of the call."""
+    note("crash")
+    os._exit(3)
+
+
+@server.tool()
+async def fail(reason: str) -> str:
+    """Fail, as tools do."""
+    raise ValueError(reason)
+
+
+@server.tool()
+async def picture() -> Image:
+    """Return an image."""
+    return Image(data=b"\x89PNG", format="png")
+
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=True))
+async def secret(what: str) -> str:
+    """Tell a secret, for which somebody should be asked."""
+    note("secret")
+    return f"The secret of {what} is {os.environ.get('MCP_SECRET', 'nothing')}."
+
+
+if __name__ == "__main__":
+    note(f"pid {os.getpid()}")
+    if sys.argv[1:2] == ["http"]:
+        server.run("streamable-http", port=int(sys.argv[2]))
+    else:
+        server.run()

@@ -1,0 +1,209 @@
+"""A provider of chat completions over real HTTP, which does what a test's script says, request by request."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from starlette.requests import Request
+
+KEY_VARIABLE = "TEST_MODEL_KEY"
+KEY = "sk-provider-0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call of the model; ``arguments`` is JSON text as the model writes it, right or wrong."""
+
+    name: str
+    arguments: str = "{}"
+    id: str = "call_of_provider"
+
+
+class Cut(Exception):  # noqa: N818 - it is no error of the server
+    """Cuts the connection in the middle of an answer."""
+
+
+@dataclass
+class Answer:
+    """One answer of the model, streamed.
+
+    Attributes:
+        pieces: the text, piece by piece.
+        calls: tool calls, after the text.
+        cut: end the connection after the text, without an end of the stream.
+        until: wait for it after the text.
+        raw: send these bytes after the text, instead of all that would follow.
+    """
+
+    pieces: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+    usage: tuple[int, int] = (10, 5)
+    finish: str = ""
+    cut: bool = False
+    until: asyncio.Event | None = None
+    raw: bytes | None = None
+
+
+@dataclass
+class Refusal:
+    """An answer that is none: a status, headers and a body."""
+
+    status: int
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def says(*pieces: str, **more: Any) -> Answer:
+    """The model says something."""
+    return Answer(pieces=pieces, **more)
+
+
+def calls(*each: Call, **more: Any) -> Answer:
+    """The model calls tools, all at once."""
+    return Answer(calls=each, **more)
+
+
+class Provider:
+    """Answers by script, and remembers what it was asked.
+
+    Attributes:
+        script: the answers still to give, the next one first; an empty script is a failure of the test.
+        requests: bodies of all requests, in order.
+        headers: their headers.
+    """
+
+    def __init__(self) -> None:
+        self.script: list[Answer | Refusal] = []
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.others: list[str] = []
+        app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/{path:path}", self._other),
+            ]
+        )
+        self._server = _Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
+        self._serving: asyncio.Task[None] | None = None
+        self.address = ""
+
+    @property
+    def base_url(self) -> str:
+        """What a spec gives as ``base_url``."""
+        return f"{self.address}/v1"
+
+    async def start(self) -> None:
+        """Serve on a free port."""
+        self._serving = asyncio.create_task(self._server.serve())
+        await wait_until(lambda: self._server.started, "the provider to serve")
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.address = f"http://127.0.0.1:{port}"
+
+    async def close(self) -> None:
+        """Stop serving."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        if self._serving is not None:
+            await self._serving
+
+    def messages(self, request: int = -1) -> list[dict[str, Any]]:
+        """The messages of a request."""
+        messages: list[dict[str, Any]] = self.requests[request]["messages"]
+        return messages
+
+    async def _other(self, request: Request) -> Response:
+        self.others.append(request.url.path)
+        return JSONResponse({}, status_code=404)
+
+    async def _complete(self, request: Request) -> Response:
+        body = orjson.loads(await request.body())
+        self.requests.append(body)
+        self.headers.append(dict(request.headers))
+        if not self.script:
+            return JSONResponse({"error": {"message": "the test's script is over"}}, status_code=400)
+        answer = self.script.pop(0)
+        if isinstance(answer, Refusal):
+            return Response(orjson.dumps(answer.body), answer.status, answer.headers, "application/json")
+        if not body.get("stream"):
+            return JSONResponse(_whole(answer, body["model"]))
+        return StreamingResponse(_stream(answer, body["model"]), media_type="text/event-stream")
+
+
+async def _stream(answer: Answer, model: str) -> AsyncIterator[bytes]:
+    yield _chunk(model, {"role": "assistant", "content": ""})
+    for piece in answer.pieces:
+        yield _chunk(model, {"content": piece})
+    if answer.until is not None:
+        await answer.until.wait()
+    if answer.cut:
+        raise Cut
+    if answer.raw is not None:
+        yield answer.raw
+        return
+    for index, call in enumerate(answer.calls):
+        function = {"name": call.name, "arguments": ""}
+        yield _chunk(
+            model,
+            {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]},
+        )
+        # In pieces that split wherever they like, as providers send them.
+        for at in range(0, len(call.arguments), 7):
+            piece = {"arguments": call.arguments[at : at + 7]}
+            yield _chunk(model, {"tool_calls": [{"index": index, "function": piece}]})
+    yield _chunk(model, {}, answer.finish or ("tool_calls" if answer.calls else "stop"))
+    yield _event({**_envelope(model), "choices": [], "usage": _usage(answer)})
+    yield b"data: [DONE]\n\n"
+
+
+def _whole(answer: Answer, model: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(answer.pieces) or None}
+    if answer.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    finish = answer.finish or ("tool_calls" if answer.calls else "stop")
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    envelope = {**_envelope(model), "object": "chat.completion"}
+    return {**envelope, "choices": [choice], "usage": _usage(answer)}
+
+
+def _usage(answer: Answer) -> dict[str, int]:
+    prompt, completion = answer.usage
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def _envelope(model: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-test", "object": "chat.completion.chunk", "created": 1, "model": model}
+
+
+def _chunk(model: str, delta: dict[str, Any], finish: str | None = None) -> bytes:
+    return _event({**_envelope(model), "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,52 @@
+"""Server tools that tests give to agents."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from pydantic_ai import Tool
+
+# What the tools were called with, and what lets the waiting ones go on.
+called: list[str] = []
+release = threading.Event()
+
+
+async def get_weather(city: str) -> str:
+    """Tell the weather in a city."""
+    called.append(city)
+    return f"It is sunny in {city}."
+
+
+def lookup(word: str) -> str:
+    """Look a word up, in a thread."""
+    called.append(word)
+    return f"{word}: {threading.current_thread() is not threading.main_thread()}"
+
+
+async def never_ends() -> str:
+    """Wait for ever."""
+    called.append("never_ends")
+    await asyncio.Event().wait()
+    return "unreachable"
+
+
+def hangs() -> str:
+    """Hang in a thread until the test lets it go."""
+    called.append("hangs")
+    release.wait(30)
+    return "too late"
+
+
+async def times_out() -> str:
+    """Fail with an error of its own."""
+    raise TimeoutError("the database is slow")
+
+
+async def _pay(amount: int) -> str:
+    """Pay; somebody must approve."""
+    called.append(f"paid {amount}")
+    return f"Paid {amount}."
+
+
+pay = Tool(_pay, name="pay", requires_approval=True)

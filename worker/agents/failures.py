@@ -1,0 +1,100 @@
+"""What a client is told when an agent fails: a stable code, and a text that holds no secret.
+
+    model_timeout            the provider did not answer in time
+    model_rate_limited       it wants fewer requests
+    model_quota_exceeded     the account has nothing left
+    model_unavailable        it is down, overloaded, or out of reach
+    model_authentication     it does not take our key
+    model_not_found          it does not know the model
+    model_rejected           it does not take the request as it is
+    model_misbehaved         the model keeps answering what cannot be used
+    context_too_long         the conversation is longer than the model takes
+    output_too_long          the answer ran into the limit of tokens
+    content_filtered         the provider's filter stopped the answer
+    too_many_model_calls     the agent went round and round
+    agent_error              the agent's own code raised something else
+
+Providers' texts, addresses and bodies are never passed on: they may quote keys, and users' words.
+Their SDK has retried by then, as far as it does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_ai import exceptions as library
+
+from worker.agents.outcome import AgentError
+
+# The first class that fits gives code and text, so a special one stands before its base.
+_FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
+    (library.ModelRequestTimeout, "model_timeout", "The model took too long to answer."),
+    (library.ModelTimeoutError, "model_timeout", "The model took too long to answer."),
+    (
+        library.ModelRateLimitError,
+        "model_rate_limited",
+        "The model's provider takes no more requests at the moment.",
+    ),
+    (
+        library.ModelQuotaExceededError,
+        "model_quota_exceeded",
+        "The quota at the model's provider is used up.",
+    ),
+    (
+        library.ModelContextWindowExceededError,
+        "context_too_long",
+        "The conversation is longer than the model takes.",
+    ),
+    (
+        library.ModelAuthenticationError,
+        "model_authentication",
+        "The model's provider does not accept our credentials.",
+    ),
+    (library.ModelNotFoundError, "model_not_found", "The model's provider does not know this model."),
+    (library.ModelRequestRejectedError, "model_rejected", "The model's provider rejected the request."),
+    (library.ContentFilterError, "content_filtered", "The model's provider filtered the answer out."),
+    (library.OutputTokenLimitExceeded, "output_too_long", "The answer ran into the limit of its tokens."),
+    (
+        library.UsageLimitExceeded,
+        "too_many_model_calls",
+        "The agent called its model too often without an answer.",
+    ),
+    (
+        library.UnexpectedModelBehavior,
+        "model_misbehaved",
+        "The model kept answering what the agent cannot use.",
+    ),
+)
+
+_UNAVAILABLE = ("model_unavailable", "The model is not available at the moment.")
+_REJECTED = ("model_rejected", "The model's provider rejected the request.")
+_TIMEOUT = ("model_timeout", "The model took too long to answer.")
+
+
+def explain(error: BaseException) -> tuple[str, str]:
+    """The code and public text of what an agent raised."""
+    if isinstance(error, BaseExceptionGroup):
+        # Several at once (parallel tools, models that were tried in turn): the last one decided it.
+        return explain(error.exceptions[-1])
+    if isinstance(error, AgentError):
+        return error.code, error.text
+    for kind, code, text in _FAILURES:
+        if isinstance(error, kind):
+            return code, text
+    if isinstance(error, library.ModelHTTPError):
+        if error.status_code == 408:
+            return _TIMEOUT
+        return _REJECTED if 400 <= error.status_code < 500 else _UNAVAILABLE
+    if isinstance(error, library.ModelAPIError):
+        return _UNAVAILABLE
+    return "agent_error", f"The agent failed ({type(error).__name__})."
+
+
+def for_operators(error: BaseException) -> dict[str, Any]:
+    """What a log line says beside the code: the provider's status and code, no text of its own."""
+    known = {
+        "error": type(error).__name__,
+        "status": getattr(error, "status_code", None),
+        "provider_code": getattr(error, "provider_error_code", None),
+    }
+    return {name: value for name, value in known.items() if value is not None}

@@ -1,0 +1,164 @@
+"""Models: from a spec's words to what pydantic-ai talks to."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic_ai.messages import AudioUrl, BinaryContent, DocumentUrl, VideoUrl
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings
+
+from shared.agents import DEMO
+from shared.errors import AgentFieldError
+from worker.agents import demo
+from worker.agents.outcome import AgentError
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import UserContent
+
+    from shared.agents import AgentSpec
+
+# Settings that only some providers know carry their name.
+_PROVIDERS = (
+    "anthropic_",
+    "bedrock_",
+    "cerebras_",
+    "cohere_",
+    "google_",
+    "groq_",
+    "huggingface_",
+    "mistral_",
+    "openai_",
+    "openrouter_",
+    "xai_",
+)
+
+_FORMATS = {"audio/mpeg": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
+
+
+def model_of(spec: AgentSpec) -> Model:
+    """The model that a spec names.
+
+    Raises:
+        AgentFieldError: names the field that is wrong.
+    """
+    if spec.model == DEMO:
+        return demo.model(spec.name)
+    if spec.base_url is not None or spec.api_key_env is not None:
+        return _compatible(spec)
+    try:
+        return infer_model(spec.model)
+    except Exception as error:
+        raise AgentFieldError(spec.name, "model", f"{spec.model!r} cannot be used: {error}") from None
+
+
+def settings_of(spec: AgentSpec) -> ModelSettings | None:
+    """The model settings of a spec.
+
+    Raises:
+        AgentFieldError: a setting is unknown; the library would ignore it.
+    """
+    for name in spec.settings:
+        if name not in ModelSettings.__annotations__ and not name.startswith(_PROVIDERS):
+            raise AgentFieldError(spec.name, "settings", f"{name!r} is no model setting")
+    return ModelSettings(**spec.settings) if spec.settings else None  # type: ignore[typeddict-item]
+
+
+def sibling(spec: AgentSpec, model: Model, name: str) -> Model:
+    """Another model of the same provider, behind the same address and key.
+
+    ``name`` is never read as ``provider:name``: a request must not choose where our keys are sent, and
+    names may have colons in them (``qwen3:8b``). The spec's own prefix may be repeated.
+    """
+    prefix = spec.model.partition(":")[0] + ":"
+    name = name.removeprefix(prefix)
+    if isinstance(model, CompatibleModel):
+        return CompatibleModel(name, provider=model.provider, fetch=model.fetch)
+    return infer_model(prefix + name, provider_factory=lambda _: model.provider)  # type: ignore[arg-type, return-value]
+
+
+def _compatible(spec: AgentSpec) -> Model:
+    """A model behind an endpoint of its own, or with a key of its own."""
+    provider, _, name = spec.model.partition(":")
+    if provider not in {"openai", "openai-chat"} or not name:
+        raise AgentFieldError(
+            spec.name,
+            "model",
+            f"base_url and api_key_env need a model of the form 'openai:NAME', not {spec.model!r}",
+        )
+    api_key = "unused"
+    if spec.api_key_env is not None:
+        api_key = os.environ.get(spec.api_key_env, "")
+        if not api_key:
+            raise AgentFieldError(
+                spec.name, "api_key_env", f"the environment variable {spec.api_key_env} is not set"
+            )
+    return CompatibleModel(
+        name, provider=OpenAIProvider(base_url=spec.base_url, api_key=api_key), fetch=spec.fetch_links
+    )
+
+
+@dataclass(init=False)
+class CompatibleModel(OpenAIChatModel):
+    """Chat completions as OpenAI-compatible endpoints speak them.
+
+    The library would download linked sound and files, since OpenAI itself reads no such links. Here a
+    link is passed on as it is, for endpoints that do; with ``fetch`` the library downloads it, and
+    refuses addresses inside our network.
+    """
+
+    def __init__(self, name: str, *, provider: Any, fetch: bool = False) -> None:
+        super().__init__(name, provider=provider)
+        self.fetch = fetch
+
+    async def _map_user_prompt_content_item(self, item: UserContent, content: list[Any]) -> None:
+        linked = isinstance(item, AudioUrl | DocumentUrl)
+        if linked and self.fetch:
+            try:
+                await super()._map_user_prompt_content_item(item, content)
+            except Exception as error:
+                raise AgentError("link_not_fetched", "A link in the input could not be fetched.") from error
+            return
+        part = _part(item)
+        if part is None:
+            await super()._map_user_prompt_content_item(item, content)
+        else:
+            content.append(part)
+
+
+def _part(item: UserContent) -> dict[str, Any] | None:
+    """A sound, file or film in the provider's form; None for what the library passes on by itself."""
+    match item:
+        case AudioUrl():
+            return _audio(item.url, item.media_type)
+        case DocumentUrl():
+            return _file(item.url, _name_of(item.url))
+        case VideoUrl():
+            return {"type": "video_url", "video_url": {"url": item.url}}
+        case BinaryContent() if item.is_audio:
+            return _audio(item.base64, item.media_type)
+        case BinaryContent() if item.is_video:
+            return {"type": "video_url", "video_url": {"url": item.data_uri}}
+        case BinaryContent() if item.is_document or item.media_type == "application/octet-stream":
+            named = (item.vendor_metadata or {}).get("filename")
+            return _file(item.data_uri, named or "file")
+    return None
+
+
+def _audio(data: str, media_type: str) -> dict[str, Any]:
+    encoding = _FORMATS.get(media_type) or media_type.rpartition("/")[2]
+    return {"type": "input_audio", "input_audio": {"data": data, "format": encoding}}
+
+
+def _file(data: str, name: str) -> dict[str, Any]:
+    return {"type": "file", "file": {"file_data": data, "filename": name}}
+
+
+def _name_of(url: str) -> str:
+    return PurePosixPath(unquote(urlsplit(url).path)).name or "file"
