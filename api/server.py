@@ -74,6 +74,8 @@ class FrontEnd:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
                 self._socket = socket.create_server((host, port), family=family, backlog=2048)
+                # Connections inherit it. asyncio's own loop would leave answers waiting for an ACK.
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 raise ConfigurationError(
                     f"TURNSTREAM_HOST = {host!r}, TURNSTREAM_PORT = {port}: {error.strerror or error}"

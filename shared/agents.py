@@ -252,6 +252,15 @@ class Agents:
     def __getitem__(self, name: str) -> AgentSpec:
         return self._specs[name]
 
+    def of_the_file(self) -> list[AgentSpec]:
+        """The agents that the file names: all but those that are built in."""
+        return [spec for spec in self if self._file is not None and self._file.has(spec.name)]
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the agents file stands, and beside it the code that it names; None without a file."""
+        return None if self._file is None else self._file.folder
+
     def explain(self, error: AgentFieldError) -> str:
         """What is wrong with an agent, with file and line when it stands in a file."""
         if self._file is None or not self._file.has(error.agent):
@@ -266,6 +275,11 @@ class AgentsFile:
         self._path = path
         self._text = text
         self._lines = Lines(text)
+
+    @property
+    def folder(self) -> Path | None:
+        """The file's folder."""
+        return None if self._path is None else self._path.resolve().parent
 
     def has(self, agent: str) -> bool:
         """Whether the agent stands in the file."""
@@ -320,7 +334,7 @@ def load(path: Path | None) -> Agents:
         file = AgentsFile(path, path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigurationError(f"TURNSTREAM_AGENTS = {str(path)!r}: {reason}") from None
+        raise ConfigurationError(f"{path}: the agents file cannot be read: {reason}") from None
     mine, wrong = file.specs()
     specs |= {spec.name: spec for spec in mine}
     if not wrong:

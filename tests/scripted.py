@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import Agent
 from pydantic_ai.messages import (
-    ModelRequest,
     ModelResponse,
     RetryPromptPart,
     ToolCallPart,
@@ -83,8 +82,7 @@ async def _do(step: dict[str, Any]) -> None:
 def _judge(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     """Give a draft the score that it says of itself: ``… [7]``."""
     request = messages[0]
-    assert isinstance(request, ModelRequest)
-    asked = str(request.parts[-1].content)
+    asked = "".join(str(part.content) for part in request.parts if isinstance(part, UserPromptPart))
     score = int(asked.rpartition("[")[2].partition("]")[0])
     verdict = {"score": score, "description": f"Worth {score}."}
     return ModelResponse(parts=[ToolCallPart(tool_name=info.output_tools[0].name, args=verdict)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
@@ -24,6 +25,8 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+agents_app = typer.Typer(help="The agents file.", no_args_is_help=True)
+app.add_typer(agents_app, name="agents")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on [TURNSTREAM_HOST].")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one [TURNSTREAM_PORT].")]
@@ -77,6 +80,19 @@ def keys_create(
     )
     settings = _scaled(settings_module.load(), "keys create")
     typer.echo(asyncio.run(create(settings, owner, agent, scopes, days)))
+
+
+@agents_app.command("check")
+def agents_check(
+    path: Annotated[Path | None, typer.Argument(help="The file [TURNSTREAM_AGENTS].")] = None,
+) -> None:
+    """Check an agents file with its models and tools, as a worker would at its start; nothing is called."""
+    from turnstream.agents import check
+
+    path = path or settings_module.load().agents
+    if path is None:
+        raise ConfigurationError("Name the file: turnstream agents check PATH, or set TURNSTREAM_AGENTS.")
+    typer.echo(check(path))
 
 
 def main() -> None:

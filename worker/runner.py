@@ -21,7 +21,7 @@ from shared.cancellation import Reason
 from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
-from shared.tasks import Attempt, Ended, GivesWay, Launch, operation
+from shared.tasks import LAUNCH_GRACE_MS, Attempt, Ended, GivesWay, Launch, operation
 from worker.agents.failures import explain, for_operators
 from worker.agents.outcome import Done, NeedsClient
 from worker.publisher import LostAttempt, Publisher, TurnTooLarge
@@ -165,12 +165,12 @@ class Runner:
 
     async def _finish(self, held: Held, publisher: Publisher, turn: Turn | None, end: End) -> None:
         attempt = held.attempt
-        if end.status == COMPLETED:
+        if end.status == COMPLETED and turn is not None and turn.output is not None:
             # All that waits goes with the end, in one append.
             await publisher.settle()
-            more, output = publisher.take(), turn.output if turn else None
+            more, output = publisher.take(), turn.output
         else:
-            # The log must be whole before it is read for what was left open.
+            # The log must be whole before it is read for the output and for what was left open.
             await publisher.flush()
             more, output = None, None
             attempt.open.clear()
@@ -183,13 +183,17 @@ class Runner:
         await publisher.settle()
         batch, op = publisher.take(), operation()
         spec = turn.spec
+        wait_ms = int(spec.callback_deadline * 1000)
+        if wait_ms < LAUNCH_GRACE_MS:
+            # The hint of the submit is later than this wait is long.
+            await self._ender.launches.remind(attempt.ref, wait_ms)
         outcome = await insist(
             lambda: self._ender.tasks.park(
                 attempt.ref,
                 attempt.number,
                 batch,
                 op,
-                wait_ms=int(spec.callback_deadline * 1000),
+                wait_ms=wait_ms,
                 policy=spec.parked,
             ),
             seconds=self._ender.patience,

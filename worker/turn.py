@@ -253,6 +253,12 @@ class Speech:
     def part(self, part: Mapping[str, Any] | Content) -> None:
         """Say a part that is whole already."""
         self._end_text()
+        text = _text_of(part)
+        if text is not None:
+            # As one piece: clients that join pieces would not hear it otherwise.
+            self.delta(text)
+            self._end_text()
+            return
         event = self._message.add_content(part)
         self._turn.batch.event(self._type, canonical(event), path=self._speaker.path)
 
@@ -290,6 +296,12 @@ class Speech:
             batch = self._turn.batch
             batch.event(self._type, canonical(self._text.complete()), path=self._speaker.path)
             self._text = None
+
+
+def _text_of(part: Mapping[str, Any] | Content) -> str | None:
+    """The text of a text part that has any."""
+    fields = part if isinstance(part, dict) else dict(part)
+    return fields.get("text") or None if fields.get("type") == "text" else None
 
 
 __all__ = ["Group", "LostAttempt", "Speaker", "Speech", "Turn", "current_turn", "new_call_id"]

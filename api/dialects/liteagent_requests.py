@@ -24,7 +24,9 @@ class ContentPart(BaseModel):
     message: str
 
 
-_Parts = Annotated[list[Annotated[ContentPart, BeforeValidator(_bare_text)]], Field(min_length=1, max_length=2000)]
+_Parts = Annotated[
+    list[Annotated[ContentPart, BeforeValidator(_bare_text)]], Field(min_length=1, max_length=2000)
+]
 
 
 class ChatBody(BaseModel):

@@ -65,6 +65,16 @@ async def test_a_generator_says_every_kind_of_content(serving: Any) -> None:
     assert ended["output"][2]["content"][0]["text"] == "Another message."
 
 
+async def test_a_text_that_was_given_whole_reaches_a_streaming_liteagent_client(serving: Any) -> None:
+    """Clients that join chunks hear a message that its agent gave in one piece."""
+    client, _ = await serving("everything")
+    session = await client.init()
+    async with client.chat(session, "go") as stream:
+        frames = await stream.all()
+    chunks = [frame.data["part"] for frame in frames if frame.event == "chunk"]
+    assert "Another message." in chunks
+
+
 async def test_a_generator_asks_its_client_and_goes_on(serving: Any) -> None:
     """Two calls at once, then a third; results and state come back in each run."""
     client, _ = await serving("guide")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.client import calls_of, check_whole, terminal, text_of
-from tests.scripted import script
+from tests.scripted import Step, script
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ async def test_a_liteagent_client_sees_mcp_calls_as_tools(serve: Any, stdio: dic
 async def test_the_model_is_told_what_went_wrong(serve: Any, server: dict[str, Any], noted: Any) -> None:
     """A failing tool, arguments that do not fit, a server that dies in mid-call: the turn goes on."""
     client, _ = await serve(lead={"mcp": [server]})
-    steps = (
+    steps: tuple[Step, ...] = (
         [("fail", {"reason": "no"})],
         [("add", {"a": "one"})],
         [("crash", {})],

@@ -145,10 +145,6 @@ def _places(turn: tuple[Frame, ...], *, everywhere: bool) -> Iterator[tuple[str,
     yield from places if everywhere else (places[0], places[len(places) // 2], places[-1])
 
 
-@pytest.mark.xfail(
-    reason="worker/runner.py reads the output from the history while the last messages are not in it yet",
-    strict=True,
-)
 async def test_the_output_is_whole_after_an_answer(place: Place) -> None:
     """A turn that went on after its client's answers lists all that it said, to its very end."""
     specs = {spec.name: spec for spec in load_agents(None)}

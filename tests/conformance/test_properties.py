@@ -379,21 +379,6 @@ def test_any_session_is_whole_when_it_is_resumed(session: Session, data: st.Data
         assert len(before) + len(shown) == sum(1 for frame in whole.frames if frame.id)
 
 
-@pytest.mark.xfail(
-    reason="a text part without pieces is not told in chunks: LiteAgent clients never hear it", strict=True
-)
-def test_a_text_that_was_not_said_in_pieces_is_heard() -> None:
-    """An answer's text may come whole, as coded agents give it in a `Message`: with chunks it is heard too."""
-    session = Session(Random(1))
-    session.turn([("answer", [{"type": "text", "text": "Another message."}])], "completed", None)
-    assert history_of(from_entries(session.recording, "liteagent"))[1:] == [
-        ("assistant", "text", "Another message.")
-    ]
-    for stream in (False, True):
-        capture = from_entries(session.recording, "liteagent", stream=stream)
-        assert LITEAGENT_CLIENTS["dispatcher"](capture) == history_of(capture), f"stream: {stream}"
-
-
 # Calls of a content builder: what it is for, and what it is given, one after the other.
 builds = st.one_of(
     st.tuples(st.just("text"), st.just("add_text_delta"), st.lists(texts, min_size=1, max_size=5)),

@@ -50,3 +50,5 @@ async def _pay(amount: int) -> str:
 
 
 pay = Tool(_pay, name="pay", requires_approval=True)
+
+renamed = Tool(_pay, name="wire_money")

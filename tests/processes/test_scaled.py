@@ -228,8 +228,8 @@ async def test_serve_prints_a_line_that_works(deployment: Deployment) -> None:
 @pytest.mark.parametrize(
     ("toml", "words"),
     [
-        ('[agents.a]\nmodel = "nobody:nothing"\n', ("'a'", "nobody:nothing")),
-        ('[agents.a]\nmodel = "demo"\ntools = ["nowhere:f"]\n', ("'a'", "nowhere:f")),
+        ('[agents.a]\nmodel = "nobody:nothing"\n', ("agents.a.model", "nobody:nothing")),
+        ('[agents.a]\nmodel = "demo"\ntools = ["nowhere:f"]\n', ("agents.a.tools", "nowhere:f")),
         ('[agents.a]\nmodel = "demo"\nbusy = "sometimes"\n', ("agents.a.busy",)),
         ('[agents.a]\nmodel = "demo"\nmodle = "x"\n', ("agents.a.modle",)),
         ('[agents.a]\nmodel = "openai:x"\napi_key_env = "NO_SUCH_VARIABLE"\n', ("NO_SUCH_VARIABLE",)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,9 @@ def build(agents: Agents) -> dict[str, Runnable]:
     Raises:
         ConfigurationError: all that is wrong, a line each: where, which field, and what is wrong with it.
     """
+    if agents.folder is not None and str(agents.folder) not in sys.path:
+        # Last, so that nothing of the same name there can take the place of what is installed.
+        sys.path.append(str(agents.folder))
     built: dict[str, Runnable] = {}
     wrong: list[str] = []
     for spec in agents:

@@ -107,8 +107,11 @@ class McpConnection:
 
     async def close(self) -> None:
         """End the connection and the server's process."""
-        if self._link is not None:
-            self._drop(self._link)
+        link = self._link
+        if link is not None:
+            self._drop(link)
+            if not link.settled.is_set():
+                link.task.cancel()
         if self._retired:
             await asyncio.wait([link.task for link in self._retired], timeout=CLOSING_SECONDS)
 
@@ -181,6 +184,9 @@ class _Link:
         try:
             async with asyncio.timeout(seconds):
                 await self.toolset.__aenter__()
+        except asyncio.CancelledError:
+            self.failure = "The worker is stopping."
+            raise
         except Exception as error:
             words = (
                 f"it did not start in {seconds:g} seconds"

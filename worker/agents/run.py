@@ -8,6 +8,7 @@ after parking are the same thing.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -205,8 +206,7 @@ class Run:
                 "completionTokens": usage.output_tokens,
                 "totalTokens": usage.input_tokens + usage.output_tokens,
             },
-            "id": response.provider_response_id
-            or f"chatcmpl-{response.run_id or self.turn.attempt.ref.task}",
+            "id": response.provider_response_id or f"chatcmpl-{uuid.uuid4().hex}",
             "model": response.model_name or "",
         }
         if self._close({"completions": self._completions}):

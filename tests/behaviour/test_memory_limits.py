@@ -1,0 +1,89 @@
+"""Memory: how much of earlier turns a model sees, and how much is kept at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.client import calls_of, text_of
+from tests.models.server import Call, calls, says
+
+if TYPE_CHECKING:
+    from tests.models.deployment import Deployments
+    from tests.models.server import Provider
+
+
+def words_sent(provider: Provider) -> list[str]:
+    """What the users said, as the newest request has it."""
+    return [each["content"] for each in provider.messages() if each["role"] == "user"]
+
+
+async def kept(deploy: Deployments) -> int:
+    """Turns in the session's memory."""
+    length: int = await deploy.stack.broker.sessions.llen("ts:{dev/s1}:memory")  # type: ignore[misc]
+    return length
+
+
+async def test_only_the_newest_turns_are_seen_and_kept(deploy: Deployments, provider: Provider) -> None:
+    """With `turns = 2` the third turn back is forgotten, by the model and by the broker."""
+    client = await deploy(memory={"turns": 2})
+    for word in ("one", "two", "three", "four"):
+        provider.script = [says("Yes.")]
+        await client.turn("s1", word)
+    assert words_sent(provider) == ["two", "three", "four"]
+    assert await kept(deploy) == 2
+
+
+async def test_turns_are_dropped_whole(deploy: Deployments, provider: Provider) -> None:
+    """What is left begins with a user's words, never with a result without its call."""
+    client = await deploy(memory={"turns": 1}, tools=["tests.models.tools:get_weather"])
+    for word in ("one", "two"):
+        provider.script = [calls(Call("get_weather", '{"city": "Rome"}')), says("Sunny.")]
+        await client.turn("s1", word)
+    provider.script = [says("Bye.")]
+    await client.turn("s1", "three")
+    roles = [message["role"] for message in provider.messages()]
+    assert roles == ["user", "assistant", "tool", "assistant", "user"]
+    assert words_sent(provider) == ["two", "three"]
+
+
+async def test_memory_is_bounded_by_tokens(deploy: Deployments, provider: Provider) -> None:
+    """A long turn pushes out those before it; a turn that alone is too long is not seen either."""
+    client = await deploy(memory={"tokens": 50})
+    for word in ("a", "b" * 160, "c", "d" * 400, "e"):
+        provider.script = [says("Yes.")]
+        await client.turn("s1", word)
+        if word == "c":
+            assert words_sent(provider) == ["a", "b" * 160, "c"]
+    assert words_sent(provider) == ["e"]
+
+
+async def test_an_agent_without_memory(deploy: Deployments, provider: Provider) -> None:
+    """With `turns = 0` each turn is the first one, and nothing is kept."""
+    client = await deploy(memory={"turns": 0})
+    for word in ("one", "two"):
+        provider.script = [says("Yes.")]
+        await client.turn("s1", word)
+    assert words_sent(provider) == ["two"]
+    assert await kept(deploy) == 0
+
+
+async def test_a_limit_holds_for_turns_that_were_stopped(deploy: Deployments, provider: Provider) -> None:
+    """Ended from outside, a turn counts like any other."""
+    client = await deploy(memory={"turns": 1}, client_tools=[{"name": "ask"}])
+    for word in ("one", "two"):
+        provider.script = [calls(Call("ask"))]
+        async with client.process("s1", word) as stream:
+            await stream.until(calls_of)
+            await client.stop("s1")
+    assert await kept(deploy) == 1
+    provider.script = [says("Yes.")]
+    await client.turn("s1", "three")
+    assert words_sent(provider) == ["two", "three"]
+
+
+async def test_a_generators_history_has_the_same_limit(deploy: Deployments) -> None:
+    """`Turn.history` goes back as far as the spec says."""
+    client = await deploy(python="tests.coded:recalls", memory={"turns": 1})
+    for word in ("one", "two"):
+        await client.turn("s1", word)
+    assert text_of(await client.turn("s1", "three")).startswith("user: two")

@@ -1,0 +1,156 @@
+"""What a request asks of its agent's model: honoured where the agent allows it, else refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.agents import OVERRIDES
+from tests.client import asked, calls_of, check_whole, terminal, text_of
+from tests.models.server import Call, calls, says
+
+if TYPE_CHECKING:
+    from tests.models.deployment import Deployments
+    from tests.models.server import Provider
+
+WEATHER = "tests.models.tools:get_weather"
+
+
+def tool(name: str = "where_am_i", parameters: Any = None) -> dict[str, Any]:
+    """A client's function as OpenAI clients send it."""
+    schema = parameters or {"type": "object", "properties": {"exact": {"type": "boolean"}}}
+    return {"type": "function", "function": {"name": name, "description": "Tell.", "parameters": schema}}
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"temperature": 0.3}, {"temperature": 0.3}),
+        ({"top_p": 0.5}, {"top_p": 0.5}),
+        ({"frequency_penalty": 1.5}, {"frequency_penalty": 1.5}),
+        ({"presence_penalty": -1}, {"presence_penalty": -1}),
+        ({"max_tokens": 77}, {"max_completion_tokens": 77}),
+        ({"stop": "END"}, {"stop": ["END"]}),
+        ({"stop": ["a", "b"]}, {"stop": ["a", "b"]}),
+        ({"seed": 7}, {"seed": 7}),
+        ({"model": "bigger"}, {"model": "bigger"}),
+        ({"model": "openai:bigger"}, {"model": "bigger"}),
+        ({"model": "qwen3:8b"}, {"model": "qwen3:8b"}),
+        ({"n": 1}, {"model": "test"}),
+    ],
+)
+async def test_an_allowed_setting_reaches_the_provider(
+    deploy: Deployments, provider: Provider, given: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    """For this turn only; the agent's own settings stand beside it, and come back after it."""
+    client = await deploy(allow_overrides=True, settings={"temperature": 0.9})
+    provider.script = [says("One."), says("Two.")]
+    frames = await client.turn("s1", "Hi", **given)
+    assert text_of(frames) == "One."
+    assert {name: provider.requests[0][name] for name in sent} == sent
+    await client.turn("s1", "Again")
+    assert provider.requests[1]["model"] == "test"
+    assert provider.requests[1]["temperature"] == 0.9
+
+
+GIVEN: dict[str, Any] = {
+    "model": "other",
+    "temperature": 0,
+    "top_p": 0.1,
+    "frequency_penalty": 0.1,
+    "presence_penalty": 0.1,
+    "max_tokens": 1,
+    "stop": "x",
+    "seed": 0,
+    "tools": [tool()],
+}
+
+
+@pytest.mark.parametrize("name", OVERRIDES)
+async def test_what_the_agent_does_not_allow_is_refused_by_name(
+    deploy: Deployments, provider: Provider, name: str
+) -> None:
+    """All others being allowed, this one is a 422 that names it, and no turn begins."""
+    client = await deploy.front_end(allow_overrides=[each for each in OVERRIDES if each != name])
+    answer = await client.http.post("/process", json=asked("s1", "Hi", **{name: GIVEN[name]}))
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "invalid_body"
+    assert answer.json()["message"].startswith(f"{name}:")
+    assert await deploy.stack.log.meta(_keys()) is None
+
+
+def _keys() -> Any:
+    from shared.keys import SessionKeys
+
+    return SessionKeys("dev", "s1")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"n": 2}, "n:"),
+        ({"model": " "}, "model:"),
+        ({"model": "a\nb"}, "model:"),
+        ({"stop": [""]}, "stop:"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function:"),
+        ({"tools": [{"type": "magic", "function": {}}]}, "tools[0].type:"),
+        ({"tools": [tool("no spaces")]}, "tools[0].function.name:"),
+        ({"tools": [tool(), tool()]}, "tools[1].function.name:"),
+        ({"tools": [tool("get_weather")]}, "tools[0].function.name:"),
+        ({"tools": [tool("pick")]}, "tools[0].function.name:"),
+        ({"tools": [tool(parameters={"type": "string"})]}, "tools[0].function.parameters:"),
+        (
+            {"tools": [tool(parameters={"type": "object", "properties": {"a": {"type": "colour"}}})]},
+            "tools[0].function.parameters:",
+        ),
+    ],
+)
+async def test_what_cannot_be_honoured_is_refused_by_name(
+    deploy: Deployments, given: dict[str, Any], named: str
+) -> None:
+    """Though all is allowed: several answers, names that are taken, schemas that are none."""
+    client = await deploy.front_end(allow_overrides=True, tools=[WEATHER], client_tools=[{"name": "pick"}])
+    answer = await client.http.post("/process", json=asked("s1", "Hi", **given))
+    assert answer.status_code == 422
+    assert answer.json()["message"].startswith(named), answer.json()
+
+
+async def test_the_clients_tools_are_its_functions_for_one_turn(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """Offered to the model with the agent's own, called, answered by the client; gone in the next turn."""
+    client = await deploy(allow_overrides=["tools"], tools=[WEATHER])
+    provider.script = [
+        calls(Call("where_am_i", '{"exact": "yes"}')),
+        calls(Call("where_am_i", '{"exact": true}')),
+    ]
+    async with client.process("s1", "Where?", id="t1", tools=[tool()]) as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        assert json.loads(call["arguments"]) == {"exact": True}
+        provider.script = [says("In Rome."), says("Still there.")]
+        await client.callback("s1", call["call_id"], "Rome")
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames) == "In Rome."
+    for request in provider.requests:
+        assert {each["function"]["name"] for each in request["tools"]} == {"get_weather", "where_am_i"}
+    await client.turn("s1", "And now?")
+    assert [each["function"]["name"] for each in provider.requests[-1]["tools"]] == ["get_weather"]
+
+
+async def test_a_name_that_only_the_worker_knows_to_be_taken(deploy: Deployments, provider: Provider) -> None:
+    """A tool object with a name of its own: the turn ends with the reason."""
+    client = await deploy(allow_overrides=True, tools=["tests.models.tools:renamed"])
+    event = terminal(await client.turn("s1", "Hi", tools=[tool("wire_money")]))
+    assert event is not None
+    assert event["error"]["code"] == "tool_name_taken"
+    assert "wire_money" in event["error"]["message"]
+
+
+async def test_a_generator_reads_what_is_asked_of_it(deploy: Deployments) -> None:
+    """`Turn.overrides` and `Turn.tools` hold what the spec allows a request to set."""
+    client = await deploy(python="tests.coded:obeys", allow_overrides=True)
+    frames = await client.turn("s1", "Hi", temperature=0.5, model="other", tools=[tool()])
+    assert text_of(frames) == "other at 0.5 with where_am_i"

@@ -1,0 +1,358 @@
+"""Real models: whole turns through the provider's own client, against an endpoint over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.client import calls_of, check_whole, terminal, text_of
+from tests.models import tools
+from tests.models.server import KEY, Call, calls, says
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.client import Frame
+    from tests.models.deployment import Deployments
+    from tests.models.server import Provider
+
+WEATHER = "tests.models.tools:get_weather"
+
+PICK = {
+    "name": "pick_color",
+    "description": "Let the user pick a color.",
+    "parameters": {
+        "type": "object",
+        "properties": {"shade": {"type": "string", "enum": ["light", "dark"]}},
+        "required": ["shade"],
+        "additionalProperties": False,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_tools() -> None:
+    tools.called.clear()
+    tools.release.clear()
+
+
+def ended(frames: list[Frame]) -> dict[str, Any]:
+    """The terminal event, which must have come."""
+    event = terminal(frames)
+    assert event is not None
+    return event
+
+
+def results_sent(provider: Provider, request: int = -1) -> dict[str, str]:
+    """The tool results in a request, by call; checks that every call has one, as providers do."""
+    messages = provider.messages(request)
+    asked = [call["id"] for message in messages for call in message.get("tool_calls") or ()]
+    answered = {
+        message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"
+    }
+    assert sorted(asked) == sorted(answered)
+    return answered
+
+
+async def test_text_streams_and_is_paid_for(deploy: Deployments, provider: Provider) -> None:
+    """Each piece is a delta as the provider sent it; usage is in the message and in the end."""
+    client = await deploy(instructions="Be brief.")
+    provider.script = [says("Hello", ", ", "world.", usage=(12, 3))]
+    frames = await client.turn("s1", "Hi")
+    check_whole(frames)
+    deltas = [frame.data["text"] for frame in frames if frame.data.get("delta")]
+    assert deltas == ["Hello", ", ", "world."]
+    event = ended(frames)
+    assert event["status"] == "completed"
+    assert event["usage"] == {"input_tokens": 12, "output_tokens": 3, "total_tokens": 15}
+    assert [(each["role"], each["content"]) for each in provider.messages()] == [
+        ("system", "Be brief."),
+        ("user", "Hi"),
+    ]
+    assert provider.requests[0]["stream"] is True
+    assert provider.requests[0]["model"] == "test"
+    assert provider.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+async def test_each_model_call_is_told_in_completions(deploy: Deployments, provider: Provider) -> None:
+    """LiteAgent clients get the tokens of each call, and the turn's usage is their sum."""
+    client = await deploy(tools=[WEATHER])
+    provider.script = [
+        calls(Call("get_weather", '{"city": "Rome"}'), usage=(20, 7)),
+        says("Sunny.", usage=(30, 2)),
+    ]
+    session = await client.init()
+    async with client.chat(session, "Weather?", taskId="t1") as stream:
+        frames = await stream.all()
+    told = [frame.data["completions"]["usage"] for frame in frames if frame.data.get("completions")]
+    assert [(each["promptTokens"], each["completionTokens"]) for each in told] == [(20, 7), (30, 2)]
+    async with client.follow(session, "t1") as stream:
+        assert ended(await stream.all())["usage"]["total_tokens"] == 59
+
+
+async def test_parallel_tools_run_and_their_results_go_back(deploy: Deployments, provider: Provider) -> None:
+    """Two calls under one provider's id: each runs, and each result reaches the model under its own call."""
+    client = await deploy(tools=[WEATHER, "tests.models.tools:lookup"])
+    provider.script = [
+        calls(Call("get_weather", '{"city": "Rome"}', "same"), Call("lookup", '{"word": "sun"}', "same")),
+        says("Done."),
+    ]
+    frames = await client.turn("s1", "Go")
+    check_whole(frames)
+    outputs = {each["name"]: each["output"] for each in calls_of(frames, "plugin_call_output")}
+    assert outputs == {"get_weather": "It is sunny in Rome.", "lookup": "sun: True"}
+    assert sorted(results_sent(provider).values()) == sorted(outputs.values())
+
+
+async def test_arguments_that_are_no_json_never_reach_a_tool(deploy: Deployments, provider: Provider) -> None:
+    """The model is told, tries again, and only the right call runs."""
+    client = await deploy(tools=[WEATHER])
+    provider.script = [
+        calls(Call("get_weather", '{"city": "Ro')),
+        calls(Call("get_weather", '{"city": "Rome"}')),
+        says("Sunny."),
+    ]
+    frames = await client.turn("s1", "Weather?")
+    check_whole(frames)
+    assert tools.called == ["Rome"]
+    assert ended(frames)["status"] == "completed"
+    (told,) = results_sent(provider, 1).values()
+    assert "Invalid JSON" in told
+
+
+async def test_arguments_that_do_not_fit_never_reach_a_tool(deploy: Deployments, provider: Provider) -> None:
+    """A missing argument is told to the model, by its name."""
+    client = await deploy(tools=[WEATHER])
+    provider.script = [calls(Call("get_weather", '{"town": "Rome"}')), says("I gave up.")]
+    frames = await client.turn("s1", "Weather?")
+    assert tools.called == []
+    assert ended(frames)["status"] == "completed"
+    (told,) = results_sent(provider, 1).values()
+    assert "city" in told
+
+
+@pytest.mark.parametrize("arguments", ['{"shade": ', '{"shade": "loud"}', "{}", "[1]", '"light"', ""])
+async def test_wrong_arguments_never_reach_the_client(
+    deploy: Deployments, provider: Provider, arguments: str
+) -> None:
+    """A client function is called with arguments that fit its schema, or not at all."""
+    client = await deploy(client_tools=[PICK])
+    provider.script = [calls(Call("pick_color", arguments)), calls(Call("pick_color", '{"shade": "dark"}'))]
+    async with client.process("s1", "Colors", id="t1") as stream:
+        frames = await stream.until(calls_of)
+        (call,) = calls_of(frames)
+        assert json.loads(call["arguments"]) == {"shade": "dark"}
+        assert len(results_sent(provider, 1)) == 1
+        provider.script = [says("Blue it is.")]
+        await client.callback("s1", call["call_id"], "blue")
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames) == "Blue it is."
+    assert "blue" in results_sent(provider).values()
+
+
+async def test_a_model_that_never_learns_ends_the_turn(deploy: Deployments, provider: Provider) -> None:
+    """After some wrong calls in a row the turn fails with its code, and the client was never called."""
+    client = await deploy(client_tools=[PICK])
+    provider.script = [calls(Call("pick_color", "{}")) for _ in range(10)]
+    frames = await client.turn("s1", "Colors")
+    check_whole(frames)
+    assert ended(frames)["error"]["code"] == "model_misbehaved"
+    assert calls_of(frames) == []
+
+
+async def test_an_unknown_tool_is_told_to_the_model(deploy: Deployments, provider: Provider) -> None:
+    """A tool that the model made up gets a result that says so."""
+    client = await deploy(tools=[WEATHER])
+    provider.script = [calls(Call("fly_to_mars")), says("Sorry.")]
+    frames = await client.turn("s1", "Go")
+    check_whole(frames)
+    assert text_of(frames) == "Sorry."
+    (told,) = results_sent(provider).values()
+    assert "fly_to_mars" in told
+
+
+async def test_an_approval_is_asked_for_once(deploy: Deployments, provider: Provider) -> None:
+    """The tool runs after the client's yes, and the model gets its result."""
+    client = await deploy(tools=["tests.models.tools:pay"])
+    provider.script = [calls(Call("pay", '{"amount": 5}')), says("Paid.")]
+    async with client.process("s1", "Pay", id="t1") as stream:
+        frames = await stream.until(lambda all_: calls_of(all_, "mcp_approval_request"))
+        assert tools.called == []
+        (request,) = calls_of(frames, "mcp_approval_request")
+        await client.callback("s1", request["id"], {"approve": True})
+        frames = await stream.all()
+    assert tools.called == ["paid 5"]
+    assert list(results_sent(provider).values()) == ["Paid 5."]
+    assert text_of(frames) == "Paid."
+
+
+async def test_the_second_turn_is_sent_the_first(deploy: Deployments, provider: Provider) -> None:
+    """Memory reaches the provider as messages: what was asked, called, returned and answered."""
+    client = await deploy(tools=[WEATHER])
+    provider.script = [calls(Call("get_weather", '{"city": "Rome"}')), says("Sunny."), says("As I said.")]
+    await client.turn("s1", "Weather?")
+    await client.turn("s1", "Sure?")
+    assert [message["role"] for message in provider.messages()] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+    assert list(results_sent(provider).values()) == ["It is sunny in Rome."]
+
+
+async def test_after_a_stop_inside_a_tool_the_next_turn_is_accepted(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """The call that was cut off has a result when the next turn is sent, as providers insist."""
+    client = await deploy(tools=["tests.models.tools:never_ends", WEATHER])
+    provider.script = [calls(Call("never_ends", "{}", "a"), Call("get_weather", '{"city": "Rome"}', "b"))]
+    async with client.process("s1", "Go", id="t1") as stream:
+        await stream.until(lambda frames: calls_of(frames, "plugin_call_output"))
+        await client.stop("s1")
+        assert ended(await stream.all())["status"] == "canceled"
+    provider.script = [says("Here I am.")]
+    assert text_of(await client.turn("s1", "Still there?")) == "Here I am."
+    assert len(results_sent(provider)) == 2
+    assert provider.messages()[-1] == {"role": "user", "content": "Still there?"}
+
+
+async def test_after_a_stop_in_mid_sentence_the_model_knows_what_was_read(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """The next turn's model sees the words that the client had received."""
+    client = await deploy()
+    provider.script = [says("Once upon", until=asyncio.Event())]
+    async with client.process("s1", "A story", id="t1") as stream:
+        await stream.until(text_of)
+        await client.stop("s1")
+        await stream.all()
+    provider.script = [says("a time.")]
+    await client.turn("s1", "Go on")
+    assert [(each["role"], each["content"]) for each in provider.messages()] == [
+        ("user", "A story"),
+        ("assistant", "Once upon"),
+        ("user", "Go on"),
+    ]
+
+
+async def test_a_parked_turn_is_resumed_by_another_worker(deploy: Deployments, provider: Provider) -> None:
+    """The second worker sends the provider what the first one had, and the client's answer."""
+    client = await deploy.front_end(client_tools=[PICK], tools=[WEATHER])
+    first = await deploy.stack.worker()
+    provider.script = [
+        calls(Call("get_weather", '{"city": "Rome"}', "a"), Call("pick_color", '{"shade": "light"}', "b"))
+    ]
+    async with client.process("s1", "Both", id="t1") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        await wait_until(lambda: _parked(deploy), "the turn to park")
+        await deploy.stack.stop_worker(first)
+        await deploy.stack.worker()
+        provider.script = [says("White, in the sun.")]
+        await client.callback("s1", call["call_id"], {"color": "white"})
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames) == "White, in the sun."
+    assert tools.called == ["Rome"]
+    assert sorted(results_sent(provider).values()) == ["It is sunny in Rome.", '{"color":"white"}']
+    assert ended(frames)["usage"]["total_tokens"] == 30
+
+
+async def _parked(deploy: Deployments) -> bool:
+    return await deploy.stack.status("s1", "t1") == "parked"
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.mark.parametrize(
+    ("part", "sent"),
+    [
+        (
+            {"type": "image", "image_url": "https://nowhere.invalid/cat.png"},
+            {"type": "image_url", "image_url": {"url": "https://nowhere.invalid/cat.png"}},
+        ),
+        (
+            {"type": "image", "image_url": f"data:image/png;base64,{PIXEL}"},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
+        ),
+        (
+            {"type": "audio", "data": "aGVsbG8=", "format": "wav"},
+            {"type": "input_audio", "input_audio": {"data": "aGVsbG8=", "format": "wav"}},
+        ),
+        (
+            {"type": "audio", "data": "https://nowhere.invalid/a.mp3", "format": "mp3"},
+            {
+                "type": "input_audio",
+                "input_audio": {"data": "https://nowhere.invalid/a.mp3", "format": "mp3"},
+            },
+        ),
+        (
+            {"type": "file", "file_data": "JVBERi0=", "filename": "a.pdf"},
+            {
+                "type": "file",
+                "file": {"file_data": "data:application/pdf;base64,JVBERi0=", "filename": "a.pdf"},
+            },
+        ),
+        (
+            {"type": "file", "file_url": "https://nowhere.invalid/x/a.pdf"},
+            {"type": "file", "file": {"file_data": "https://nowhere.invalid/x/a.pdf", "filename": "a.pdf"}},
+        ),
+        ({"type": "file", "file_id": "file-123"}, {"type": "file", "file": {"file_id": "file-123"}}),
+        (
+            {"type": "video", "video_url": "https://nowhere.invalid/a.mp4"},
+            {"type": "video_url", "video_url": {"url": "https://nowhere.invalid/a.mp4"}},
+        ),
+        (
+            {"type": "image", "image_url": "data:image/png;base64,%%%"},
+            {"type": "text", "text": "(an attachment that could not be read)"},
+        ),
+        (
+            {"type": "file", "file_url": "file:///etc/passwd"},
+            {"type": "text", "text": "(an attachment that could not be read)"},
+        ),
+    ],
+)
+async def test_what_a_user_sends_reaches_the_provider_in_its_form(
+    deploy: Deployments, provider: Provider, part: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    """Links are passed on, never fetched; data goes as data; in the next turn again."""
+    client = await deploy(images=True)
+    provider.script = [says("Nice."), says("Indeed.")]
+    content = [{"type": "text", "text": "Look:"}, part]
+    async with client.open(
+        "POST", "/process", json={"session_id": "s1", "input": [{"role": "user", "content": content}]}
+    ) as stream:
+        assert ended(await stream.all())["status"] == "completed"
+    assert _contents(provider) == [{"type": "text", "text": "Look:"}, sent]
+    await client.turn("s1", "And now?")
+    assert _contents(provider, at=0) == [{"type": "text", "text": "Look:"}, sent]
+
+
+def _contents(provider: Provider, at: int = -1) -> list[dict[str, Any]]:
+    """A user's message in the newest request, its texts made one as they may be sent."""
+    content = provider.messages()[at]["content"]
+    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if [part["type"] for part in parts] == ["text"]:
+        text = parts[0]["text"]
+        return [{"type": "text", "text": "Look:"}, {"type": "text", "text": text.removeprefix("Look:")}]
+    return parts
+
+
+async def test_a_link_is_fetched_only_where_the_agent_asks_and_it_is_safe(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """With `fetch_links` an address inside the network is refused by name, and nothing was asked of it."""
+    client = await deploy(fetch_links=True)
+    part = {"type": "file", "file_url": f"{provider.address}/secret.pdf"}
+    async with client.open(
+        "POST", "/process", json={"session_id": "s1", "input": [{"role": "user", "content": [part]}]}
+    ) as stream:
+        error = ended(await stream.all())["error"]
+    assert error == {"code": "link_not_fetched", "message": "A link in the input could not be fetched."}
+    assert provider.others == []
+    assert provider.requests == []

@@ -1,0 +1,142 @@
+"""``turnstream agents check``: what is wrong is named with file, line and field; what is right is shown."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from shared.errors import ConfigurationError
+from turnstream import cli
+from turnstream.agents import check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RIGHT = """\
+[agents.support]
+model = "openai:test"
+base_url = "http://127.0.0.1:9/v1"
+tools = ["tests.models.tools:get_weather", "tests.models.tools:pay"]
+subagents = ["helper"]
+allow_overrides = ["temperature", "tools"]
+memory = { turns = 20, tokens = 4000 }
+
+[[agents.support.client_tools]]
+name = "pick_color"
+
+[agents.helper]
+model = "demo"
+busy = "parallel"
+
+[agents.coded]
+python = "tests.coded:guide"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    """An agents file."""
+    path = folder / "agents.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
+    """A row for each of its agents, none for those that are built in."""
+    lines = check(written(tmp_path, RIGHT)).splitlines()
+    assert [line.split()[0] for line in lines] == ["AGENT", "support", "helper", "coded"]
+    assert lines[1].split() == [
+        "support",
+        "openai:test",
+        "2",
+        "1",
+        "0",
+        "1",
+        "serial",
+        "temperature,",
+        "tools",
+    ]
+    assert "tests.coded:guide" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[agents.a\n", ("line 1",)),
+        ("[agent.a]\nmodel = 'demo'\n", (":1: agent:",)),
+        ("[agents]\na = 3\n", (":2: agents.a:",)),
+        ("\n[agents.a]\ninstructions = 'x'\n", (":2: agents.a: ", "give either model or python")),
+        ("[agents.a]\nmodel = 'demo'\nmodle = 'x'\n", (":3: agents.a.modle:",)),
+        ("[agents.a]\nmodel = 'demo'\nbusy = 'sometimes'\n", (":3: agents.a.busy:", "serial")),
+        ("[agents.a]\nmodel = 'demo'\n\nmemory.turns = -1\n", (":4: agents.a.memory.turns:",)),
+        ("[agents.a]\nmodel = 'demo'\nmemory = { turns = -1 }\n", (":3: agents.a.memory.turns:",)),
+        ("[agents.a]\nmodel = 'demo'\nallow_overrides = ['n']\n", (":3: agents.a.allow_overrides.0:",)),
+        ("[agents.a]\nmodel = 'demo'\ncritics = ['b']\n", (":3: agents.a.critics:", "'b'")),
+        (
+            "[agents.a]\nmodel = 'openai:x'\nbase_url = 'http://x'\napi_key_env = 'NO_KEY'\n",
+            (":4:", "NO_KEY"),
+        ),
+        ("[agents.a]\nmodel = 'nobody:x'\n", (":2: agents.a.model:", "nobody:x")),
+        ("[agents.a]\nmodel = 'demo'\ntools = ['no.such:tool']\n", (":3: agents.a.tools:", "no.such")),
+        ("[agents.a]\nmodel = 'demo'\ntools = ['tests.models.tools:called']\n", (":3:", "not a function")),
+        ("[agents.a]\nmodel = 'demo'\n[agents.a.settings]\ntemprature = 1\n", (":3:", "temprature")),
+        ("[agents.a]\npython = 'tests.coded:not_an_agent'\n", (":2: agents.a.python:", "neither")),
+        (
+            "[agents.a]\npython = 'tests.coded:scripted'\nallow_overrides = true\n",
+            (":3: agents.a.allow_overrides:", "'model'"),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\ninstructions = '''\n[agents.b]\nmodel = 3\n'''\n"
+            "[[agents.a.client_tools]]\nname = 'f'\n[[agents.a.client_tools]]\nname = 'g'\n"
+            "[agents.a.client_tools.parameters]\ntype = 'object'\nproperties = 3\n",
+            (":11: agents.a.client_tools.1.parameters:", "JSON Schema"),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\ntools = ['tests.models.tools:pay']\n[[agents.a.client_tools]]\nname = 'pay'\n",
+            (":4: agents.a.client_tools:", "'pay'"),
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, named: tuple[str, ...]) -> None:
+    """File, line and field stand in front of what is wrong."""
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigurationError) as wrong:
+        check(path)
+    assert str(path) in wrong.value.public_text
+    for words in named:
+        assert words in wrong.value.public_text
+
+
+def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
+    """A line each, over all agents, so that one look at the file is enough."""
+    path = written(tmp_path, "[agents.a]\nmodel = 'demo'\nbusy = 1\ndeadline = 0\n[agents.b]\nmodel = 3\n")
+    with pytest.raises(ConfigurationError) as wrong:
+        check(path)
+    places = [line.split(": ")[1] for line in wrong.value.public_text.splitlines()]
+    assert places == ["agents.a.busy", "agents.a.deadline", "agents.b.model"]
+
+
+def test_the_command_exits_with_2_when_the_file_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And prints the table, with 0, when it is right; the path may come from the environment."""
+    monkeypatch.setattr(sys, "argv", ["turnstream", "agents", "check"])
+    for text, code in ((RIGHT, 0), ("[agents.a]\n", 2)):
+        monkeypatch.setenv("TURNSTREAM_AGENTS", str(written(tmp_path, text)))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert (ended.value.code or 0) == code
+    shown = capsys.readouterr()
+    assert "support" in shown.out
+    assert "agents.toml:1: agents.a" in shown.err
+
+
+def test_without_a_file_there_is_nothing_to_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a path nor the variable: said in words."""
+    monkeypatch.setattr(sys, "argv", ["turnstream", "agents", "check"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "TURNSTREAM_AGENTS" in capsys.readouterr().err

@@ -1,0 +1,47 @@
+"""``turnstream agents check``: what a worker would find in an agents file, without starting one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared import agents
+from worker.agents import configured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from shared.agents import AgentSpec
+
+_HEADINGS = ("AGENT", "MODEL", "TOOLS", "CLIENT", "MCP", "HELPERS", "BUSY", "REQUESTS MAY SET")
+
+
+def check(path: Path) -> str:
+    """A table of the file's agents.
+
+    Raises:
+        ConfigurationError: all that is wrong, a line each.
+    """
+    found = agents.load(path)
+    configured.build(found)
+    rows = [_row(spec) for spec in found.of_the_file()]
+    return "\n".join(_aligned([_HEADINGS, *rows]))
+
+
+def _row(spec: AgentSpec) -> tuple[str, ...]:
+    return (
+        spec.name,
+        spec.python or spec.model,
+        str(len(spec.tools)),
+        str(len(spec.client_tools)),
+        str(len(spec.mcp)),
+        str(len(spec.subagents) + len(spec.critics)),
+        spec.busy,
+        ", ".join(spec.allow_overrides) or "nothing",
+    )
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
