@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MINUTES ?= 10
+SEEDS ?= 1 2 3 4 5
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format lint types protocol fuzz bench lock clean
+.PHONY: help serve test check format lint types protocol fuzz chaos bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +41,9 @@ protocol: $(INSTALLED) ## Capture docs/protocol.md anew
 
 fuzz: $(INSTALLED) ## Generated requests against both brokers for MINUTES (10)
 	FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/conformance/test_schemathesis.py
+
+chaos: $(INSTALLED) ## Kill, freeze and cut a deployment for MINUTES (10) with each of SEEDS (1 2 3 4 5)
+	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
 
 bench: $(INSTALLED) ## The benchmarks; each prints a table
 	$(BIN)/python bench/spine.py

@@ -78,9 +78,12 @@ def serving(agents: str, agent: str) -> Iterator[Chat]:
         "TURNSTREAM_DEV_KEY": key,
     }
     command = [sys.executable, "-m", "turnstream", "serve", "--port", str(port)]
-    with tempfile.TemporaryFile("w+") as log, subprocess.Popen(  # noqa: S603 - our own command
-        command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
-    ) as server:
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(  # noqa: S603 - our own command
+            command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as server,
+    ):
         try:
             if not any("is ready" in line for line in server.stdout or ()):
                 log.seek(0)

@@ -96,11 +96,14 @@ async def write_end(
 
     ``output`` is the task's closed messages as canonical JSON, in the order in which they were begun, when
     the holder knows that it has seen them all; else they are read from the history. ``more`` goes before the end.
+
+    Raises:
+        BrokerAway: the broker did not answer.
     """
     batch = more or Batch()
-    messages, said = await close_open(ender.log, attempt, batch)
+    messages, said = await close_open(ender, attempt, batch)
     if output is None:
-        output = await completed_messages(ender.log, attempt)
+        output = await completed_messages(ender, attempt)
     batch.end(_terminal(attempt, end, [*output, *messages]))
     memory = end.memory if end.memory is not None else _memory(attempt, end, said)
     op = operation()
@@ -170,7 +173,7 @@ async def _tell(ender: Ender, ref: TaskRef, attempt: int, reason: Reason) -> Non
     )
 
 
-async def close_open(reader: Log, attempt: Attempt, batch: Batch) -> tuple[list[bytes], str]:
+async def close_open(ender: Ender, attempt: Attempt, batch: Batch) -> tuple[list[bytes], str]:
     """Put into ``batch`` the events that close what an attempt left open, with what it said so far.
 
     Returns those messages as canonical JSON, and the text of the agent's own ones.
@@ -182,7 +185,12 @@ async def close_open(reader: Log, attempt: Attempt, batch: Batch) -> tuple[list[
     after = Cursor(attempt.epoch, min(attempt.open.values()) - 1)
     more = True
     while more:
-        page = await reader.read(attempt.ref.keys, after)
+        here = after
+        page = await insist(
+            lambda: ender.log.read(attempt.ref.keys, here),  # noqa: B023 - it is awaited here
+            seconds=ender.patience,
+            what="log",
+        )
         for entry in page:
             if entry.task != attempt.ref.task:
                 continue
@@ -208,10 +216,12 @@ async def close_open(reader: Log, attempt: Attempt, batch: Batch) -> tuple[list[
     return messages, said
 
 
-async def completed_messages(reader: Log, attempt: Attempt) -> list[bytes]:
+async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
     """The task's closed messages so far, in the order in which they were begun."""
     before_it = Cursor(attempt.epoch, attempt.first - 1)
-    entries = await reader.history(attempt.ref.keys, after=before_it)
+    entries = await insist(
+        lambda: ender.log.history(attempt.ref.keys, after=before_it), seconds=ender.patience, what="history"
+    )
     mine = [
         entry
         for entry in entries

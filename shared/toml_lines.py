@@ -34,7 +34,9 @@ class Lines:
         for number, line in zip(count(1), text.splitlines(), strict=False):
             if not closing:
                 if found := _ARRAY.match(line):
-                    table = self._element(self._resolved(_keys(found[1])))
+                    array = self._resolved(_keys(found[1]))
+                    self._lines.setdefault(array, number)
+                    table = self._element(array)
                     self._lines.setdefault(table, number)
                 elif found := _TABLE.match(line):
                     table = self._resolved(_keys(found[1]))

@@ -26,11 +26,14 @@ class Held:
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.reason: Reason | None = None
+        # Its parting words are being written. They are fenced by themselves, and what the script then says
+        # is due (a launch) is known here alone: nothing may cut that off any more.
+        self.parting = False
         self._task = asyncio.current_task()
 
     def cancel(self, reason: Reason) -> None:
         """Cancel the turn. The first reason stands, but for a lost lease: then nothing may be written."""
-        if self._task is None or self._task.done():
+        if self._task is None or self._task.done() or self.parting:
             return
         if self.reason is None or (reason in (Reason.LEASE_LOST, Reason.STOP) and self.reason != reason):
             self.reason = reason

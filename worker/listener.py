@@ -66,7 +66,7 @@ class Listener:
                 if asked:
                     raise TimeoutError("no answer to PING")
                 asked = True
-                await pubsub.ping()  # type: ignore[no-untyped-call]
+                await pubsub.ping()
                 continue
             asked = False
             if message["type"] == "pong":

@@ -150,7 +150,7 @@ class Runner:
         if isinstance(outcome, Done):
             await self._finish(held, publisher, turn, End(COMPLETED, "", "", turn.usage, outcome.memory))
         elif turn.waits:
-            await self._park(attempt, publisher, turn)
+            await self._park(held, publisher, turn)
         else:
             # Parked like this the task would be launched again at once, for ever.
             text = "The agent waits for its client, but has asked it nothing."
@@ -158,7 +158,7 @@ class Runner:
 
     async def _close_former(self, attempt: Attempt, publisher: Publisher) -> None:
         """What the former attempt was saying is closed, incomplete; this attempt says it anew."""
-        await close_open(self._ender.log, attempt, publisher.batch)
+        await close_open(self._ender, attempt, publisher.batch)
         attempt.open.clear()
         publisher.kick()
         await publisher.flush()
@@ -175,11 +175,13 @@ class Runner:
             more, output = None, None
             attempt.open.clear()
             attempt.open.update(publisher.open)
+        held.parting = True
         outcome = await write_end(self._ender, attempt, end, output=output, more=more)
         if isinstance(outcome, Ended):
             held.reason = Reason.STOP
 
-    async def _park(self, attempt: Attempt, publisher: Publisher, turn: Turn) -> None:
+    async def _park(self, held: Held, publisher: Publisher, turn: Turn) -> None:
+        attempt = held.attempt
         await publisher.settle()
         batch, op = publisher.take(), operation()
         spec = turn.spec
@@ -187,6 +189,7 @@ class Runner:
         if wait_ms < LAUNCH_GRACE_MS:
             # The hint of the submit is later than this wait is long.
             await self._ender.launches.remind(attempt.ref, wait_ms)
+        held.parting = True
         outcome = await insist(
             lambda: self._ender.tasks.park(
                 attempt.ref,
@@ -222,14 +225,16 @@ class Runner:
                 elif reason is Reason.DEADLINE:
                     await self._finish(held, publisher, None, End(FAILED, "deadline", TEXTS["deadline"]))
                 elif reason is Reason.SHUTDOWN:
-                    await self._release(held.attempt, publisher)
+                    await self._release(held, publisher)
         except (LostAttempt, TimeoutError, BrokerAway):
             # The lease lapses, and the rescuer does what is left.
             log.info("attempt.left", reason=str(reason))
 
-    async def _release(self, attempt: Attempt, publisher: Publisher) -> None:
+    async def _release(self, held: Held, publisher: Publisher) -> None:
+        attempt = held.attempt
         await publisher.flush()
         op = operation()
+        held.parting = True
         outcome = await insist(
             lambda: self._ender.tasks.release(attempt.ref, attempt.number, op),
             seconds=PARTING_SECONDS,

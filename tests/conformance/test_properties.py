@@ -8,7 +8,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

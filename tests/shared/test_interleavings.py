@@ -13,7 +13,6 @@ from shared.endings import end_from_outside
 from shared.entry import END
 from shared.tasks import (
     Attempt,
-    Redate,
     Ended,
     Fenced,
     Finished,
@@ -21,6 +20,7 @@ from shared.tasks import (
     Moved,
     MustEnd,
     Parked,
+    Redate,
     Stored,
     Superseded,
     operation,

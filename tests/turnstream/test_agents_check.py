@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shared.errors import ConfigurationError
-from turnstream import cli
 from turnstream.agents import check
 
 if TYPE_CHECKING:
@@ -87,9 +88,11 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
             (":3: agents.a.allow_overrides:", "'model'"),
         ),
         (
-            "[agents.a]\nmodel = 'demo'\ninstructions = '''\n[agents.b]\nmodel = 3\n'''\n"
-            "[[agents.a.client_tools]]\nname = 'f'\n[[agents.a.client_tools]]\nname = 'g'\n"
-            "[agents.a.client_tools.parameters]\ntype = 'object'\nproperties = 3\n",
+            (
+                "[agents.a]\nmodel = 'demo'\ninstructions = '''\n[agents.b]\nmodel = 3\n'''\n"
+                "[[agents.a.client_tools]]\nname = 'f'\n[[agents.a.client_tools]]\nname = 'g'\n"
+                "[agents.a.client_tools.parameters]\ntype = 'object'\nproperties = 3\n"
+            ),
             (":11: agents.a.client_tools.1.parameters:", "JSON Schema"),
         ),
         (
@@ -117,26 +120,37 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     assert places == ["agents.a.busy", "agents.a.deadline", "agents.b.model"]
 
 
-def test_the_command_exits_with_2_when_the_file_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And prints the table, with 0, when it is right; the path may come from the environment."""
-    monkeypatch.setattr(sys, "argv", ["turnstream", "agents", "check"])
-    for text, code in ((RIGHT, 0), ("[agents.a]\n", 2)):
-        monkeypatch.setenv("TURNSTREAM_AGENTS", str(written(tmp_path, text)))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert (ended.value.code or 0) == code
-    shown = capsys.readouterr()
-    assert "support" in shown.out
-    assert "agents.toml:1: agents.a" in shown.err
+def run(path: Path | None) -> subprocess.CompletedProcess[str]:
+    """The command as a shell runs it, the file named by the environment."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")}
+    if path is not None:
+        variables["TURNSTREAM_AGENTS"] = str(path)
+    return subprocess.run(
+        [sys.executable, "-m", "turnstream", "agents", "check"],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-def test_without_a_file_there_is_nothing_to_check(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_right_file_ends_the_command_with_0(tmp_path: Path) -> None:
+    """And the table is printed."""
+    done = run(written(tmp_path, RIGHT))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "support" in done.stdout
+
+
+def test_a_wrong_file_ends_the_command_with_2(tmp_path: Path) -> None:
+    """And what is wrong stands on stderr, without a traceback."""
+    done = run(written(tmp_path, "[agents.a]\n"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "agents.toml:1: agents.a: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_file_there_is_nothing_to_check() -> None:
     """Neither a path nor the variable: said in words."""
-    monkeypatch.setattr(sys, "argv", ["turnstream", "agents", "check"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    assert "TURNSTREAM_AGENTS" in capsys.readouterr().err
+    done = run(None)
+    assert done.returncode == 2
+    assert "TURNSTREAM_AGENTS" in done.stderr

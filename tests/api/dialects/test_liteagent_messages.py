@@ -229,10 +229,11 @@ def test_part_that_was_cut_off_is_closed(cut: dict[str, str]) -> None:
     assert told(LITEAGENT_STREAM, end) == [chunk(""), answer("")]
 
 
-def test_incomplete_message_without_text_has_no_chunk() -> None:
-    """Where no text was begun, none is closed."""
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+def test_a_message_without_text_ends_silently(status: str) -> None:
+    """Where no text was begun, none is closed: the image has been shown as such."""
     image = {"type": "image", "image_url": "https://x/i", "status": "completed"}
-    assert told(LITEAGENT_STREAM, message("message", [image], status="incomplete")) == [answer("")]
+    assert told(LITEAGENT_STREAM, message("message", [image], status=status)) == []
 
 
 # Answers, whole

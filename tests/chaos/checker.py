@@ -1,0 +1,341 @@
+"""The invariants: what must hold of every record and every log, whatever was killed. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.records import ENDS, Account, Row, Session, Turn, View
+from tests.conformance.capture import Capture
+from tests.conformance.checker import check as check_wire
+
+if TYPE_CHECKING:
+    from tests.client import Frame
+
+Rule = Callable[[Account], Iterator[str]]
+
+RULES: list[Rule] = []
+
+CLOSED = frozenset({"completed", "incomplete"})
+
+# What tells a client's call and its answer.
+CALLS = {"function_call": "function_call_output", "plugin_call": "plugin_call_output"}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that does not hold, and where."""
+
+    rule: str
+    where: str
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {self.where}"
+
+
+def rule(function: Rule) -> Rule:
+    """Add a rule; it yields where it does not hold."""
+    RULES.append(function)
+    return function
+
+
+def check(account: Account) -> list[Violation]:
+    """Everything that does not hold."""
+    return [Violation(each.__name__, where) for each in RULES for where in each(account)]
+
+
+# ── the log ──
+
+
+@rule
+def logs_are_dense(account: Account) -> Iterator[str]:
+    """A log begins at 1 and leaves no place out; its entries are of one epoch."""
+    for session in account.sessions.values():
+        if [row.seq for row in session.log] != list(range(1, len(session.log) + 1)):
+            yield session.name
+        if len({row.cursor.partition("-")[0] for row in session.log}) > 1:
+            yield f"{session.name}: two epochs"
+
+
+@rule
+def numbers_are_dense(account: Account) -> Iterator[str]:
+    """A task's sequence numbers count from 0 across attempts and parking."""
+    for session, task, rows in _tasks(account):
+        numbers = [row.event["sequence_number"] for row in rows if row.numbered]
+        if numbers != list(range(len(numbers))):
+            yield f"{session.name}/{task}: {_first_gap(numbers)}"
+
+
+@rule
+def tasks_end_once(account: Account) -> Iterator[str]:
+    """Every task has one terminal event, its last one, and its hash says the same."""
+    for session, task, rows in _tasks(account):
+        ends = [place for place, row in enumerate(rows) if _is_end(row.event)]
+        if len(ends) != 1:
+            yield f"{session.name}/{task}: {len(ends)} terminal events"
+        elif ends[0] != len(rows) - 1:
+            yield f"{session.name}/{task}: {len(rows) - 1 - ends[0]} entries after the end"
+        elif session.tasks.get(task, {}).get("status") != rows[-1].event["status"]:
+            yield f"{session.name}/{task}: the hash says {session.tasks.get(task, {}).get('status')}"
+
+
+@rule
+def messages_live_legally(account: Account) -> Iterator[str]:
+    """A message is created, in progress, said, closed: each once, nothing after, and closed before the end."""
+    for session, task, rows in _tasks(account):
+        for name, steps in _steps(rows).items():
+            where = f"{session.name}/{task} {name}"
+            if steps[:2] != ["created", "in_progress"] or steps[-1] not in CLOSED:
+                yield f"{where}: {' '.join(steps[:3])} … {steps[-1]}"
+            elif any(step != "content" for step in steps[2:-1]):
+                yield f"{where}: {' '.join(steps)[:200]}"
+
+
+@rule
+def attempts_do_not_interleave(account: Account) -> Iterator[str]:
+    """Of one agent no two texts are open at once: what a lost attempt was saying is closed first."""
+    for session, task, rows in _tasks(account):
+        speaking: dict[str, str] = {}
+        for row in rows:
+            if row.kind not in ("message", "reasoning") or not row.numbered:
+                continue
+            message = _message_of(row.event)
+            open_one = speaking.setdefault(row.path, message)
+            if open_one != message:
+                yield f"{session.name}/{task}: {message} while {open_one} is open"
+                break
+            if row.event.get("object") == "message" and row.event.get("status") in CLOSED:
+                del speaking[row.path]
+
+
+@rule
+def ends_hold_the_output(account: Account) -> Iterator[str]:
+    """The terminal event holds every closed message, in the order in which they were begun."""
+    for session, task, rows in _tasks(account):
+        if not rows or not _is_end(rows[-1].event):
+            continue
+        begun = [_message_of(row.event) for row in rows if _status(row.event) == ("message", "created")]
+        closed = {_message_of(row.event): _bare(row.event) for row in _closings(rows) if row.numbered}
+        expected = [closed[name] for name in begun if name in closed]
+        if [_bare(message) for message in rows[-1].event["output"]] != expected:
+            yield f"{session.name}/{task}"
+
+
+@rule
+def calls_are_made_and_answered_once(account: Account) -> Iterator[str]:
+    """Whatever was rerun, a call is said once, and answered once; none is left when a turn completes."""
+    for session, task, rows in _tasks(account):
+        done = [row.event for row in _closings(rows) if row.event["status"] == "completed"]
+        for call, output in CALLS.items():
+            made = [_call_of(event) for event in done if event.get("type") == call]
+            answered = [_call_of(event) for event in done if event.get("type") == output]
+            if len(made) != len(set(made)) or len(answered) != len(set(answered)):
+                yield f"{session.name}/{task}: {call} twice"
+            if rows[-1].event.get("status") == "completed" and set(made) != set(answered):
+                yield f"{session.name}/{task}: {len(made)} {call}, {len(answered)} answers"
+
+
+@rule
+def history_is_what_was_streamed(account: Account) -> Iterator[str]:
+    """The history holds the user's messages, the closed messages and the ends, each at its place in the log."""
+    for session in account.sessions.values():
+        closing = set(map(id, _closings(session.log)))
+        kept = [row for row in session.log if id(row) in closing or not row.numbered or _is_end(row.event)]
+        if session.history != kept:
+            yield f"{session.name}: {len(session.history)} kept, {len(kept)} streamed"
+
+
+@rule
+def history_is_told(account: Account) -> Iterator[str]:
+    """``/history`` tells the user's and the agent's texts, in the order of the log."""
+    for session in account.sessions.values():
+        said = [
+            text for row in _closings(session.log) if row.kind == "message" and (text := _text(row.event))
+        ]
+        told = [text for each in session.told for text in _told_texts(each)]
+        if said != told:
+            yield f"{session.name}: {len(said)} texts streamed, {len(told)} told"
+
+
+# ── what clients saw ──
+
+
+@rule
+def accepted_turns_end(account: Account) -> Iterator[str]:
+    """A turn that was accepted ends, in the log and before its client's eyes."""
+    for turn in account.turns:
+        rows = account.session_of(turn).of(turn.task)
+        if turn.accepted and not any(_is_end(row.event) for row in rows):
+            yield f"{turn}: not in the log"
+        if turn.accepted and not all(view.ended for view in turn.views):
+            yield f"{turn}: its followers never saw it"
+
+
+@rule
+def cursors_increase(account: Account) -> Iterator[str]:
+    """Over all its connections a follower's cursors increase."""
+    for turn, view in _views(account):
+        if any(other.seq <= one.seq for one, other in pairwise(view.frames)):
+            yield str(turn)
+
+
+@rule
+def each_event_comes_once(account: Account) -> Iterator[str]:
+    """A follower gets each of the turn's events once, none left out."""
+    for turn, view in _views(account):
+        numbers = [frame.data.get("sequence_number") for frame in view.frames]
+        if numbers != list(range(len(numbers))):
+            yield f"{turn}: {_first_gap(numbers)}"
+
+
+@rule
+def streams_are_the_log(account: Account) -> Iterator[str]:
+    """A follower sees what is in the log, at the place where it is."""
+    for turn, view in _views(account):
+        rows = [row for row in account.session_of(turn).of(turn.task) if row.numbered]
+        if [(row.cursor, row.event) for row in rows[: len(view.frames)]] != [_seen(f) for f in view.frames]:
+            yield str(turn)
+        elif view.ended and len(rows) != len(view.frames):
+            yield f"{turn}: {len(rows) - len(view.frames)} more in the log"
+
+
+@rule
+def nothing_follows_the_end(account: Account) -> Iterator[str]:
+    """The terminal event is the last thing that a follower is told."""
+    for turn, view in _views(account):
+        ends = [place for place, frame in enumerate(view.frames) if _is_end(frame.data)]
+        if view.ended and ends != [len(view.frames) - 1]:
+            yield f"{turn}: ends at {ends} of {len(view.frames)}"
+
+
+@rule
+def wires_are_spoken(account: Account) -> Iterator[str]:
+    """What a client received, joined, is a stream that the rules of its wire allow."""
+    for turn in account.turns:
+        if turn.own.ended:
+            body = b"".join(frame.raw + b"\n\n" for frame in turn.own.frames)
+            for violation in check_wire(Capture("agentscope", (body,), chosen=frozenset({turn.task}))):
+                yield f"{turn}: {violation}"
+
+
+@rule
+def answers_are_right(account: Account) -> Iterator[str]:
+    """A completed turn says all that it should, whatever happened to the workers that said it."""
+    for turn in account.turns:
+        end = turn.own.frames[-1].data if turn.own.ended else {}
+        if end.get("status") != "completed":
+            continue
+        texts = [_text(message) for message in end["output"] if message.get("type") == "message"]
+        expected = expected_text(turn)
+        if expected is not None and (not texts or texts[-1] != expected):
+            yield f"{turn}: {texts[-1:]} instead of {expected!r}"
+
+
+@rule
+def nothing_fails_by_itself(account: Account) -> Iterator[str]:
+    """A turn is canceled only by its client, and fails only when three workers were lost with it."""
+    for turn in account.turns:
+        task = account.session_of(turn).tasks.get(turn.task, {})
+        status, why = task.get("status"), task.get("why", "")
+        if status == "canceled" and not turn.stopped:
+            yield f"{turn}: canceled, {why}"
+        if status == "failed" and not (why == "worker_lost" and int(task.get("crashes", 0)) >= 3):
+            yield f"{turn}: failed, {why}"
+
+
+@rule
+def nobody_is_refused(account: Account) -> Iterator[str]:
+    """Clients get 503 or lose their connection, but are never told that what they ask is wrong."""
+    for turn in account.turns:
+        for refusal in turn.refusals:
+            yield f"{turn}: {refusal}"
+
+
+def expected_text(turn: Turn) -> str | None:
+    """The last text of the demo agent's answer; None where it depends on what the client answered."""
+    command, *rest = turn.prompt.split()
+    match command:
+        case "/tokens":
+            return "".join(f"tok{number} " for number in range(int(rest[0])))
+        case "/tool":
+            return f"The result is {int(rest[1]) + int(rest[2])}."
+        case "/slow":
+            return f"The result is That took {float(rest[0]):g} seconds.."
+        case "/call" | "/calls" | "/dispatch":
+            return None
+    return f"You said: {turn.prompt}"
+
+
+# ── parts of the rules ──
+
+
+def _views(account: Account) -> Iterator[tuple[Turn, View]]:
+    return ((turn, view) for turn in account.turns for view in turn.views)
+
+
+def _tasks(account: Account) -> Iterator[tuple[Session, str, list[Row]]]:
+    for session in account.sessions.values():
+        tasks: dict[str, list[Row]] = {}
+        for row in session.log:
+            tasks.setdefault(row.task, []).append(row)
+        for task, rows in tasks.items():
+            yield session, task, rows
+
+
+def _closings(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.event.get("object") == "message" and row.event.get("status") in CLOSED]
+
+
+def _steps(rows: list[Row]) -> dict[str, list[str]]:
+    steps: dict[str, list[str]] = {}
+    for row in rows:
+        if row.numbered and row.event.get("object") == "message":
+            steps.setdefault(row.event["id"], []).append(row.event["status"])
+        elif row.numbered and row.event.get("object") == "content":
+            steps.setdefault(row.event["msg_id"], []).append("content")
+    return steps
+
+
+def _status(event: dict[str, Any]) -> tuple[Any, Any]:
+    return event.get("object"), event.get("status")
+
+
+def _is_end(event: dict[str, Any]) -> bool:
+    return event.get("object") == "response" and event.get("status") in ENDS
+
+
+def _message_of(event: dict[str, Any]) -> str:
+    return str(event["id"] if event.get("object") == "message" else event.get("msg_id"))
+
+
+def _bare(event: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key != "sequence_number"}
+
+
+def _call_of(event: dict[str, Any]) -> str:
+    return str(event["content"][0]["data"]["call_id"])
+
+
+def _text(message: dict[str, Any]) -> str:
+    parts = message.get("content") or []
+    return "".join(part.get("text", "") for part in parts if part.get("type") == "text")
+
+
+def _seen(frame: Frame) -> tuple[str, Any]:
+    return frame.id, frame.data
+
+
+def _first_gap(numbers: list[Any]) -> str:
+    for place, number in enumerate(numbers):
+        if number != place:
+            return f"{number} where {place} is due"
+    return ""
+
+
+def _told_texts(told: dict[str, Any]) -> Iterator[str]:
+    if told.get("type") == "text":
+        yield str(told["content"])
+    elif told.get("type") == "contentList":
+        yield "".join(str(part["message"]) for part in told["content"])

@@ -1,0 +1,202 @@
+"""Simulated clients: they chat, answer calls, stop, leave and come back, at whichever front end there is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from tests.chaos.records import Turn, View
+from tests.client import asked, read_frame
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import AsyncIterator, Coroutine
+
+    from tests.client import Frame
+
+# How long a client that was sent away, or cut off, waits before it comes again.
+AGAIN_SECONDS = (0.05, 0.4)
+
+# Silence after which a client takes its connection for dead; front ends say something every second.
+SILENT_SECONDS = 4.0
+
+PROMPTS = ("tokens", "tokens", "tokens", "tokens", "words", "tool", "call", "calls", "dispatch", "slow")
+
+
+class Town:
+    """What the clients of one run share: where front ends may be, and the records."""
+
+    def __init__(self, key: str, fronts: list[str]) -> None:
+        self.headers = {"Authorization": f"Bearer {key}"}
+        self.fronts = fronts
+        self.turns: list[Turn] = []
+        self.closing = asyncio.Event()
+
+
+class ChaosClient:
+    """One user: session after session, turn after turn, until the town closes."""
+
+    def __init__(self, number: int, town: Town, rng: random.Random) -> None:
+        self._number = number
+        self._town = town
+        self._rng = rng
+        self._http = httpx.AsyncClient(
+            headers=town.headers, timeout=httpx.Timeout(SILENT_SECONDS, pool=60), trust_env=False
+        )
+
+    async def live(self) -> None:
+        """Chat until the town closes; turns that have begun are seen to their end."""
+        sessions = 0
+        try:
+            while not self._town.closing.is_set():
+                sessions += 1
+                session = f"c{self._number}s{sessions}"
+                for at in range(self._rng.randint(1, 4)):
+                    if self._town.closing.is_set():
+                        break
+                    await self._some_turns(session, at)
+        finally:
+            await self._http.aclose()
+
+    async def _some_turns(self, session: str, at: int) -> None:
+        # Sometimes the next one is sent before the first has ended: it waits its turn.
+        both = self._rng.random() < 0.15
+        await _all([self._turn(session, f"{session}t{at}{letter}") for letter in ("ab" if both else "a")])
+
+    async def _turn(self, session: str, task: str) -> None:
+        rng = self._rng
+        turn = Turn(session, task, self._prompt())
+        self._town.turns.append(turn)
+        following = [self._follow(turn, turn.own, stop_after=rng.randint(1, 40) if rng.random() < 0.1 else 0)]
+        if rng.random() < 0.2:
+            turn.views.append(View())
+            following.append(self._watch(turn, turn.views[1]))
+        await _all(following)
+
+    def _prompt(self) -> str:
+        rng = self._rng
+        match rng.choice(PROMPTS):
+            case "tokens":
+                return f"/tokens {rng.randint(5, 60)} {rng.choice((0, 2, 10, 25))}"
+            case "tool":
+                return f"/tool add {rng.randint(0, 99)} {rng.randint(0, 99)}"
+            case "call":
+                return '/call weather {"city": "Bern"}'
+            case "calls":
+                return f"/calls {rng.randint(2, 4)}"
+            case "dispatch":
+                return "/dispatch look it up"
+            case "slow":
+                return f"/slow {rng.choice((0.2, 1, 3))}"
+        return f"hello from {self._number}"
+
+    # ── following ──
+
+    async def _watch(self, turn: Turn, view: View) -> None:
+        """Follow a turn that somebody else began."""
+        while not turn.own.frames:
+            await asyncio.sleep(self._again())
+        await self._follow(turn, view, begins=False)
+
+    async def _follow(self, turn: Turn, view: View, *, stop_after: int = 0, begins: bool = True) -> None:
+        """Send the turn until it is accepted, and follow it to its end, over as many connections as it takes."""
+        acts: list[asyncio.Task[None]] = []
+        try:
+            while not view.ended:
+                leaves_after = self._rng.randint(0, 50) if self._rng.random() < 0.25 else -1
+                try:
+                    async for frame in self._connection(turn, view, begins=begins):
+                        view.take(frame)
+                        if begins:
+                            acts += self._acts(turn, view, stop_after)
+                        leaves_after -= 1
+                        if leaves_after == 0 and not view.ended:
+                            turn.trouble["left"] += 1
+                            break
+                except httpx.HTTPError as error:
+                    turn.trouble[type(error).__name__] += 1
+                if not view.ended:
+                    await asyncio.sleep(self._again())
+            await asyncio.gather(*acts)
+        finally:
+            for act in acts:
+                act.cancel()
+
+    async def _connection(self, turn: Turn, view: View, *, begins: bool) -> AsyncIterator[Frame]:
+        """The whole frames of one connection; none when it was not served."""
+        headers = {"Last-Event-ID": view.frames[-1].id} if view.frames else {}
+        url = self._front() + "/process"
+        follows = not begins or (view.frames and self._rng.random() < 0.5)
+        given: dict[str, Any] = (
+            {"method": "GET", "params": {"session_id": turn.session, "response_id": turn.task}}
+            if follows
+            else {"method": "POST", "json": asked(turn.session, turn.prompt, id=turn.task)}
+        )
+        async with self._http.stream(url=url, headers=headers, **given) as response:
+            if response.status_code != 200:
+                turn.trouble[str(response.status_code)] += 1
+                await response.aread()
+                if response.status_code not in (429, 503):
+                    turn.refusals.append(f"{given['method']} {response.status_code} {response.text[:200]}")
+                return
+            turn.accepted = True
+            rest = b""
+            async for piece in response.aiter_raw():
+                *whole, rest = (rest + piece).split(b"\n\n")
+                for raw in whole:
+                    frame = read_frame(raw)
+                    if frame.data is not None:
+                        yield frame
+
+    # ── what else a client does ──
+
+    def _acts(self, turn: Turn, view: View, stop_after: int) -> list[asyncio.Task[None]]:
+        event = view.frames[-1].data
+        doing: list[Coroutine[Any, Any, None]] = []
+        if len(view.frames) == stop_after:
+            turn.stopped = True
+            doing.append(self._ask(turn, "stop", {"sessionId": turn.session, "taskId": turn.task}, None))
+        if event.get("type") == "function_call" and event.get("status") == "completed" and "content" in event:
+            call = event["content"][0]["data"]["call_id"]
+            # A repeat changes nothing, and a turn that was stopped takes no answer.
+            for _ in range(2 if self._rng.random() < 0.3 else 1):
+                body = {"id": call, "result": {"of": call}}
+                doing.append(self._ask(turn, "callback", {"sessionId": turn.session}, body))
+        return [asyncio.create_task(each) for each in doing]
+
+    async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: Any) -> None:
+        """Ask any front end until one answers."""
+        while True:
+            try:
+                answer = await self._http.post(
+                    f"{self._front()}/liteAgent/v1/{what}", params=params, json=body
+                )
+            except httpx.HTTPError as error:
+                turn.trouble[type(error).__name__] += 1
+            else:
+                if answer.status_code not in (429, 503):
+                    break
+                turn.trouble[str(answer.status_code)] += 1
+            await asyncio.sleep(self._again())
+        ended_meanwhile = answer.status_code in (409, 410) and _may_have_ended(turn)
+        if answer.status_code != 200 and not ended_meanwhile:
+            turn.refusals.append(f"{what} {answer.status_code} {answer.text[:200]}")
+
+    def _front(self) -> str:
+        return self._rng.choice(self._town.fronts)
+
+    def _again(self) -> float:
+        return self._rng.uniform(*AGAIN_SECONDS)
+
+
+def _may_have_ended(turn: Turn) -> bool:
+    """Whether a call may come too late: the turn was stopped, or lost with three workers."""
+    return turn.stopped or turn.own.ended
+
+
+async def _all(doing: list[Coroutine[Any, Any, None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in doing:
+            group.create_task(each)

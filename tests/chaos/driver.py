@@ -1,0 +1,207 @@
+"""One chaos run: a deployment, its clients, its faults; healed in the end, and judged when the accounts balance."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from redis.asyncio import Redis
+
+from tests.chaos.checker import Violation, check
+from tests.chaos.clients import ChaosClient, Town
+from tests.chaos.faults import PACE_SECONDS, Faults
+from tests.chaos.records import ENDS, Account, Session, rows
+from tests.processes.broker import Broker
+from tests.processes.deployment import Deployment, free_port
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# Short times, so that what is lost is noticed soon: the promises are the same with any.
+SETTINGS = {
+    "TURNSTREAM_LEASE_SECONDS": "2",
+    "TURNSTREAM_DRAIN_SECONDS": "1",
+    "TURNSTREAM_HEARTBEAT_SECONDS": "1",
+}
+
+# After the last fault: every turn that was begun must have ended by then, or it counts as stuck.
+# A lost launch is noticed after 10 s, a lost worker after its lease, and three of them may follow each other.
+BALANCE_SECONDS = 45.0
+
+OWNER = "dev"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do: how many clients, for how long, with which faults (none named: all)."""
+
+    seed: int
+    seconds: float
+    clients: int = 30
+    fronts: int = 2
+    workers: int = 3
+    most_turns: int = 1_000_000
+    only: tuple[str, ...] = ()
+    pace: tuple[float, float] = PACE_SECONDS
+
+
+@dataclass
+class Report:
+    """How it went."""
+
+    plan: Plan
+    account: Account
+    faults: list[tuple[float, str]]
+    stuck: list[str]
+    violations: list[Violation] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def statuses(self) -> Counter[str]:
+        """How the turns ended."""
+        return Counter(
+            self.account.session_of(turn).tasks.get(turn.task, {}).get("status", "none")
+            for turn in self.account.turns
+        )
+
+    @property
+    def crashes(self) -> int:
+        """Attempts that counted as crashes."""
+        tasks = [task for session in self.account.sessions.values() for task in session.tasks.values()]
+        return sum(int(task.get("crashes", 0)) for task in tasks)
+
+    def silences(self) -> dict[str, list[float]]:
+        """Fault → for each turn that was being followed, how long after it the next event came, in seconds."""
+        found: dict[str, list[float]] = {}
+        for turn in self.account.turns:
+            times = turn.own.times
+            for when, kind in self.faults:
+                if times and times[0] < when < times[-1]:
+                    after = next(each for each in times if each > when)
+                    found.setdefault(kind, []).append(after - when)
+        return found
+
+    def text(self) -> str:
+        """A few lines for a person."""
+        account = self.account
+        events = sum(len(view.frames) for turn in account.turns for view in turn.views)
+        trouble = sum((turn.trouble for turn in account.turns), Counter[str]())
+        lines = [
+            f"seed {self.plan.seed}: {len(account.turns)} turns in {len(account.sessions)} sessions",
+            f"  {events} events, {self.seconds:.0f} s; {dict(self.statuses)}; crashes {self.crashes}",
+            f"  faults {dict(Counter(kind for _, kind in self.faults))}",
+            f"  clients met {dict(trouble)}",
+            f"  stuck {len(self.stuck)}, violations {len(self.violations)}",
+            *(f"  STUCK {each}" for each in self.stuck[:20]),
+            *(f"  {each}" for each in self.violations[:20]),
+        ]
+        return "\n".join(lines)
+
+
+async def run(plan: Plan, folder: Path) -> Report:
+    """Do it, in a folder of its own; every process that is started is ended."""
+    begun = time.monotonic()
+    rng = random.Random(plan.seed)
+    broker = Broker(folder / "data", "everysec" if plan.seed % 2 else "always")
+    broker.start()
+    deployment = Deployment(broker.port, folder, **SETTINGS)
+    try:
+        ports = [free_port() for _ in range(plan.fronts)]
+        faults = Faults(broker, deployment, ports, plan.workers, random.Random(f"faults {plan.seed}"))
+        town = Town(deployment.key, [f"http://127.0.0.1:{port}" for port in ports])
+        await faults.serving()
+        await wait_until(lambda: _ready(town), "the front ends to be ready")
+        clients = [ChaosClient(number, town, random.Random(rng.random())) for number in range(plan.clients)]
+        living = [asyncio.create_task(client.live()) for client in clients]
+        await _injure(faults, plan, town)
+        await asyncio.wait(living, timeout=BALANCE_SECONDS)
+        stuck = [str(turn) for turn in town.turns if not all(view.ended for view in turn.views)]
+        for each in living:
+            each.cancel()
+        for outcome in await asyncio.gather(*living, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+        account = await _account(broker.port, town)
+        stuck += _unended(account)
+        report = Report(plan, account, faults.done, stuck)
+        report.violations = check(account) + [Violation("no_process_ends", each) for each in faults.lost()]
+        report.violations += [Violation("nothing_raises", each) for each in _tracebacks(deployment)]
+        report.seconds = time.monotonic() - begun
+        return report
+    finally:
+        await deployment.close()
+        broker.stop()
+
+
+async def _injure(faults: Faults, plan: Plan, town: Town) -> None:
+    injecting = asyncio.create_task(faults.inject(plan.only, plan.pace))
+    end = time.monotonic() + plan.seconds
+    while time.monotonic() < end and len(town.turns) < plan.most_turns and not injecting.done():
+        await asyncio.wait([injecting], timeout=0.2)
+    town.closing.set()
+    await faults.heal()
+    await injecting
+
+
+async def _ready(town: Town) -> bool:
+    async with httpx.AsyncClient(headers=town.headers, trust_env=False) as http:
+        for front in town.fronts:
+            try:
+                if (await http.get(f"{front}/readyz")).status_code != 200:
+                    return False
+                if (await http.get(f"{front}/liteAgent/v1/history")).status_code == 401:
+                    return False
+            except httpx.TransportError:
+                return False
+    return True
+
+
+async def _account(port: int, town: Town) -> Account:
+    """Read everything that there is."""
+    account = Account(turns=town.turns)
+    redis: Any = Redis(port=port)
+    async with httpx.AsyncClient(headers=town.headers, trust_env=False, timeout=30) as http:
+        for turn in town.turns:
+            session = account.sessions.setdefault(turn.session, Session(turn.session))
+            if fields := await redis.hgetall(_key(turn.session, f"task:{turn.task}")):
+                session.tasks[turn.task] = {
+                    name.decode(): value.decode()
+                    for name, value in fields.items()
+                    if name in (b"status", b"why", b"crashes", b"attempt", b"launch")
+                }
+        for session in account.sessions.values():
+            session.log = rows(await redis.xrange(_key(session.name, "log")))
+            session.history = rows(await redis.xrange(_key(session.name, "history")))
+            if session.log:
+                url = f"{town.fronts[0]}/liteAgent/v1/history"
+                session.told = (await http.get(url, params={"sessionId": session.name})).json()
+    await redis.aclose()
+    return account
+
+
+def _key(session: str, rest: str) -> str:
+    return f"ts:{{{OWNER}/{session}}}:{rest}"
+
+
+def _unended(account: Account) -> list[str]:
+    return [
+        f"{session.name}/{task}: {fields}"
+        for session in account.sessions.values()
+        for task, fields in session.tasks.items()
+        if fields["status"] not in ENDS
+    ]
+
+
+def _tracebacks(deployment: Deployment) -> list[str]:
+    return [
+        f"{process.log}"
+        for process in deployment.processes
+        if b"Traceback (most recent call last)" in process.log.read_bytes()
+    ]

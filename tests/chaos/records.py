@@ -1,0 +1,131 @@
+"""What a chaos run leaves to be judged: each client's record, and the broker's logs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from tests.client import Frame
+
+ENDS = frozenset({"completed", "failed", "canceled"})
+
+
+@dataclass
+class View:
+    """What one follower of a turn received, over all its connections, and when (monotonic seconds)."""
+
+    frames: list[Frame] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    ended: bool = False
+
+    def take(self, frame: Frame) -> None:
+        """A whole frame came in."""
+        self.frames.append(frame)
+        self.times.append(time.monotonic())
+        if frame.data.get("object") == "response" and frame.data.get("status") in ENDS:
+            self.ended = True
+
+
+@dataclass
+class Turn:
+    """One turn as its client lived it.
+
+    Attributes:
+        session, task, prompt: what was asked, and under which ids.
+        accepted: a front end answered 200 to it.
+        stopped: the client asked for its end.
+        views: what the client itself received, then what other followers of the same turn did.
+        refusals: answers that no client should get, as ``what status body``.
+        trouble: answers and errors that a client has to live with, counted.
+    """
+
+    session: str
+    task: str
+    prompt: str
+    accepted: bool = False
+    stopped: bool = False
+    views: list[View] = field(default_factory=lambda: [View()])
+    refusals: list[str] = field(default_factory=list)
+    trouble: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def own(self) -> View:
+        """What the client itself received."""
+        return self.views[0]
+
+    def __str__(self) -> str:
+        return f"{self.session}/{self.task} {self.prompt[:40]!r}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of a log or history, as it is in the broker."""
+
+    cursor: str
+    task: str
+    path: str
+    kind: str
+    event: dict[str, Any]
+
+    @property
+    def seq(self) -> int:
+        """Its place."""
+        return int(self.cursor.partition("-")[2])
+
+    @property
+    def numbered(self) -> bool:
+        """Whether it is part of a response; the user's own message is not."""
+        return "sequence_number" in self.event
+
+
+@dataclass
+class Session:
+    """A session when all is over.
+
+    Attributes:
+        name: its id.
+        log, history: the broker's two streams.
+        tasks: each task's hash.
+        told: what ``/history`` answered.
+    """
+
+    name: str
+    log: list[Row] = field(default_factory=list)
+    history: list[Row] = field(default_factory=list)
+    tasks: dict[str, dict[str, str]] = field(default_factory=dict)
+    told: list[dict[str, Any]] = field(default_factory=list)
+
+    def of(self, task: str) -> list[Row]:
+        """The task's entries."""
+        return [row for row in self.log if row.task == task]
+
+
+@dataclass
+class Account:
+    """All that is known about a run."""
+
+    turns: list[Turn] = field(default_factory=list)
+    sessions: dict[str, Session] = field(default_factory=dict)
+
+    def session_of(self, turn: Turn) -> Session:
+        """The turn's session; empty when the broker has none."""
+        return self.sessions.get(turn.session) or Session(turn.session)
+
+
+def rows(stream: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Row]:
+    """A stream as the broker returns it."""
+    return [
+        Row(
+            cursor.decode(),
+            fields[b"t"].decode(),
+            fields[b"a"].decode(),
+            fields[b"y"].decode(),
+            orjson.loads(fields[b"e"]),
+        )
+        for cursor, fields in stream
+    ]

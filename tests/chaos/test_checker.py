@@ -1,0 +1,255 @@
+"""The checker finds what it is there for: a good record passes, and each way to spoil it is named."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from tests.chaos.checker import RULES, check
+from tests.chaos.records import Account, Row, Session, Turn, View, rows
+from tests.client import read_frame
+from tests.conftest import Place
+from tests.stack import Stack
+
+if TYPE_CHECKING:
+    from tests.client import Frame
+
+# Ordinary turns, one that is answered, and one that two workers said: what the rules speak of is in them.
+PROMPTS = ("/tokens 5", "/tool add 1 2", "/dispatch look")
+
+Spoil = Callable[[Account], None]
+
+
+@pytest.fixture
+async def account(place: Place) -> Account:
+    """The records of a small, undisturbed run, with one turn in which a second attempt went on."""
+    stack = Stack(place)
+    try:
+        await stack.worker()
+        client = await stack.front_end()
+        account = Account(sessions={"s1": Session("s1")})
+        for number, prompt in enumerate(PROMPTS):
+            turn = Turn("s1", f"t{number}", prompt, accepted=True, views=[View(), View()])
+            for frame in await client.turn("s1", prompt, id=turn.task):
+                turn.own.take(frame)
+            async with client.follow("s1", turn.task) as again:
+                for frame in await again.all():
+                    turn.views[1].take(frame)
+            account.turns.append(turn)
+        session = account.sessions["s1"]
+        redis: Any = stack.broker.sessions
+        session.log = rows(await redis.xrange("ts:{dev/s1}:log"))
+        session.history = rows(await redis.xrange("ts:{dev/s1}:history"))
+        session.tasks = {turn.task: {"status": "completed", "crashes": "0"} for turn in account.turns}
+        answer = await client.http.get("/liteAgent/v1/history", params={"sessionId": "s1"})
+        session.told = answer.json()
+    finally:
+        await stack.close()
+    return account
+
+
+def _log(account: Account) -> list[Row]:
+    return account.sessions["s1"].log
+
+
+def _place(account: Account, status: str, kind: str = "message", task: str = "t0") -> int:
+    """Where the task's first entry of that status is."""
+    return next(
+        place
+        for place, row in enumerate(_log(account))
+        if (row.task, row.kind) == (task, kind) and row.numbered and row.event.get("status") == status
+    )
+
+
+def _frames(account: Account) -> list[Frame]:
+    return account.turns[0].own.frames
+
+
+def _again(frame: Frame, **changed: Any) -> Frame:
+    """A frame that says something else."""
+    data = orjson.dumps({**frame.data, **changed})
+    return read_frame(b"id: " + frame.id.encode() + b"\ndata: " + data)
+
+
+def _renumber(account: Account) -> None:
+    """Make the log dense again, so that only what was meant is wrong with it."""
+    session = account.sessions["s1"]
+    epoch = session.log[0].cursor.partition("-")[0]
+    session.log[:] = [replace(row, cursor=f"{epoch}-{at}") for at, row in enumerate(session.log, 1)]
+
+
+# ── ways to spoil ──
+
+
+def _lose_an_entry(account: Account) -> None:
+    del _log(account)[_place(account, "in_progress") + 2]
+
+
+def _double_an_entry(account: Account) -> None:
+    at = _place(account, "in_progress") + 2
+    _log(account).insert(at, _log(account)[at])
+    _renumber(account)
+
+
+def _mix_epochs(account: Account) -> None:
+    last = _log(account)[-1]
+    _log(account)[-1] = replace(last, cursor=f"1-{last.seq}")
+
+
+def _end_twice(account: Account) -> None:
+    _log(account).append(_log(account)[-1])
+    _renumber(account)
+
+
+def _say_more_after_the_end(account: Account) -> None:
+    delta = _log(account)[_place(account, "in_progress", task="t2") + 1]
+    _log(account).append(delta)
+    _renumber(account)
+
+
+def _never_end(account: Account) -> None:
+    _log(account).pop()
+
+
+def _hash_says_otherwise(account: Account) -> None:
+    account.sessions["s1"].tasks["t0"]["status"] = "running"
+
+
+def _go_on_with_a_closed_message(account: Account) -> None:
+    log = _log(account)
+    delta = log[_place(account, "in_progress") + 2]
+    log.insert(_place(account, "completed") + 2, delta)
+    _renumber(account)
+
+
+def _leave_a_message_open(account: Account) -> None:
+    log = _log(account)
+    place = next(at for at, row in enumerate(log) if row.numbered and _closes(row))
+    del log[place]
+    _renumber(account)
+
+
+def _closes(row: Row) -> bool:
+    return row.event.get("object") == "message" and row.event.get("status") == "completed"
+
+
+def _interleave(account: Account) -> None:
+    log = _log(account)
+    at = _place(account, "in_progress") + 2
+    other = copy.deepcopy(log[_place(account, "created")])
+    other.event["id"] = "msg_of_another_attempt"
+    log.insert(at, other)
+    _renumber(account)
+
+
+def _forget_output(account: Account) -> None:
+    _log(account)[-1].event["output"].pop()
+
+
+def _call_twice(account: Account) -> None:
+    log = _log(account)
+    at = next(at for at, row in enumerate(log) if row.kind == "plugin_call" and _closes(row))
+    log.insert(at, log[at])
+    _renumber(account)
+
+
+def _never_answer(account: Account) -> None:
+    log = _log(account)
+    at = next(at for at, row in enumerate(log) if row.kind == "plugin_call_output" and _closes(row))
+    del log[at]
+    _renumber(account)
+
+
+def _forget_history(account: Account) -> None:
+    del account.sessions["s1"].history[1]
+
+
+def _tell_otherwise(account: Account) -> None:
+    account.sessions["s1"].told.reverse()
+
+
+def _unended_for_the_client(account: Account) -> None:
+    account.turns[0].own.ended = False
+    _frames(account).pop()
+
+
+def _swap_frames(account: Account) -> None:
+    frames = _frames(account)
+    frames[4], frames[5] = frames[5], frames[4]
+
+
+def _double_a_frame(account: Account) -> None:
+    _frames(account).insert(5, _frames(account)[5])
+
+
+def _lose_a_frame(account: Account) -> None:
+    del account.turns[0].views[1].frames[5]
+
+
+def _change_a_frame(account: Account) -> None:
+    frames = _frames(account)
+    frames[6] = _again(frames[6], text="something else ")
+
+
+def _frame_after_the_end(account: Account) -> None:
+    frames = _frames(account)
+    frames.append(_again(frames[5], sequence_number=len(frames)))
+
+
+def _answer_wrongly(account: Account) -> None:
+    account.turns[1].prompt = "/tool add 1 3"
+
+
+def _fail_by_itself(account: Account) -> None:
+    account.sessions["s1"].tasks["t0"].update(status="failed", why="internal")
+
+
+def _cancel_by_itself(account: Account) -> None:
+    account.sessions["s1"].tasks["t0"].update(status="canceled", why="stop")
+
+
+def _be_refused(account: Account) -> None:
+    account.turns[0].refusals.append("POST 404")
+
+
+SPOILT: dict[str, tuple[Spoil, ...]] = {
+    "logs_are_dense": (_lose_an_entry, _mix_epochs),
+    "numbers_are_dense": (_lose_an_entry, _double_an_entry),
+    "tasks_end_once": (_end_twice, _never_end, _say_more_after_the_end, _hash_says_otherwise),
+    "messages_live_legally": (_go_on_with_a_closed_message, _leave_a_message_open),
+    "attempts_do_not_interleave": (_interleave,),
+    "ends_hold_the_output": (_forget_output,),
+    "calls_are_made_and_answered_once": (_call_twice, _never_answer),
+    "history_is_what_was_streamed": (_forget_history,),
+    "history_is_told": (_tell_otherwise,),
+    "accepted_turns_end": (_never_end, _unended_for_the_client),
+    "cursors_increase": (_swap_frames, _double_a_frame),
+    "each_event_comes_once": (_double_a_frame, _lose_a_frame),
+    "streams_are_the_log": (_change_a_frame, _lose_a_frame, _lose_an_entry),
+    "nothing_follows_the_end": (_frame_after_the_end,),
+    "wires_are_spoken": (_change_a_frame,),
+    "answers_are_right": (_answer_wrongly,),
+    "nothing_fails_by_itself": (_fail_by_itself, _cancel_by_itself),
+    "nobody_is_refused": (_be_refused,),
+}
+
+
+def test_every_rule_is_tried() -> None:
+    """No rule is without a way to break it."""
+    assert {each.__name__ for each in RULES} == set(SPOILT)
+
+
+async def test_each_corruption_is_caught(account: Account) -> None:
+    """The good record passes; each spoilt copy breaks the rule that is there for it."""
+    assert check(account) == []
+    for rule, ways in SPOILT.items():
+        for spoil in ways:
+            spoilt = copy.deepcopy(account)
+            spoil(spoilt)
+            broken = {violation.rule for violation in check(spoilt)}
+            assert rule in broken, f"{spoil.__name__} breaks {broken}, not {rule}"
