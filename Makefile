@@ -23,7 +23,9 @@ serve: $(INSTALLED) ## Front end, worker and embedded broker in one process, wit
 	@$(BIN)/turnstream serve
 
 test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
-	$(BIN)/python -m pytest
+	@# Chaos by itself, since it wants the machine; the rest side by side, since most tests wait more than they work.
+	$(BIN)/python -m pytest tests/chaos
+	$(BIN)/python -m pytest -n auto --ignore tests/chaos
 
 check: $(INSTALLED) format lint types test ## What must hold before a commit: format, lint, types, tests
 

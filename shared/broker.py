@@ -73,7 +73,10 @@ _REPLICA_ERRORS = ("READONLY", "MASTERDOWN", "LOADING", "OOM", "MISCONF", "UNBLO
 
 def is_trouble(error: BaseException) -> bool:
     """Whether ``error`` is the broker's passing trouble; a script's error carries it only in its text."""
-    return isinstance(error, TROUBLE) or any(word in str(error)[:80] for word in _REPLICA_ERRORS)
+    if isinstance(error, TROUBLE) or any(word in str(error)[:80] for word in _REPLICA_ERRORS):
+        return True
+    # What uvloop says of a write to a connection that was cut a moment ago; asyncio's own loop takes the write.
+    return isinstance(error, RuntimeError) and str(error).endswith("the handler is closed")
 
 
 class Broker:

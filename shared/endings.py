@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -185,12 +186,8 @@ async def close_open(ender: Ender, attempt: Attempt, batch: Batch) -> tuple[list
     after = Cursor(attempt.epoch, min(attempt.open.values()) - 1)
     more = True
     while more:
-        here = after
-        page = await insist(
-            lambda: ender.log.read(attempt.ref.keys, here),  # noqa: B023 - it is awaited here
-            seconds=ender.patience,
-            what="log",
-        )
+        reading = partial(ender.log.read, attempt.ref.keys, after)
+        page = await insist(reading, seconds=ender.patience, what="log")
         for entry in page:
             if entry.task != attempt.ref.task:
                 continue

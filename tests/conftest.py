@@ -18,6 +18,7 @@ from shared.settings import Settings
 from tests.client import Client
 from tests.models.deployment import Deployments
 from tests.models.server import KEY, KEY_VARIABLE, Provider
+from tests.processes.deployment import free_port
 from tests.stack import Stack
 from tests.waiting import wait_until
 
@@ -44,7 +45,8 @@ LASTING = {b"ts:keys", b"ts:due", b"ts:recent", b"ts:workers", b"ts:queue", b"ts
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
     """A real Valkey, one for the whole run; tests get a clean database each."""
-    with ValkeyServer(save="", appendonly="no") as server:
+    # Test processes side by side must not agree on a port: the server's own choice begins at the same number.
+    with ValkeyServer(port=free_port(), save="", appendonly="no") as server:
         _servers.append(server)
         yield server
         _servers.clear()

@@ -132,7 +132,7 @@ async def run(plan: Plan, folder: Path) -> Report:
         stuck += _unended(account)
         report = Report(plan, account, faults.done, stuck)
         report.violations = check(account) + [Violation("no_process_ends", each) for each in faults.lost()]
-        report.violations += [Violation("nothing_raises", each) for each in _tracebacks(deployment)]
+        report.violations += [Violation("nothing_raises", each) for each in _raised(deployment)]
         report.seconds = time.monotonic() - begun
         return report
     finally:
@@ -199,9 +199,11 @@ def _unended(account: Account) -> list[str]:
     ]
 
 
-def _tracebacks(deployment: Deployment) -> list[str]:
+def _raised(deployment: Deployment) -> list[str]:
+    """What no process expected: logged exceptions. A generator that is closed at exit says so otherwise."""
     return [
-        f"{process.log}"
+        f"{process.log}: {line[:300].decode(errors='replace')}"
         for process in deployment.processes
-        if b"Traceback (most recent call last)" in process.log.read_bytes()
+        for line in process.log.read_bytes().splitlines()
+        if line.startswith(b"{") and b'"exception": ' in line
     ]
