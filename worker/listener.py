@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -22,6 +22,11 @@ log = structlog.get_logger(__name__)
 # Between two looks at the connection; a message wakes the reader by itself.
 READ_SECONDS = 5.0
 
+FIRST_RETRY_SECONDS = 0.1
+LONGEST_RETRY_SECONDS = 2.0
+
+CHANNELS = (keys.DOORBELL, keys.CONTROL)
+
 
 class Listener:
     """Subscribes to both channels, for ever.
@@ -37,25 +42,24 @@ class Listener:
 
     async def listen(self) -> None:
         """Read for ever; to be run as a task for as long as the worker lives."""
-        delay = 0.1
+        delay = FIRST_RETRY_SECONDS
         while True:
-            pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+            pubsub = self._redis.pubsub()
             try:
-                await pubsub.subscribe(keys.DOORBELL, keys.CONTROL)
-                # What was said while nobody listened is in the queue and in the leases.
-                self._doorbell.set()
-                self._leases.renew_now()
-                self.listening.set()
-                delay = 0.1
+                await pubsub.subscribe(*CHANNELS)
                 await self._read(pubsub)
             except Exception as error:
-                if not is_trouble(error):
+                if is_trouble(error):
+                    log.warning("listener.lost", error=type(error).__name__)
+                else:
                     log.exception("listener.failed")
             finally:
+                if self.listening.is_set():
+                    delay = FIRST_RETRY_SECONDS
                 self.listening.clear()
                 await pubsub.aclose()  # type: ignore[no-untyped-call]
             await asyncio.sleep(delay)
-            delay = min(delay * 2, 2.0)
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
     async def _read(self, pubsub: PubSub) -> None:
         asked = False
@@ -69,13 +73,20 @@ class Listener:
                 await pubsub.ping()
                 continue
             asked = False
-            if message["type"] == "pong":
-                continue
-            if message["channel"] == keys.DOORBELL.encode():
+            if message["type"] == "subscribe" and message["data"] == len(CHANNELS):
+                # What was said while nobody listened is in the queue and in the leases.
                 self._doorbell.set()
-                continue
-            try:
-                ref, attempt, reason = message["data"].decode().split(" ")
-                self._leases.lost(ref, int(attempt), Reason(reason))
-            except ValueError:
-                log.warning("listener.not_understood", channel=keys.CONTROL)
+                self._leases.renew_now()
+                self.listening.set()
+            if message["type"] == "message":
+                self._heard(message)
+
+    def _heard(self, message: dict[str, Any]) -> None:
+        if message["channel"] == keys.DOORBELL.encode():
+            self._doorbell.set()
+            return
+        try:
+            ref, attempt, reason = message["data"].decode().split(" ")
+            self._leases.lost(ref, int(attempt), Reason(reason))
+        except ValueError:
+            log.warning("listener.not_understood", channel=keys.CONTROL)
