@@ -121,7 +121,10 @@ async def place(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[P
     tasks_before = asyncio.all_tasks()
     yield place
     await place.close()
-    await wait_until(lambda: not _strangers(tasks_before), "every asyncio task of the test to end")
+    try:
+        await wait_until(lambda: not _strangers(tasks_before), "every asyncio task of the test to end")
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {_strangers(tasks_before)}") from None
     watcher = place.connect()
     await _check_keys(watcher)
     await place.close()

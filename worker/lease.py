@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# How long an agent may take to end after it was cancelled, before it is cancelled again.
+CLEANUP_SECONDS = 5.0
+
+# How long a cancellation may be put off. It is felt by whoever presses stop.
+UNDISTURBED_SECONDS = 0.25
+
 
 class Held:
     """One attempt that this worker runs, and the way to cancel it with a reason."""
@@ -30,14 +37,47 @@ class Held:
         # is due (a launch) is known here alone: nothing may cut that off any more.
         self.parting = False
         self._task = asyncio.current_task()
+        self._cancel_again = 0.0
+        self._undisturbed = False
+        self._put_off: asyncio.TimerHandle | None = None
 
     def cancel(self, reason: Reason) -> None:
         """Cancel the turn. The first reason stands, but for a lost lease: then nothing may be written."""
         if self._task is None or self._task.done() or self.parting:
             return
-        if self.reason is None or (reason in (Reason.LEASE_LOST, Reason.STOP) and self.reason != reason):
+        if self.reason is None or reason in (Reason.LEASE_LOST, Reason.STOP):
             self.reason = reason
-            self._task.cancel(msg=reason)
+        # A stop is heard twice: on the control channel, and from the log that refuses. A second cancellation
+        # would cut short what the agent does about the first, and leave its streams and tasks behind.
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._cancel_again:
+            return
+        self._cancel_again = loop.time() + CLEANUP_SECONDS
+        if self._undisturbed:
+            self._put_off = loop.call_later(UNDISTURBED_SECONDS, self._cancel)
+        else:
+            self._cancel()
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """A cancellation waits for the end of the block, for `UNDISTURBED_SECONDS` at most.
+
+        For what leaves tasks behind when it is cancelled while it starts.
+        """
+        self._undisturbed = True
+        try:
+            yield
+        finally:
+            self._undisturbed = False
+            if self._put_off is not None:
+                self._cancel()
+
+    def _cancel(self) -> None:
+        if self._put_off is not None:
+            self._put_off.cancel()
+            self._put_off = None
+        if self._task is not None:
+            self._task.cancel(msg=self.reason)
 
     def refused(self, outcome: Refusal) -> None:
         """The log or the lease refused the attempt."""

@@ -129,7 +129,7 @@ class Runner:
                 held, publisher, None, End(FAILED, "agent_unknown", "No worker knows this agent any more.")
             )
             return
-        turn = Turn(attempt, agent.spec, publisher)
+        turn = Turn(held, agent.spec, publisher)
         turn.enter()
         if attempt.open:
             await self._close_former(attempt, publisher)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shared.agents import AgentSpec
     from shared.batch import Batch
     from shared.protocol import Content, ContentBuilder, MessageBuilder
-    from shared.tasks import Attempt
+    from worker.lease import Held
     from worker.publisher import Publisher
 
 _current: ContextVar[Turn] = ContextVar("turnstream_turn")
@@ -48,10 +48,12 @@ class Turn:
         4. count tokens.
     """
 
-    def __init__(self, attempt: Attempt, spec: AgentSpec, publisher: Publisher) -> None:
+    def __init__(self, held: Held, spec: AgentSpec, publisher: Publisher) -> None:
+        attempt = held.attempt
         self.attempt = attempt
         self.spec = spec
         self.publisher = publisher
+        self.undisturbed = held.undisturbed
         self.request: dict[str, Any] = orjson.loads(attempt.task["request"])
         self.input: list[dict[str, Any]] = self.request["input"]
         self.user: str = self.request.get("user", "")

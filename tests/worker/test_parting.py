@@ -155,3 +155,26 @@ async def test_an_end_outlives_a_cut_connection(place: Place, open_message: bool
     await worker.runner.run_task({}, str(ref()), 2)
     assert cut.reads > 1
     assert (await desk.log.task(ref().keys, "t1"))["status"] == "completed"
+
+
+async def test_a_stop_that_is_heard_twice_cancels_once(place: Place) -> None:
+    """The control channel and the log both tell of a stop: the agent's own cleanup is not cut short by it."""
+    desk = Desk(place)
+    cleaned: list[int] = []
+
+    async def run(turn: Turn) -> Done | NeedsClient:
+        held = next(iter(worker.leases))
+        try:
+            held.cancel(Reason.STOP)
+            await asyncio.Event().wait()
+        finally:
+            held.cancel(Reason.LEASE_LOST)
+            for step in range(3):
+                await asyncio.sleep(0)
+                cleaned.append(step)
+        raise AssertionError
+
+    worker = Worker(desk, run)
+    await desk.submit(ref())
+    await worker.runner.run_task({}, str(ref()), 1)
+    assert cleaned == [0, 1, 2]

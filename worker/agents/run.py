@@ -9,6 +9,7 @@ after parking are the same thing.
 from __future__ import annotations
 
 import uuid
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,10 @@ class Run:
             model=model,
             model_settings=settings,
         )
-        async with iterating as run:
+        async with AsyncExitStack() as stack:
+            # A run that is cancelled while it starts leaves a task behind that waits for ever.
+            with self.turn.undisturbed():
+                run = await stack.enter_async_context(iterating)
             async for node in run:
                 if Agent.is_model_request_node(node):
                     await self._say_answer(node, run)
