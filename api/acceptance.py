@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import structlog
 
 from api.follow import PATIENCE_SECONDS
-from shared.broker import insist, is_trouble
+from shared.broker import command, insist, is_trouble
 from shared.errors import BrokerAway
 from shared.tasks import LAUNCH_GRACE_MS, Tasks
 
@@ -48,11 +48,13 @@ async def accept(
     if not settings.wait_replicas or settings.embedded:
         return await insist(lambda: ask(services.tasks), seconds=PATIENCE_SECONDS, what=what), None
     # WAIT speaks of the writes of its own connection.
-    async with services.broker.sessions.client() as connection:
+    async with services.broker.apart() as connection:
         tasks = Tasks(connection, settings)
         outcome = await insist(lambda: ask(tasks), seconds=PATIENCE_SECONDS, what=what)
         try:
-            replicas = int(await connection.wait(settings.wait_replicas, settings.wait_replicas_ms))
+            replicas = int(
+                await command(connection, "WAIT", settings.wait_replicas, settings.wait_replicas_ms)
+            )
         except Exception as error:
             if not is_trouble(error):
                 raise

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from shared.broker import COMMAND_SECONDS, is_trouble
+from shared.broker import is_trouble
+from shared.line import open_line
+from shared.pipe import COMMAND_SECONDS
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
-    from redis.asyncio.connection import AbstractConnection
+
+    from shared.line import Line
 
 log = structlog.get_logger(__name__)
 
@@ -48,17 +51,18 @@ class TailReader:
         2. subscribe to what is wanted, in batches, and again after each loss;
         3. tell the listener of each message, each acknowledgement and each loss.
 
-    All that knows the broker's protocol is `_read`, `_write` and `_check`.
+    All that knows the broker's protocol is `_receive` and `_write`.
     """
 
     def __init__(self, redis: Redis, listener: Listener) -> None:
-        self._redis = redis
+        self._pool = redis.connection_pool
         self._listener = listener
         self._wanted: dict[bytes, None] = {}
         self._joining: dict[bytes, None] = {}
         self._leaving: dict[bytes, None] = {}
         self._work = asyncio.Event()
         self._silent = True
+        self._over: asyncio.Future[None]
 
     def join(self, channel: bytes) -> None:
         """Subscribe to a channel; `Listener.subscribed` follows."""
@@ -80,18 +84,18 @@ class TailReader:
         delay = FIRST_RETRY_SECONDS
         lost: float | None = None
         while True:
-            # Not one of the pool's: it is held for ever, and must never be lent out while subscribed.
-            connection: AbstractConnection = self._redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+            line: Line | None = None
+            self._over = loop.create_future()
             try:
                 async with asyncio.timeout(COMMAND_SECONDS):
-                    await connection.connect()  # type: ignore[no-untyped-call]
+                    line = await open_line(self._pool, self._receive, lambda _: self._end(ConnectionError()))
                 self._joining = dict(self._wanted)
                 self._leaving.clear()
                 self._work.set()
                 if lost is not None:
                     log.info("tails.back", seconds=round(loop.time() - lost, 2), channels=len(self._wanted))
                 lost, delay = None, FIRST_RETRY_SECONDS
-                await self._listen(connection)
+                await self._listen(line)
             except Exception as error:
                 if not is_trouble(error):
                     log.exception("tails.failed")
@@ -100,15 +104,14 @@ class TailReader:
                 lost = lost if lost is not None else loop.time()
             finally:
                 self._listener.deaf()
-                await _drop(connection)
+                if line is not None:
+                    line.close()
             await asyncio.sleep(delay * random.uniform(0.5, 1.5))  # noqa: S311
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
-    async def _listen(self, connection: AbstractConnection) -> None:
-        """Until one of the three fails; none of them returns."""
-        # A deadline for each read is the most expensive part of it; `_check` sees to silence instead.
-        connection.socket_timeout = None
-        parts = [asyncio.create_task(part(connection)) for part in (self._read, self._write, self._check)]
+    async def _listen(self, line: Line) -> None:
+        """Until the connection is lost, silent or refused."""
+        parts = [asyncio.ensure_future(part) for part in (self._over, self._write(line), self._check(line))]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in done:
@@ -118,28 +121,32 @@ class TailReader:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
 
-    async def _read(self, connection: AbstractConnection) -> None:
-        while True:
-            reply: Any = await connection.read_response(disconnect_on_error=False)
-            self._silent = False
-            # An answer to PING is a list only while something is subscribed to.
-            kind = reply[0] if isinstance(reply, list) else b""
-            if kind == b"message":
-                self._listener.heard(reply[1], reply[2])
-            elif kind == b"subscribe":
-                self._listener.subscribed(reply[1])
+    def _end(self, error: Exception) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
 
-    async def _check(self, connection: AbstractConnection) -> None:
+    def _receive(self, reply: Any) -> None:
+        self._silent = False
+        # An answer to PING is a list only while something is subscribed to.
+        kind = reply[0] if isinstance(reply, list) else b""
+        if kind == b"message":
+            self._listener.heard(reply[1], reply[2])
+        elif kind == b"subscribe":
+            self._listener.subscribed(reply[1])
+        elif isinstance(reply, Exception):
+            self._end(reply)
+
+    async def _check(self, line: Line) -> None:
         while True:
             self._silent = True
             await asyncio.sleep(SILENCE_SECONDS)
             if self._silent:
-                await _send(connection, "PING")
+                line.send("PING")
                 await asyncio.sleep(SILENCE_SECONDS)
                 if self._silent:
                     raise TimeoutError
 
-    async def _write(self, connection: AbstractConnection) -> None:
+    async def _write(self, line: Line) -> None:
         while True:
             await self._work.wait()
             self._work.clear()
@@ -148,18 +155,4 @@ class TailReader:
             joining, self._joining = list(self._joining), {}
             for command, channels in (("UNSUBSCRIBE", leaving), ("SUBSCRIBE", joining)):
                 for at in range(0, len(channels), SUBSCRIBE_AT_ONCE):
-                    await _send(connection, command, *channels[at : at + SUBSCRIBE_AT_ONCE])
-
-
-async def _send(connection: AbstractConnection, *words: str | bytes) -> None:
-    # The client would connect anew by itself, without its subscriptions.
-    if not connection.is_connected:
-        raise ConnectionError
-    await connection.send_command(*words, check_health=False)
-
-
-async def _drop(connection: AbstractConnection) -> None:
-    try:
-        await connection.disconnect(nowait=True)
-    except Exception as error:
-        log.debug("tails.close_failed", error=type(error).__name__)
+                    line.send(command, *channels[at : at + SUBSCRIBE_AT_ONCE])

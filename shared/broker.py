@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -26,9 +27,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.errors import BrokerAway
+from shared.pipe import COMMAND_SECONDS, Pipe
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from shared.settings import Settings
 
@@ -50,9 +52,6 @@ TROUBLE = (
     OSError,
 )
 
-# A command that takes longer than this is lost: its reply is not waited for. Shorter, and a broker
-# that forks for a snapshot looks dead; longer, and a frozen one holds every request.
-COMMAND_SECONDS = 5.0
 CONNECT_SECONDS = 2.0
 
 # A subscriber only listens: that its peer is gone without a word is noticed by the kernel, within 25 s.
@@ -79,6 +78,14 @@ def is_trouble(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error).endswith("the handler is closed")
 
 
+class PipedRedis(Redis):
+    """A client whose commands, as `command` sends them, share one connection."""
+
+    def __init__(self, *, connection_pool: ConnectionPool) -> None:
+        super().__init__(connection_pool=connection_pool)
+        self.pipe = Pipe(connection_pool)
+
+
 class Broker:
     """Connections of one process."""
 
@@ -89,6 +96,7 @@ class Broker:
         """
         self.settings = settings
         self._pools: list[ConnectionPool] = []
+        self._pipes: list[Pipe] = []
         self._server = server
         url = settings.redis_url.get_secret_value()
         self.primary = self._client(url)
@@ -112,36 +120,54 @@ class Broker:
             **({} if url.startswith("unix://") else _TCP),
         )
         self._pools.append(pool)
-        return Redis(connection_pool=pool)
+        piped = PipedRedis(connection_pool=pool)
+        self._pipes.append(piped.pipe)
+        return piped
+
+    @asynccontextmanager
+    async def apart(self) -> AsyncIterator[Redis]:
+        """The sessions' server by a connection of its own: ``WAIT`` speaks of its own connection's writes."""
+        if not isinstance(self.sessions, PipedRedis):
+            yield self.sessions
+            return
+        piped = PipedRedis(connection_pool=self.sessions.connection_pool)
+        try:
+            yield piped
+        finally:
+            await piped.pipe.close()
 
     async def ready(self) -> bool:
         """Whether both servers answer within a command's time."""
         try:
             async with asyncio.timeout(COMMAND_SECONDS):
-                await self.primary.ping()
+                await command(self.primary, "PING")
                 if self.sessions is not self.primary:
-                    await self.sessions.ping()
+                    await command(self.sessions, "PING")
         except (*TROUBLE, TimeoutError):
             return False
         return True
 
     async def close(self) -> None:
         """Close every connection."""
+        for pipe in self._pipes:
+            await pipe.close()
         for pool in self._pools:
             await pool.disconnect(inuse_connections=True)
 
 
-async def command(redis: Redis, *arguments: str | bytes | float) -> Any:
+async def command(redis: Redis, name: str, *arguments: str | bytes | float) -> Any:
     """Send one command, and wait `COMMAND_SECONDS` for its reply at most.
-
-    The client's own methods do not say that they are to be awaited, and its own timeout is
-    ``asyncio.wait_for``, which on Python 3.11 may swallow a cancellation: a turn that was stopped would go on.
 
     Raises:
         redis.exceptions.RedisError, OSError: see `is_trouble`.
     """
-    async with asyncio.timeout(COMMAND_SECONDS):
-        return await redis.execute_command(*arguments)  # type: ignore[no-untyped-call]
+    if not isinstance(redis, PipedRedis):
+        async with asyncio.timeout(COMMAND_SECONDS):
+            return await redis.execute_command(name, *arguments)  # type: ignore[no-untyped-call]
+    reply = await redis.pipe.command(name, *arguments)
+    # As the client's own methods give it: a dict for HGETALL, pairs for XRANGE.
+    shape = redis.response_callbacks.get(name)
+    return reply if shape is None else shape(reply)
 
 
 async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) -> T:

@@ -13,11 +13,12 @@ import orjson
 import structlog
 
 from shared import keys
-from shared.broker import COMMAND_SECONDS, command, is_trouble
+from shared.broker import command, is_trouble
 from shared.cancellation import Reason
 from shared.endings import Ender
 from shared.launches import Launches
 from shared.log import Log
+from shared.pipe import COMMAND_SECONDS
 from shared.tasks import Tasks
 from worker.agents import configured
 from worker.arq_worker import ArqWorker

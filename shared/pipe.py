@@ -1,0 +1,132 @@
+"""All commands of a process to one server, over one connection: many in flight, replies in their order.
+
+Turns that run side by side share its writes and reads, so the more there are, the less each command
+costs. Commands sent one after the other arrive in that order. One that blocks (``WAIT``) would hold up all
+others: it belongs on a pipe of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from shared.line import open_line
+
+if TYPE_CHECKING:
+    from redis.asyncio import ConnectionPool
+
+    from shared.line import Line
+
+# A command that takes longer than this is lost, and so is its connection. Shorter, and a broker that
+# forks for a snapshot looks dead; longer, and a frozen one holds every request.
+COMMAND_SECONDS = 5.0
+
+
+class Pipe:
+    """Sends commands; connects when there is something to send, and anew after a loss."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._line: Line | None = None
+        self._opening: asyncio.Task[Line] | None = None
+        # In the order sent: who waits, and since when.
+        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
+
+    async def command(self, *words: str | bytes | float) -> Any:
+        """Send one command; its raw reply. A caller that is cancelled loses the reply, not the command.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: an error reply, or the connection's trouble. After a loss
+                nobody knows whether the command was carried out.
+        """
+        line = self._line
+        if line is None:
+            line = await self._open()
+            if line is not self._line:
+                raise _loss(None)
+        loop = asyncio.get_running_loop()
+        reply = loop.create_future()
+        line.send(*words)
+        now = loop.time()
+        self._waiting.append((reply, now))
+        if self._watch is None:
+            self._watch = loop.call_at(now + COMMAND_SECONDS, self._look)
+        return await reply
+
+    async def close(self) -> None:
+        """Close the connection; what waits fails."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._line is not None:
+            self._line.close()
+            self._gone(None)
+
+    async def _open(self) -> Line:
+        """One attempt to connect, shared by all who wait for it."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._connect())
+            self._opening.add_done_callback(self._opened)
+        # Shielded: who gives up must not take the connection from the others.
+        return await asyncio.shield(self._opening)
+
+    async def _connect(self) -> Line:
+        line: Line | None = None
+
+        def lost(error: BaseException | None) -> None:
+            if self._line is line:
+                self._gone(error)
+
+        line = await open_line(self._pool, self._receive, lost)
+        self._line = line
+        return line
+
+    def _opened(self, opening: asyncio.Task[Line]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()
+
+    def _receive(self, reply: Any) -> None:
+        waiter, _ = self._waiting.popleft()
+        if waiter.done():
+            return
+        if isinstance(reply, Exception):
+            waiter.set_exception(reply)
+        else:
+            waiter.set_result(reply)
+
+    def _gone(self, error: BaseException | None) -> None:
+        self._line = None
+        waiting, self._waiting = self._waiting, deque()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        for waiter, _ in waiting:
+            if not waiter.done():
+                waiter.set_exception(_loss(error))
+
+    def _look(self) -> None:
+        """Cut the connection when the oldest command has waited for too long."""
+        self._watch = None
+        if not self._waiting or self._line is None:
+            return
+        loop = asyncio.get_running_loop()
+        until = self._waiting[0][1] + COMMAND_SECONDS
+        if loop.time() < until:
+            self._watch = loop.call_at(until, self._look)
+            return
+        line = self._line
+        self._gone(RedisTimeoutError(f"no reply from the broker for {COMMAND_SECONDS:g} s"))
+        line.close()
+
+
+def _loss(error: BaseException | None) -> Exception:
+    """One instance for each waiter: a shared one would gather all their tracebacks."""
+    if isinstance(error, RedisTimeoutError):
+        return RedisTimeoutError(str(error))
+    return RedisConnectionError("the connection to the broker was lost")
