@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from bench.table import Row
 
 # Groups of rows, in the order of the table; each is a module with `run(scale)`, which yields rows.
-GROUPS = ("following", "worker", "chats")
+GROUPS = (
+    "following",
+    "worker",
+    "chats",
+    "latency",
+    "stopping",
+    "reconnecting",
+    "followers",
+    "idling",
+    "keeping",
+)
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 

@@ -70,7 +70,7 @@ class Server:
             cell.spent[name] = cell.spent.get(name, 0.0) + each
         for stream in arrived:
             stream.check(TOKENS)
-        cell.first += [1000 * (stream.first_token - stream.sent) for stream in arrived]
+        cell.first += [1000 * (stream.marked - stream.sent) for stream in arrived]
         cell.tokens += TOKENS * len(arrived)
         cell.seconds += seconds
 

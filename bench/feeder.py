@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,10 @@ LEASE_SECONDS = 300
 
 # Bounds what is sent in one go, so that replies are read in between.
 MOST_AT_ONCE = 500
+
+# Events of one batch where the pace does not matter, and a pace that is none.
+LARGE_BATCH = 250
+AT_ONCE_RATE = 1e9
 
 # What the last batch may take to be acknowledged.
 ACKNOWLEDGED_SECONDS = 20
@@ -76,10 +81,11 @@ class _Voice:
         batch.event("message", canonical(self._message.in_progress()))
         return batch
 
-    def next(self) -> Batch:
+    def next(self, count: int = 1) -> Batch:
         batch = Batch()
-        batch.event("message", self._text.text_delta_json(f"tok{self.said} "))
-        self.said += 1
+        for _ in range(count):
+            batch.event("message", self._text.text_delta_json(f"tok{self.said} "))
+            self.said += 1
         return batch
 
 
@@ -88,10 +94,10 @@ def serve(pipe: Connection, url: str) -> None:
 
     The first makes a set of sessions, each with a running task, and answers their ids and responses' ids. The
     second puts together what `feed` sends: ``rate`` events a second over all of the set's sessions in turn.
-    `feed` answers how many were sent and in how many seconds. ``("say", name, session, count)`` appends
-    ``count`` events to one session of a set at once, without a pace.
+    `feed` answers how many were sent and in how many seconds. ``("say", name, count)`` has each session
+    of a set say so many events at once, in large batches; it answers when they are in the logs.
     """
-    settings = load(redis_url=url, lease_seconds=LEASE_SECONDS, log_max_events=1_000_000)
+    settings = load(redis_url=url, lease_seconds=LEASE_SECONDS, log_max_events=1_000_000, log_max_bytes=2**30)
     voices: dict[str, list[_Voice]] = {}
     due: tuple[list[bytes], float] = ([], 0.0)
     with asyncio.Runner() as runner:
@@ -102,14 +108,15 @@ def serve(pipe: Connection, url: str) -> None:
                     voices[name] = made
                     answer: Any = [(each.attempt.ref.session, each.attempt.response) for each in made]
                 case ("prepare", name, rate, seconds):
-                    due = (runner.run(_words(settings, voices[name], round(rate * seconds))), rate)
+                    due = (runner.run(_words(settings, voices[name], [1] * round(rate * seconds))), rate)
                     answer = len(due[0])
                 case ("feed",):
                     answer = _feed(url, *due)
-                case ("say", name, session, count):
-                    voice = next(each for each in voices[name] if each.attempt.ref.session == session)
-                    _feed(url, runner.run(_words(settings, [voice], count)), 1e9)
-                    answer = voice.said
+                case ("say", name, count):
+                    large = [LARGE_BATCH] * (count // LARGE_BATCH) + [count % LARGE_BATCH]
+                    for each in voices[name]:
+                        _feed(url, runner.run(_words(settings, [each], large)), AT_ONCE_RATE)
+                    answer = None
                 case unknown:
                     raise ValueError(unknown)
             pipe.send((True, answer))
@@ -163,12 +170,12 @@ async def _begin(tasks: Tasks, ref: TaskRef, agent: str) -> _Voice:
     return voice
 
 
-async def _words(settings: Any, voices: list[_Voice], count: int) -> list[bytes]:
+async def _words(settings: Any, voices: list[_Voice], batches: list[int]) -> list[bytes]:
+    """What appends batches of these sizes, the voices in turn."""
     words = _Words()
     tasks = Tasks(words, settings)  # type: ignore[arg-type]
-    for number in range(count):
-        voice = voices[number % len(voices)]
-        await tasks.append(voice.attempt.ref, voice.attempt.number, voice.next(), operation())
+    for voice, size in zip(itertools.cycle(voices), batches, strict=False):
+        await tasks.append(voice.attempt.ref, voice.attempt.number, voice.next(size), operation())
     return words.packed
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
+import itertools
+import re
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -18,12 +21,28 @@ STREAM_SECONDS = 60
 
 @dataclass(slots=True)
 class Stream:
-    """What one stream brought, with monotonic times in seconds."""
+    """What one stream brought, with monotonic times in seconds.
+
+    Attributes:
+        sent: when its connection was begun.
+        marked: when the mark was first seen in it; 0.0: never.
+        ended: when the server closed it.
+        chunks, times: what came, and when each of it did.
+        reached: set when the mark was seen.
+    """
 
     sent: float = 0.0
-    first_token: float = 0.0
+    marked: float = 0.0
     ended: float = 0.0
     chunks: list[bytes] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def arrivals(self, pattern: re.Pattern[bytes]) -> list[tuple[bytes, float]]:
+        """What a pattern's first group matched, and when the last byte of each match came."""
+        ends = list(itertools.accumulate(map(len, self.chunks)))
+        found = pattern.finditer(b"".join(self.chunks))
+        return [(match[1], self.times[bisect.bisect_left(ends, match.end())]) for match in found]
 
     def events(self) -> list[dict[str, Any]]:
         """The events, parsed."""
@@ -55,9 +74,12 @@ class _Reader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         stream = self._stream
-        if not stream.first_token and self._mark in data:
-            stream.first_token = time.perf_counter()
+        now = time.perf_counter()
+        if not stream.marked and self._mark in data:
+            stream.marked = now
+            stream.reached.set()
         stream.chunks.append(data)
+        stream.times.append(now)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._stream.ended = time.perf_counter()
@@ -65,10 +87,15 @@ class _Reader(asyncio.Protocol):
             self._over.set_result(None)
 
 
-async def stream(port: int, request: bytes, mark: bytes = b"tok0 ") -> Stream:
-    """Send a request on a connection of its own, and read until the server closes it."""
+async def stream(port: int, request: bytes, mark: bytes = b"tok0 ", into: Stream | None = None) -> Stream:
+    """Send a request on a connection of its own, and read until the server closes it.
+
+    Raises:
+        TimeoutError: it does not.
+    """
     loop = asyncio.get_running_loop()
-    result, over = Stream(sent=time.perf_counter()), loop.create_future()
+    result, over = into or Stream(), loop.create_future()
+    result.sent = time.perf_counter()
     async with asyncio.timeout(STREAM_SECONDS):
         transport, _ = await loop.create_connection(lambda: _Reader(request, result, mark, over), HOST, port)
         try:

@@ -107,6 +107,14 @@ class Topology:
             f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(self.folder.glob("*.log"))
         )
 
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End one of the front ends that was started, and forget it."""
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+        name = next(name for name, pid in self.pids.items() if pid == process.pid)
+        del self.pids[name]
+        self.ports.pop()
+
     def close(self) -> None:
         """End what was started, by the ids that were started."""
         for process in self._processes:
