@@ -1,8 +1,10 @@
 """A process that appends events to sessions at a given pace, as workers would, without their cost.
 
 It says what the product says: each event goes through the script `append`, one event a batch, with the
-very words that `shared/tasks.py` sends. They are put together before the clock starts, and sent in
-bursts of what is due, some 0.15 ms apart. Its CPU is not counted anywhere.
+very words that `shared/tasks.py` sends. Or, where the broker would be what is measured, what that script
+published is recorded, everything is put back as it was, and it is published again at the wanted pace: who
+follows cannot tell the difference. Either is put together before the clock starts, and sent in bursts of
+what is due, some 0.15 ms apart. The feeder's CPU is not counted anywhere.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import hiredis
 import orjson
+from redis import Redis
 
 from bench.topology import HOST, OWNER
 from shared.batch import Batch
@@ -26,6 +29,7 @@ from shared.settings import load
 from shared.tasks import Appended, Attempt, Launch, Tasks, Turn, operation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
 TICK_SECONDS = 0.0001
@@ -38,6 +42,9 @@ LEASE_SECONDS = 300
 
 # Bounds what is sent in one go, so that replies are read in between.
 MOST_AT_ONCE = 500
+
+# Well within what a broker holds for a subscriber that does not read.
+RECORD_AT_ONCE = 5000
 
 # Events of one batch where the pace does not matter, and a pace that is none.
 LARGE_BATCH = 250
@@ -55,7 +62,7 @@ class _Words:
 
     async def execute_command(self, *words: Any) -> list[bytes]:
         """Keep a command, and say that all is well."""
-        self.packed.append(hiredis.pack_command(words))
+        self.packed.append(_pack(*words))
         return [b"ok", b"0"]
 
 
@@ -94,11 +101,13 @@ def serve(pipe: Connection, url: str) -> None:
 
     The first makes a set of sessions, each with a running task, and answers their ids and responses' ids. The
     second puts together what `feed` sends: ``rate`` events a second over all of the set's sessions in turn.
-    `feed` answers how many were sent and in how many seconds. ``("say", name, count)`` has each session
+    `feed` answers how many were sent and in how many seconds. ``("record", name, count)`` records so many, to
+    be fed as ``("recorded", name, rate, seconds)``; nobody may follow the sessions yet. ``("say", name, count)`` has each session
     of a set say so many events at once, in large batches; it answers when they are in the logs.
     """
     settings = load(redis_url=url, lease_seconds=LEASE_SECONDS, log_max_events=1_000_000, log_max_bytes=2**30)
     voices: dict[str, list[_Voice]] = {}
+    recorded: dict[str, Iterator[bytes]] = {}
     due: tuple[list[bytes], float] = ([], 0.0)
     with asyncio.Runner() as runner:
         while True:
@@ -109,6 +118,15 @@ def serve(pipe: Connection, url: str) -> None:
                     answer: Any = [(each.attempt.ref.session, each.attempt.response) for each in made]
                 case ("prepare", name, rate, seconds):
                     due = (runner.run(_words(settings, voices[name], [1] * round(rate * seconds))), rate)
+                    answer = len(due[0])
+                case ("record", name, count):
+                    channels = [each.attempt.ref.keys.tail for each in voices[name]]
+                    recorded[name] = iter(
+                        _record(url, runner.run(_words(settings, voices[name], [1] * count)), channels)
+                    )
+                    answer = None
+                case ("recorded", name, rate, seconds):
+                    due = (list(itertools.islice(recorded[name], round(rate * seconds))), rate)
                     answer = len(due[0])
                 case ("feed",):
                     answer = _feed(url, *due)
@@ -179,12 +197,43 @@ async def _words(settings: Any, voices: list[_Voice], batches: list[int]) -> lis
     return words.packed
 
 
+def _record(url: str, packed: list[bytes], channels: list[str]) -> list[bytes]:
+    """Append, and put all back as it was: what was published meanwhile, as commands that publish it again."""
+    heard: list[bytes] = []
+    replies = hiredis.Reader()
+    with Redis.from_url(url) as client, _connect(url) as listening:
+        before = {key: (max(0, client.pttl(key)), client.dump(key)) for key in client.scan_iter()}
+        listening.sendall(_pack("SUBSCRIBE", *channels))
+        for at in range(0, len(packed), RECORD_AT_ONCE):
+            some = packed[at : at + RECORD_AT_ONCE]
+            _feed(url, some, AT_ONCE_RATE)
+            while len(heard) < at + len(some):
+                replies.feed(listening.recv(1 << 20))
+                while (reply := replies.gets()) is not False:
+                    if reply[0] == b"message":
+                        heard.append(_pack("PUBLISH", reply[1], reply[2]))
+        client.flushall()
+        for key, (life, value) in before.items():
+            client.restore(key, life, value)
+    return heard
+
+
+def _pack(*words: Any) -> bytes:
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its stub knows one word
+    return packed
+
+
+def _connect(url: str) -> socket.socket:
+    connection = socket.create_connection((HOST, int(url.rpartition(":")[2].partition("/")[0])), timeout=10)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
 def _feed(url: str, packed: list[bytes], rate: float) -> tuple[int, float]:
     replies = hiredis.Reader()
     good, sent = 0, 0
     waiting = memoryview(b"")
-    with socket.create_connection((HOST, int(url.rpartition(":")[2].partition("/")[0]))) as broker:
-        broker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with _connect(url) as broker:
         broker.setblocking(False)
         begun = time.perf_counter()
         while good < len(packed):
@@ -200,7 +249,8 @@ def _feed(url: str, packed: list[bytes], rate: float) -> tuple[int, float]:
             with contextlib.suppress(BlockingIOError):
                 replies.feed(broker.recv(1 << 20))
             while (reply := replies.gets()) is not False:
-                if not isinstance(reply, list) or reply[0] != b"ok":
+                # Of the script, or of PUBLISH: it was heard by one.
+                if reply != 1 and (not isinstance(reply, list) or reply[0] != b"ok"):
                     raise RuntimeError(f"the broker refuses: {reply!r}")
                 good += 1
             time.sleep(TICK_SECONDS)
