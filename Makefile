@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MINUTES ?= 10
 SEEDS ?= 1 2 3 4 5
+ROWS ?= --write
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test check format lint types protocol fuzz chaos bench lock clean
@@ -47,8 +48,8 @@ fuzz: $(INSTALLED) ## Generated requests against both brokers for MINUTES (10)
 chaos: $(INSTALLED) ## Kill, freeze and cut a deployment for MINUTES (10) with each of SEEDS (1 2 3 4 5)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
 
-bench: $(INSTALLED) ## The benchmarks; each prints a table
-	$(BIN)/python bench/spine.py
+bench: $(INSTALLED) ## Measure ROWS (all), beside others; prints one table
+	@$(BIN)/python -m bench $(ROWS)
 
 lock: ## Resolve the dependencies anew (needs uv)
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \

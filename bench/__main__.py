@@ -1,0 +1,83 @@
+"""Measures and prints one table: ``python -m bench [group …] [--quick] [--write]``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench import machine
+from bench.scale import FULL, QUICK
+from bench.table import markdown, plain
+
+if TYPE_CHECKING:
+    from bench.scale import Scale
+    from bench.table import Row
+
+# Groups of rows, in the order of the table; each is a module with `run(scale)`, which yields rows.
+GROUPS = (
+    "following",
+    "worker",
+    "chats",
+    "latency",
+    "stopping",
+    "reconnecting",
+    "followers",
+    "idling",
+    "keeping",
+)
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+def main() -> int:
+    """Run what is asked for; the exit code tells whether all of it could be measured."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "groups", nargs="*", metavar="group", help=f"of {', '.join(GROUPS)}; all unless given"
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller loads: a look, not a result")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {RESULTS.name}")
+    given = parser.parse_args()
+    if unknown := set(given.groups) - set(GROUPS):
+        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+    begun, before = time.monotonic(), machine.load()
+    rows, failed = measure(given.groups or GROUPS, QUICK if given.quick else FULL)
+    about = machine.about(before, time.monotonic() - begun)
+    print(f"\n{about}")
+    if given.write:
+        _write(about, rows)
+    for group in failed:
+        print(f"{group} could not be measured, see above")
+    return 1 if failed else 0
+
+
+def measure(groups: list[str] | tuple[str, ...], scale: Scale) -> tuple[list[Row], list[str]]:
+    """Measure groups, telling each row at once: the rows, and the groups that failed."""
+    rows: list[Row] = []
+    failed = []
+    for group in groups:
+        begun = time.monotonic()
+        try:
+            for row in importlib.import_module(f"bench.{group}").run(scale):
+                rows.append(row)
+                print(plain([row]), flush=True)
+        except Exception:
+            traceback.print_exc()
+            failed.append(group)
+        print(f"    ({group}: {time.monotonic() - begun:.0f} s)", flush=True)
+    return rows, failed
+
+
+def _write(about: str, rows: list[Row]) -> None:
+    kept = RESULTS.read_text().partition("\n## ")[2] if RESULTS.exists() else ""
+    text = f"# Results\n\nWritten by `make bench`.\n\n{about}\n\n{markdown(rows)}\n"
+    RESULTS.write_text(text + (f"\n## {kept}" if kept else ""))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

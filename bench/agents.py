@@ -1,0 +1,62 @@
+"""The agents that the benches put to work: plain async generators, so that what is measured is ours."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TOKENS = 50
+
+# One table for each agent, as an operator would write them.
+AGENTS_TOML = """
+[agents.echo]
+python = "bench.agents:echo"
+[agents.stream]
+python = "bench.agents:stream"
+[agents.paced]
+python = "bench.agents:paced"
+[agents.silent]
+python = "bench.agents:silent"
+[agents.pydantic]
+model = "demo"
+"""
+
+
+async def tokens(count: int) -> AsyncIterator[str]:
+    """What a fake model says, whoever carries it: a turn of the loop before each token."""
+    for number in range(count):
+        await asyncio.sleep(0)
+        yield f"tok{number} "
+
+
+async def echo(turn: Any) -> AsyncIterator[str]:  # noqa: ARG001 - what it says does not depend on it
+    """Fifty tokens."""
+    async for token in tokens(TOKENS):
+        yield token
+
+
+async def stream(turn: Any) -> AsyncIterator[str]:
+    """As many tokens as it is asked for."""
+    async for token in tokens(int(turn.text)):
+        yield token
+
+
+async def paced(turn: Any) -> AsyncIterator[str]:
+    """So many events at so many a second: each says when it was said, on the clock all processes share."""
+    count, rate = (int(word) for word in turn.text.split())
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for number in range(count):
+        await asyncio.sleep(max(0.0, begun + number / rate - loop.time()))
+        yield f"at{time.perf_counter_ns()} "
+
+
+async def silent(turn: Any) -> AsyncIterator[str]:
+    """One word, then nothing for so many seconds."""
+    yield "well "
+    await asyncio.sleep(float(turn.text))
+    yield "done "
