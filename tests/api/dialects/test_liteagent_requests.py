@@ -114,7 +114,7 @@ def test_unknown_fields_are_ignored() -> None:
         (chat(taskId="a\n"), "taskId: "),
         (b"[]", "The body is not a JSON object."),
         (b'"hi"', "The body is not a JSON object."),
-        (b'{"content":\n ?}', "The body is not JSON in UTF-8: unexpected character at line 2, column 2."),
+        (b'{"content":\n ?}', "The body is not JSON in UTF-8: unexpected character"),
         (b" ", "The body is empty: send a JSON object."),
         (b'{"content":["\xff"]}', "The body is not JSON in UTF-8: "),
     ],
