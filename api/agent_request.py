@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from pydantic import ValidationError
 
+from api.body import json_object
 from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
 from shared.api_keys import IDENTIFIER
 from shared.errors import BadRequest, InvalidBody, UnknownCall
@@ -39,14 +39,9 @@ def parse_process(body: bytes) -> AgentRequest:
     """Read the body of ``/process``.
 
     Raises:
-        InvalidBody: it is not JSON, or a field is wrong; the text names the field.
+        InvalidBody: it is not a JSON object, or a field is wrong; the text names the field.
     """
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise InvalidBody("The body is not JSON.") from None
-    if not isinstance(fields, dict):
-        raise InvalidBody("The body is not a JSON object.")
+    fields = json_object(body)
     _bounded(fields.get("input"))
     try:
         request = AgentRequest.model_validate(fields)

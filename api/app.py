@@ -63,6 +63,8 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
         exception_handlers={TurnstreamError: our_error, HTTPException: http_error},
         lifespan=lifespan,
     )
+    # Its address would be built from the Host header: behind a proxy it could send keys over plain HTTP.
+    app.router.redirect_slashes = False
     app.state.services = services
     return app
 

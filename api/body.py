@@ -1,11 +1,14 @@
-"""Request bodies, as large as the agent allows and not for ever."""
+"""Request bodies: as large as the agent allows, not for ever, and JSON objects."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from codecs import BOM_UTF8
+from typing import TYPE_CHECKING, Any
 
-from shared.errors import BadRequest, BodyTooLarge
+import orjson
+
+from shared.errors import BadRequest, BodyTooLarge, InvalidBody
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -40,6 +43,25 @@ async def read_body(request: Request, settings: Settings, spec: AgentSpec) -> by
     except TimeoutError:
         raise BadRequest(f"The body did not arrive within {BODY_SECONDS:.0f} seconds.") from None
     return b"".join(pieces)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The body's fields. A byte order mark is passed over: some platforms write one by themselves.
+
+    Raises:
+        InvalidBody: it is not a JSON object; the text says where it stops being JSON.
+    """
+    try:
+        fields = orjson.loads(body.removeprefix(BOM_UTF8))
+    except orjson.JSONDecodeError as error:
+        if not body.strip():
+            raise InvalidBody("The body is empty: send a JSON object.") from None
+        raise InvalidBody(
+            f"The body is not JSON in UTF-8: {error.msg} at line {error.lineno}, column {error.colno}."
+        ) from None
+    if not isinstance(fields, dict):
+        raise InvalidBody("The body is not a JSON object.")
+    return fields
 
 
 def _too_large(most: int) -> BodyTooLarge:

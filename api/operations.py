@@ -111,6 +111,12 @@ _CURSOR: Json = {"pattern": "^[0-9]{1,15}-[0-9]{1,15}$", "examples": ["176000000
 
 PARAMETERS: dict[str, Json] = {
     "sessionId": _parameter("query", "sessionId", "The session.", required=True, pattern=_ID),
+    "chatSessionId": _parameter(
+        "query",
+        "sessionId",
+        "The session. A one-shot agent needs none: each of its turns has one of its own.",
+        pattern=_ID,
+    ),
     "taskId": _parameter("query", "taskId", "The task; absent: all of the session.", pattern=_ID),
     "stream": _parameter(
         "query", "stream", "Whether the answer's text is wanted in chunks.", enum=["true", "1", "false", "0"]
@@ -209,7 +215,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Take a user's message and follow its task; with a known taskId or a cursor, only follow.",
         {200: (LITEAGENT,)},
         _TURN,
-        ("sessionId", "agentId", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
+        ("chatSessionId", "agentId", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
         ChatBody,
         {
             "streamed": {"content": [{"type": "text", "message": "/tokens 3"}], "stream": True},

@@ -85,6 +85,7 @@ class Client:
 
     def __init__(self, base_url: str, key: str) -> None:
         self.base_url = base_url
+        self.key = key
         self.http = httpx.AsyncClient(
             base_url=base_url,
             headers={"Authorization": f"Bearer {key}"},

@@ -173,9 +173,11 @@ class Speaker:
         self.path = path
         self._origin: dict[str, Any] = {"agent": {"id": agent, "name": agent}} if path else {}
 
-    def message(self, message_type: str = "message", role: str = "assistant") -> Speech:
-        """Begin a message."""
-        return Speech(self._turn, self, message_type, role)
+    def message(
+        self, message_type: str = "message", role: str = "assistant", about: Mapping[str, Any] | None = None
+    ) -> Speech:
+        """Begin a message; ``about`` is what it tells beside its parts: an error's code, metadata …"""
+        return Speech(self._turn, self, message_type, role, about)
 
     def say(
         self,
@@ -184,9 +186,10 @@ class Speaker:
         *parts: Mapping[str, Any] | Content,
         extra: Mapping[str, Any] | None = None,
         group: Group | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         """Say a whole message at once; with ``group`` it is a result that settles one of its calls."""
-        speech = self.message(message_type, role)
+        speech = self.message(message_type, role, about)
         for part in parts:
             speech.part(part)
         speech.close(extra, group)
@@ -226,12 +229,19 @@ class Group:
 class Speech:
     """One message on its way: opened, spoken in pieces or parts, closed."""
 
-    def __init__(self, turn: Turn, speaker: Speaker, message_type: str, role: str) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        speaker: Speaker,
+        message_type: str,
+        role: str,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
         self._turn = turn
         self._speaker = speaker
         self._type = message_type
         self._message: MessageBuilder = turn.builder.create_message_builder(
-            role=role, message_type=message_type
+            role=role, message_type=message_type, about=about
         )
         self._text: ContentBuilder | None = None
         self._place = turn.begun()

@@ -37,7 +37,8 @@ class LiteAgent:
 
     1. With ``stream``, an answer's text goes out as ``chunk`` frames, each part closed by an empty one,
        and a ``message`` without text ends it. Without, one ``message`` holds the whole text.
-    2. Everything else is the same in both, and whole.
+    2. Everything else is the same in both, and told whole when its message closes: so that the history,
+       which has closed messages only, can repeat it with the same times.
     """
 
     name = "liteagent"
@@ -51,24 +52,22 @@ class LiteAgent:
         """The frames of one entry of a live log."""
         event: Json = orjson.loads(entry.event)
         if event.get("object") == "content":
-            return self._content(session, epoch, entry, event)
+            return self._piece(session, epoch, entry, event) if self.stream else b""
         if self.stream and entry.kind == "message" and entry.event.startswith(NUMBERED):
             return _streamed_close(session, epoch, entry, event)
         return _framed(epoch, entry, _messages(session, entry, _told(entry, event)))
 
     def replay(self, session: str, epoch: int, entry: Entry) -> bytes:
         """A closed message with its whole text and all of its parts, in both forms, or a task's end."""
-        event: Json = orjson.loads(entry.event)
-        return _framed(epoch, entry, _messages(session, entry, _told_whole(entry, event)))
+        return _framed(epoch, entry, _messages(session, entry, _told(entry, orjson.loads(entry.event))))
 
-    def _content(self, session: str, epoch: int, entry: Entry, part: Json) -> bytes:
-        """One content event. Only answers show theirs; other messages are shown when they close."""
-        if entry.kind != "message":
+    def _piece(self, session: str, epoch: int, entry: Entry, part: Json) -> bytes:
+        """One content event of an answer's text. Other parts, and other messages, are told when they close."""
+        # Without text there is nothing to close, and an empty piece would look like the end of the part.
+        if entry.kind != "message" or not messages.is_text(part) or not messages.words(part):
             return b""
-        kind = part.get("type")
         if part.get("delta"):
-            # An empty piece would look like the end of the part.
-            if not self.stream or kind != "text" or not part.get("text"):
+            if part.get("type") != "text":
                 return b""
             return b"id:%d-%d\nevent:chunk\ndata:%b\n\n" % (
                 epoch,
@@ -77,13 +76,7 @@ class LiteAgent:
             )
         if part.get("status") != "completed":
             return b""
-        if not messages.is_text(part):
-            return _framed(epoch, entry, _messages(session, entry, messages.shown(entry, part)))
-        if not self.stream:
-            return b""
-        # A refusal comes whole: its deltas, if there are any, were not shown.
-        pieces = [part["refusal"], ""] if kind == "refusal" and part.get("refusal") else [""]
-        return _framed(epoch, entry, [(b"chunk", _chunk(session, entry, piece)) for piece in pieces])
+        return _framed(epoch, entry, _closing_chunks(session, entry, part))
 
 
 LITEAGENT_STREAM = LiteAgent(stream=True)
@@ -102,14 +95,16 @@ def history(session: str, entries: Iterable[Entry]) -> bytes:
         [
             _envelope(session, entry, said) | {"message": said.content}
             for entry in entries
-            for said in _told_whole(entry, orjson.loads(entry.event))
+            for said in _told(entry, orjson.loads(entry.event))
             if said.type not in _NOT_HISTORY
         ]
     )
 
 
 def _told(entry: Entry, event: Json) -> list[Said]:
-    """What an entry that is no content event tells in a live log, text whole."""
+    """What an entry tells, text whole; pieces of a message tell nothing."""
+    if event.get("object") == "content":
+        return []
     if entry.kind == RESPONSE:
         return messages.started(entry, event)
     if entry.kind == END:
@@ -125,29 +120,26 @@ def _told(entry: Entry, event: Json) -> list[Said]:
     return tools.told(entry, event, extra_of(entry))
 
 
-def _told_whole(entry: Entry, event: Json) -> list[Said]:
-    """What an entry tells when its content events are not there to tell their share."""
-    if entry.kind != "message" or not entry.event.startswith(NUMBERED):
-        return _told(entry, event)
-    if event.get("object") != "message" or event.get("status") not in _CLOSED:
-        return []
-    parts = [said for part in content_of(event) for said in messages.shown(entry, part)]
-    return parts + messages.answered(entry, event, extra_of(entry))
-
-
 def _streamed_close(session: str, epoch: int, entry: Entry, event: Json) -> bytes:
     """The end of an answer that was streamed, with the closing chunk of a part that was cut off."""
     if event.get("status") not in _CLOSED:
         return b""
     frames = _messages(session, entry, messages.answer_closed(entry, event, extra_of(entry)))
-    if event["status"] == "incomplete" and _cut_off(event):
-        frames.insert(0, (b"chunk", _chunk(session, entry, "")))
+    if event["status"] == "incomplete" and (part := _cut_off(event)):
+        frames[:0] = _closing_chunks(session, entry, part)
     return _framed(epoch, entry, frames)
 
 
-def _cut_off(message: Json) -> bool:
-    """Whether a text part of an incomplete message was still open."""
-    return any(messages.is_text(part) and part.get("status") != "completed" for part in content_of(message))
+def _cut_off(message: Json) -> Json | None:
+    """The text part of an incomplete message that was still open, if it had begun to speak."""
+    parts = (part for part in content_of(message) if messages.is_text(part) and messages.words(part))
+    return next((part for part in parts if part.get("status") != "completed"), None)
+
+
+def _closing_chunks(session: str, entry: Entry, part: Json) -> list[tuple[bytes, bytes]]:
+    """What closes a part of a text. A refusal comes whole: its deltas, if there are any, were not told."""
+    pieces = [messages.words(part), ""] if part.get("type") == "refusal" else [""]
+    return [(b"chunk", _chunk(session, entry, piece)) for piece in pieces]
 
 
 def _framed(epoch: int, entry: Entry, frames: list[tuple[bytes, bytes]]) -> bytes:

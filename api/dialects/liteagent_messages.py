@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _ENDS = {"completed": "done", "canceled": "stop"}
 _TEXT = {"text": "text", "refusal": "refusal"}
+_UNFINISHED = ("in_progress", "incomplete")
 
 
 def started(entry: Entry, event: Json) -> list[Said]:
@@ -47,30 +48,33 @@ def thought(entry: Entry, event: Json, extra: Json) -> list[Said]:
 
 
 def answered(entry: Entry, event: Json, extra: Json) -> list[Said]:
-    """The text of a closed answer in one piece; an answer without text has said all by its parts."""
-    text = text_of(event)
-    if not text:
-        return []
-    return [Said(speaker(entry, "assistant"), "agent", "text", text, completions_of(extra))]
+    """A closed answer: its other parts, then its text in one piece."""
+    return _answer(entry, event, extra, text_of(event))
 
 
 def answer_closed(entry: Entry, event: Json, extra: Json) -> list[Said]:
-    """What ends an answer that was streamed: no text, since the chunks held it, but its completions.
+    """What ends an answer that was streamed: its other parts, then no text, since the chunks held it."""
+    return _answer(entry, event, extra, "")
 
-    An answer of images alone had no chunks, and so needs no end.
+
+def _answer(entry: Entry, event: Json, extra: Json, text: str) -> list[Said]:
+    """The completions stand on the last message: there is one for the text if, and only if, there is text."""
+    role = speaker(entry, "assistant")
+    items = [_shown(part) for part in content_of(event) if _is_other(part)]
+    told = [Said(role, "agent", item["type"], item["message"]) for item in items if item["message"]]
+    if text_of(event):
+        told.append(Said(role, "agent", "text", text))
+    if told:
+        told[-1] = told[-1]._replace(completions=completions_of(extra))
+    return told
+
+
+def _is_other(part: Json) -> bool:
+    """Whether a part is told in a message of its own: an image as such, the rest as text that names it.
+
+    Half a link, or half of some data, is none.
     """
-    completions = completions_of(extra)
-    if completions is None and not text_of(event):
-        return []
-    return [Said(speaker(entry, "assistant"), "agent", "text", "", completions)]
-
-
-def shown(entry: Entry, part: Json) -> list[Said]:
-    """A part of an answer that is no text: an image as such, the rest as text that names it."""
-    item = _shown(part)
-    if is_text(part) or not item["message"]:
-        return []
-    return [Said(speaker(entry, "assistant"), "agent", item["type"], item["message"])]
+    return not is_text(part) and part.get("status") not in _UNFINISHED
 
 
 def is_text(part: Json) -> bool:
@@ -78,9 +82,15 @@ def is_text(part: Json) -> bool:
     return part.get("type") in _TEXT
 
 
+def words(part: Json) -> str:
+    """What a part of the text says."""
+    said: str = part.get(_TEXT[part["type"]]) or ""
+    return said
+
+
 def text_of(event: Json) -> str:
     """The text of a message: its text parts and refusals, joined."""
-    return "".join(_shown(part)["message"] for part in content_of(event) if is_text(part))
+    return "".join(words(part) for part in content_of(event) if is_text(part))
 
 
 def _shown(part: Json) -> dict[str, str]:
@@ -89,7 +99,7 @@ def _shown(part: Json) -> dict[str, str]:
     if kind == "image":
         return {"type": "imageUrl", "message": part.get("image_url") or ""}
     if kind in _TEXT:
-        return {"type": "text", "message": part.get(_TEXT[kind]) or ""}
+        return {"type": "text", "message": words(part)}
     return {"type": "text", "message": _named(kind, part)}
 
 

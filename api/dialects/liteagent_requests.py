@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
+from api.body import json_object
 from shared.errors import InvalidBody
+from shared.protocol import explain
 
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -36,7 +38,8 @@ class ChatBody(BaseModel):
     contentList: _Parts | None = None  # noqa: N815 - the wire's name, so that errors name it too
     stream: bool | None = None
     isChunk: bool | None = None  # noqa: N815
-    taskId: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@-]{1,36}$")] | None = None  # noqa: N815
+    # Empty means none, as with the ids of the other protocol.
+    taskId: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@-]{0,36}$")] | None = None  # noqa: N815
 
 
 class CallbackRequest(BaseModel):
@@ -75,21 +78,21 @@ def parse_chat(body: bytes) -> ChatRequest:
     """Read the body of ``/chat``.
 
     Raises:
-        InvalidBody: it is not JSON, or a field is wrong; the text names the field.
+        InvalidBody: it is not a JSON object, or a field is wrong; the text names the field.
     """
     chat = _read(body, ChatBody)
     parts = chat.content if chat.content is not None else chat.contentList
     if parts is None:
         raise InvalidBody("content: Field required")
     stream = chat.stream if chat.stream is not None else chat.isChunk
-    return ChatRequest([part.model_dump() for part in parts], bool(stream), chat.taskId)
+    return ChatRequest([part.model_dump() for part in parts], bool(stream), chat.taskId or None)
 
 
 def parse_callback(body: bytes) -> CallbackRequest:
     """Read the body of ``/callback``.
 
     Raises:
-        InvalidBody: it is not JSON, a field is wrong, or the result is nested deeper than can be
+        InvalidBody: it is not a JSON object, a field is wrong, or the result is nested deeper than can be
             written again; the text names the field.
     """
     callback = _read(body, CallbackRequest)
@@ -101,17 +104,8 @@ def parse_callback(body: bytes) -> CallbackRequest:
 
 
 def _read(body: bytes, model: type[_Body]) -> _Body:
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        raise InvalidBody("The body is not JSON.") from None
+    fields = json_object(body)
     try:
         return model.model_validate(fields)
     except ValidationError as error:
-        # Without the input: it may be a user's words.
-        problems = [_problem(problem["loc"], problem["msg"]) for problem in error.errors(include_input=False)]
-        raise InvalidBody("; ".join(problems)) from None
-
-
-def _problem(place: tuple[int | str, ...], message: str) -> str:
-    return f"{'.'.join(map(str, place)) or 'body'}: {message}"
+        raise InvalidBody(explain(error)) from None

@@ -146,9 +146,13 @@ class ResponseBuilder:
         role: str | None = Role.ASSISTANT,
         message_type: str = MessageType.MESSAGE,
         message_id: str | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> MessageBuilder:
-        """A builder for one message; nothing is said until its first step."""
-        return MessageBuilder(self, role=role, message_type=message_type, message_id=message_id)
+        """A builder for one message; nothing is said until its first step.
+
+        ``about`` is what else its events tell: ``code`` and ``message`` of an error, ``metadata`` …
+        """
+        return MessageBuilder(self, role=role, message_type=message_type, message_id=message_id, about=about)
 
     def generate_streaming_response(
         self, text_tokens: Iterable[str], role: str = Role.ASSISTANT
@@ -239,6 +243,10 @@ class ResponseBuilder:
 _LIVE = (NEW, RunStatus.Queued, RunStatus.Created, RunStatus.InProgress)
 
 
+# What a message builder says by itself.
+_ITS_OWN = frozenset({"sequence_number", "object", "status", "id", "type", "role", "content"})
+
+
 class MessageBuilder:
     """Makes the events of one message: created, in_progress, its parts one after the other, the end."""
 
@@ -248,6 +256,7 @@ class MessageBuilder:
         role: str | None = Role.ASSISTANT,
         message_type: str = MessageType.MESSAGE,
         message_id: str | None = None,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self._responses = response_builder
         self.message_id = message_id or new_message_id()
@@ -256,6 +265,7 @@ class MessageBuilder:
         self._status: str = NEW
         self._parts: list[Content] = []
         self._growing: ContentBuilder | None = None
+        self._about = plain({key: value for key, value in (about or {}).items() if key not in _ITS_OWN})
 
     @property
     def status(self) -> str:
@@ -324,6 +334,7 @@ class MessageBuilder:
 
     def _event(self, content: list[Content] | None = None) -> Message:
         return Message(
+            **plain(self._about),
             id=self.message_id,
             type=self.message_type,
             role=self.role,

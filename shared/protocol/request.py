@@ -101,22 +101,42 @@ class AgentRequest(BaseRequest):
     """Whatever the client attaches; passed on untouched."""
 
 
+# More would hide the first ones.
+_MOST_PROBLEMS = 5
+
+
 def explain(error: ValidationError) -> str:
-    """The first problem of a request in one line, its field named: ``input[0].content[1].text: …``."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    loc = first["loc"]
+    """What is wrong with a request in one line, each field named: ``input[0].content[1].text: …; n: …``."""
+    problems: dict[str, str] = {}
+    # Without the input: it may be a user's words.
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        # Of what the alternatives of a union have against a field, the first is enough.
+        problems.setdefault(_path(problem["loc"]), _IN_JSON.get(problem["type"], problem["msg"]))
+    told = [f"{path}: {problem}" if path else problem for path, problem in problems.items()]
+    return "; ".join(told[:_MOST_PROBLEMS])
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
     path = ""
     for place, step in enumerate(loc):
         if isinstance(step, int):
             path += f"[{step}]"
         elif not _is_alternative(loc[:place]):
             path += f".{step}" if path else step
-    return f"{path}: {first['msg']}" if path else first["msg"]
+    return path
+
+
+# What is wrong, in the words of JSON where pydantic has those of Python.
+_IN_JSON = {
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "Input should be an object"),
+    "list_type": "Input should be an array",
+    "too_short": "Input should not be empty",
+}
 
 
 def _is_alternative(before: tuple[int | str, ...]) -> bool:
     """Whether a union put the next step there: the name of what it tried, which no client wrote."""
     match before:
-        case (*_, "content" | "tools", int()) | (*_, "stop"):
+        case ("input", int(), "content", int()) | ("tools", int()) | ("stop",):
             return True
     return False

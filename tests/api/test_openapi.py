@@ -236,6 +236,18 @@ def test_what_the_agent_api_takes_as_content_is_described(content: Any) -> None:
     AgentRequest.model_validate(body)
 
 
+def test_only_a_turn_of_liteagent_may_do_without_a_session() -> None:
+    """One-shot agents need no ``sessionId`` on ``/chat``; whoever follows, answers, stops or clears names it."""
+    needed = {
+        operation.name: PARAMETERS[name].get("required", False)
+        for operation in OPERATIONS
+        for name in operation.parameters
+        if PARAMETERS[name]["name"] == "sessionId"
+    }
+    assert [name for name, required in needed.items() if not required] == ["chat"]
+    assert set(needed) == {"chat", "watchChat", "callback", "history", "stop", "clear"}
+
+
 # ── what is served ──
 
 

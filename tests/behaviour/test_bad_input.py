@@ -28,11 +28,13 @@ def refused(answer: httpx.Response, status: int, code: Any, *words: str) -> None
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"{", ()),
-        (b"[]", ()),
-        (b"\xff\xfe", ()),
+        (b"{", ("not JSON", "line 1, column 2")),
+        (b"", ("empty",)),
+        (b"[]", ("object",)),
+        (b"\xff\xfe", ("UTF-8",)),
         (b'{"input": []}', ("input",)),
-        (b'{"input": "text"}', ("input",)),
+        (b'{"input": "text"}', ("input: Input should be an array",)),
+        (b'{"input": [null], "n": 0}', ("input[0]: Input should be an object", "; n: ")),
         (b'{"input": [{"role": 5}]}', ("input[0].role",)),
         (
             b'{"input": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}',
@@ -67,6 +69,12 @@ async def test_a_wrong_chat_body_is_named(client: Client, body: bytes, words: tu
     session = await client.init()
     answer = await client.http.post("/liteAgent/v1/chat", params={"sessionId": session}, content=body)
     refused(answer, 422, "invalid_body", *words)
+
+
+async def test_another_address_is_no_redirect(client: Client) -> None:
+    """An address is made of the Host header nowhere: a redirect could lead a key to another server."""
+    for path in ("/process/", "/liteAgent/v1/chat/"):
+        refused(await client.http.post(path, content=b"{}"), 404, "not_found")
 
 
 async def test_deeply_nested_bodies_are_refused(client: Client) -> None:

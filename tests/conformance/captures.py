@@ -25,6 +25,7 @@ from api.services import Services
 from api.torn import Telling, Torn
 from api.turns import NewTurn, submit
 from shared import agents
+from shared.agents import Agents, AgentSpec
 from shared.broker import Broker
 from shared.endings import CANCELED, end_from_outside
 from shared.entry import END, Cursor, Entry
@@ -120,6 +121,12 @@ def from_trimmed(recording: Recording, wire: Wire, *, stream: bool = True, head:
     return Capture(wire, tuple(filter(None, reads)), stream=stream, resumed=True, history=said)
 
 
+def agents_of_features() -> Agents:
+    """The agents that answer: the demo agent, and one that says every type of content."""
+    said = AgentSpec(name="everything", python="tests.coded:everything")
+    return Agents({spec.name: spec for spec in (*agents.load(None), said)})
+
+
 @cache
 def recordings() -> dict[str, Recording]:
     """Every feature, recorded once."""
@@ -133,7 +140,7 @@ def recorded(name: str) -> Recording:
 
 async def _record_all() -> dict[str, Recording]:
     settings = Settings(redis_url="memory://", drain_seconds=0)
-    known = agents.load(None)
+    known = agents_of_features()
     broker = Broker(settings, FakeServer())
     services = Services.make(settings, known, broker)
     worker = WorkerProcess(settings, broker, known)
@@ -149,7 +156,7 @@ async def _record_all() -> dict[str, Recording]:
 
 
 async def _record(services: Services, feature: Feature) -> Recording:
-    caller = Caller(OWNER, services.agents[agents.DEMO])
+    caller = Caller(OWNER, services.agents[feature.agent])
     session = uuid.uuid4().hex
     keys = caller.keys(session)
     for ask in feature.asks:

@@ -1,4 +1,4 @@
-"""What an agent may be asked to do on the wire: one conversation per feature, for the demo agent."""
+"""What an agent may be asked to do on the wire: one conversation per feature."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class Ask:
 
 @dataclass(frozen=True)
 class Feature:
-    """One session: its turns one after the other, and how the last one ends."""
+    """One session: its turns one after the other, how the last one ends, and the agent that answers."""
 
     name: str
     asks: tuple[Ask, ...]
     end: str = "completed"
+    agent: str = "demo"
 
     @property
     def plain(self) -> bool:
@@ -76,6 +77,7 @@ FEATURES = (
     Feature("multi_turn", (_text("remember me"), _text("/tool add 2 3"), _text("and now?"))),
     Feature("stopped_then_more", (_text("/tokens 5000 5", stop_after=2), _text("go on"))),
     Feature("every_content_type", (Ask(_EVERY_TYPE),)),
+    Feature("every_content_type_said", (_text("show me"),), agent="everything"),
 )
 
 BY_NAME = {feature.name: feature for feature in FEATURES}

@@ -305,7 +305,8 @@ def _respoken(role: str, kind: str, parts: list[Any]) -> Iterator[Said]:
     text = "".join(part.get("text", "") for part in parts)
     data = parts[0].get("data", {}) if parts else {}
     if kind == "message":
-        yield from ((role, "imageUrl", part["image_url"]) for part in parts if "image_url" in part)
+        yield from ((role, *_named(part)) for part in parts if not part.keys() & {"text", "refusal"})
+        text = "".join(part.get("text", part.get("refusal", "")) for part in parts)
         if text:
             yield role, "text", text
     elif kind == "reasoning":
@@ -319,6 +320,16 @@ def _respoken(role: str, kind: str, parts: list[Any]) -> Iterator[Said]:
         yield "reflection", "reflection", {key: data["output"][key] for key in wanted}
     elif kind in ("component_call", "component_call_output"):
         yield "subagent", "dispatch", data
+
+
+def _named(part: Json) -> tuple[str, str]:
+    """LiteAgent knows images; it is told of anything else by its link, its name, or as JSON."""
+    if "image_url" in part:
+        return "imageUrl", part["image_url"]
+    if "format" in part:
+        return "text", part["data"] if ":" in part["data"] else f"audio.{part['format']}"
+    links = (part[key] for key in ("file_url", "video_url") if key in part)
+    return "text", next(links, None) or json.dumps(part["data"], separators=(",", ":"))
 
 
 def _object(text: str) -> Json:

@@ -51,6 +51,12 @@ SHARED = frozenset(
         # A refusal comes whole; a text that was cut off is closed with its message.
         ("chunk", "chunk end"),
         ("chunk end", "text"),
+        # The parts of an answer are told when it closes, before its text.
+        ("chunk end", "imageUrl"),
+        ("imageUrl", "imageUrl"),
+        ("imageUrl", "text"),
+        ("text", "imageUrl"),
+        ("text", "text"),
     }
 )
 
@@ -505,9 +511,8 @@ def _said(capture: Capture) -> Iterator[Json]:
 
 
 def _kept(body: Json) -> Json:
-    """An envelope as it can be compared: a part of an answer is told before the answer, and kept with it."""
-    without = {"message", "createTime"} if body.get("type") == "imageUrl" else {"message"}
-    return {key: value for key, value in body.items() if key not in without}
+    """An envelope as it can be compared: the history's name for its content left out."""
+    return {key: value for key, value in body.items() if key != "message"}
 
 
 def check(capture: Capture) -> list[Violation]:

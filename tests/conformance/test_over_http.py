@@ -9,9 +9,10 @@ import pytest
 
 from shared.agents import Agents, AgentSpec
 from shared.agents import load as load_agents
+from shared.api_keys import ApiKeys, make_token
 from tests.client import calls_of
 from tests.conformance.capture import Capture, Frame, Wire
-from tests.conformance.captures import capture_http
+from tests.conformance.captures import agents_of_features, capture_http
 from tests.conformance.checker import WAYS, broken, check
 from tests.conformance.features import FEATURES, Feature
 from tests.conformance.reducers import (
@@ -28,7 +29,7 @@ from tests.conformance.reducers import (
 from tests.stack import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tests.client import Client
     from tests.conftest import Place
@@ -61,14 +62,18 @@ class Heard:
         return str(first["taskId"] if self.wire == "liteagent" else first["id"])
 
 
-async def _hear(client: Client, stack: Stack, feature: Feature) -> list[Heard]:
+@pytest.fixture
+async def stack(place: Place) -> AsyncIterator[Stack]:
+    """A deployment of the agents that answer."""
+    stack = Stack(place, agents_of_features())
+    yield stack
+    await stack.close()
+
+
+async def _hear(client: Client, key: str, feature: Feature) -> list[Heard]:
     ways = [(wire, stream) for wire, stream in WAYS if feature.plain or wire != "liteagent"]
     return [
-        Heard(
-            wire,
-            stream,
-            await capture_http(client.base_url, stack.key, feature.name, wire=wire, stream=stream),
-        )
+        Heard(wire, stream, await capture_http(client.base_url, key, feature.name, wire=wire, stream=stream))
         for wire, stream in ways
     ]
 
@@ -83,7 +88,11 @@ async def _history(client: Client, heard: Heard) -> Capture:
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
 async def test_streams_over_http(client: Client, stack: Stack, feature: Feature) -> None:
     """Each feature, asked for in every way, breaks no rule, is rebuilt by every client, and can be resumed."""
-    for heard in await _hear(client, stack, feature):
+    if feature.agent != "demo":
+        token = make_token()
+        await ApiKeys(stack.broker.primary).register(token, owner="dev", agent=feature.agent)
+        client = stack.client(client.base_url, token)
+    for heard in await _hear(client, client.key, feature):
         where = f"{heard.wire}, {'stream' if heard.stream else 'whole'}"
         assert [str(violation) for violation in check(heard.capture)] == [], where
         await _compare(client, heard)

@@ -39,6 +39,11 @@ Saying: TypeAlias = "Generator[None, None, None]"
 SESSION = "ab" * 16
 EPOCH = 1_700_000_000_000
 USAGE = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+COMPLETIONS = {
+    "usage": {"promptTokens": 1, "completionTokens": 2, "totalTokens": 3},
+    "id": "chatcmpl-1",
+    "model": "m",
+}
 
 QUICK = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -154,7 +159,8 @@ class Session:
         shown = [
             (role, *_shown(part)) for part in given if isinstance(part, dict) and part["type"] != "refusal"
         ]
-        yield from self._message("message", "assistant", given, path=path)
+        extra = {"completions": COMPLETIONS} if self._random.random() < 0.5 else None
+        yield from self._message("message", "assistant", given, path=path, extra=extra)
         self.told += shown + ([(role, "text", text)] if text else [])
 
     def _thought(self, given: list[str]) -> Saying:
@@ -283,7 +289,8 @@ class Session:
         beside = ({"agent": {"id": path, "name": path}} if path else {}) | (extra or {})
         seq = len(self.entries) + 1
         bare = orjson.dumps(beside) if beside and b'"delta":true' not in body else b""
-        entry = Entry(seq, self._task, path, kind, EPOCH, body, bare)
+        # No two entries are of the same time: what is told twice must be told with the same one.
+        entry = Entry(seq, self._task, path, kind, EPOCH + seq, body, bare)
         self.entries.append(entry)
         if kept:
             self.kept.append(entry)

@@ -180,7 +180,8 @@ class _Voice:
     def whole(self, each: Any) -> None:
         if isinstance(each, Message):
             self.close()
-            self._speaker.say(each.type, each.role or "assistant", *(each.content or []))
+            about = each.model_dump(exclude_none=True)
+            self._speaker.say(each.type, each.role or "assistant", *(each.content or []), about=about)
         elif isinstance(each, Content) or (isinstance(each, Mapping) and "type" in each):
             if self._speech is None or self._kind != "message":
                 self.close()

@@ -208,10 +208,21 @@ def test_completed_text_closes_the_chunks() -> None:
     assert told(LITEAGENT_STREAM, part(type="text", text="Hello")) == [chunk("")]
 
 
+@pytest.mark.parametrize("kind", ["text", "refusal"])
+def test_an_empty_text_is_not_closed(kind: str) -> None:
+    """A part that said nothing had no chunks, and its message tells nothing."""
+    empty = {"type": kind, kind: ""}
+    assert told(LITEAGENT_STREAM, part(**empty)) == []
+    for state in ("completed", "incomplete"):
+        end = message(
+            "message", [empty | {"status": state}], status=state, extra={"completions": COMPLETIONS}
+        )
+        assert told(LITEAGENT_STREAM, end) == told(LITEAGENT_WHOLE, end) == []
+
+
 def test_refusal_is_streamed_whole() -> None:
     """A refusal is told once, as a chunk and its close; its deltas are not."""
     assert told(LITEAGENT_STREAM, part(type="refusal", refusal="No.")) == [chunk("No."), chunk("")]
-    assert told(LITEAGENT_STREAM, part(type="refusal", refusal="")) == [chunk("")]
     assert told(LITEAGENT_STREAM, part(type="refusal", delta=True, refusal="No.")) == []
 
 
@@ -229,11 +240,12 @@ def test_part_that_was_cut_off_is_closed(cut: dict[str, str]) -> None:
     assert told(LITEAGENT_STREAM, end) == [chunk(""), answer("")]
 
 
-@pytest.mark.parametrize("status", ["completed", "incomplete"])
-def test_a_message_without_text_ends_silently(status: str) -> None:
-    """Where no text was begun, none is closed: the image has been shown as such."""
-    image = {"type": "image", "image_url": "https://x/i", "status": "completed"}
-    assert told(LITEAGENT_STREAM, message("message", [image], status=status)) == []
+def test_refusal_that_was_cut_off_is_told() -> None:
+    """Its deltas were not told, so what there is of it comes with the closing chunk."""
+    end = message(
+        "message", [{"type": "refusal", "refusal": "N", "status": "incomplete"}], status="incomplete"
+    )
+    assert told(LITEAGENT_STREAM, end) == [chunk("N"), chunk(""), answer("")]
 
 
 # Answers, whole
@@ -249,27 +261,44 @@ def test_pieces_are_hidden(one: Entry) -> None:
 
 @pytest.mark.parametrize("closed", ["completed", "incomplete"])
 def test_answer_is_told_whole(closed: str) -> None:
-    """The text parts are joined, refusals among them; other parts had their own frames."""
+    """The text parts are joined, refusals among them; other parts come before it."""
     content = [TEXT, {"type": "image", "image_url": "u"}, {"type": "refusal", "refusal": " No."}]
     end = message("message", content, status=closed, extra={"completions": COMPLETIONS})
-    assert told(LITEAGENT_WHOLE, end) == [answer("Hello No.", completions=COMPLETIONS)]
-
-
-def test_answer_without_text_is_hidden() -> None:
-    """An answer of images alone has told everything."""
-    assert told(LITEAGENT_WHOLE, message("message", [{"type": "image", "image_url": "u"}])) == []
+    image = ("message", envelope("assistant", "agent", "imageUrl", "u"))
+    assert told(LITEAGENT_WHOLE, end) == [image, answer("Hello No.", completions=COMPLETIONS)]
 
 
 # Answers, both
 
 
 @BOTH
+@pytest.mark.parametrize("closed", ["completed", "incomplete"])
 @pytest.mark.parametrize(("given", "kind", "value"), OTHER_PARTS)
 def test_other_parts_have_their_own_message(
-    dialect: LiteAgent, given: dict[str, Any], kind: str, value: str
+    dialect: LiteAgent, given: dict[str, Any], kind: str, value: str, closed: str
 ) -> None:
-    """A part that is no text is told when it is completed: images as such, the rest as text."""
-    assert told(dialect, part(**given)) == [("message", envelope("assistant", "agent", kind, value))]
+    """A part that is no text is told when its message closes: images as such, the rest as text."""
+    end = message("message", [given | {"status": "completed"}], status=closed)
+    assert told(dialect, end) == [("message", envelope("assistant", "agent", kind, value))]
+
+
+@BOTH
+def test_an_answer_without_text_has_its_completions(dialect: LiteAgent) -> None:
+    """Tokens are told with the last message of an answer, whatever it is made of."""
+    images = [{"type": "image", "image_url": link, "status": "completed"} for link in ("u", "v")]
+    end = message("message", images, extra={"completions": COMPLETIONS})
+    assert told(dialect, end) == [
+        ("message", envelope("assistant", "agent", "imageUrl", "u")),
+        ("message", envelope("assistant", "agent", "imageUrl", "v", completions=COMPLETIONS)),
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize("state", ["in_progress", "incomplete"])
+def test_half_a_part_is_not_told(dialect: LiteAgent, state: str) -> None:
+    """A link or data that was cut off is of no use."""
+    half = {"type": "data", "data": {"a": 1}, "status": state}
+    assert told(dialect, message("message", [half], status="incomplete")) == []
 
 
 @BOTH
@@ -279,13 +308,13 @@ def test_other_parts_have_their_own_message(
         message("message", status="created"),
         message("message", status="in_progress"),
         part(type="data", delta=True, data={"a": 1}),
-        part(type="image"),
-        part(type="data"),
+        part(type="image", image_url="u"),
+        message("message", [{"type": "image"}, {"type": "data"}]),
         entry("message", {"object": "content", "type": "image", "status": "in_progress", "image_url": "u"}),
     ],
 )
 def test_what_is_not_finished_is_hidden(dialect: LiteAgent, one: Entry) -> None:
-    """Openings, deltas of data and empty parts are not told."""
+    """Openings, parts before their message closes, and empty ones are not told."""
     assert told(dialect, one) == []
 
 

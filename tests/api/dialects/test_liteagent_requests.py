@@ -82,6 +82,16 @@ def test_task_id_may_be_chosen(task: str) -> None:
     assert parse_chat(chat(taskId=task)).task_id == task
 
 
+def test_an_empty_task_id_is_none() -> None:
+    """A client that writes every field it knows has its task named by us."""
+    assert parse_chat(chat(taskId="")).task_id is parse_chat(chat(taskId=None)).task_id is None
+
+
+def test_a_byte_order_mark_is_passed_over() -> None:
+    """Some platforms write one before JSON without being asked."""
+    assert parse_chat(b"\xef\xbb\xbf" + chat()).parts == [TEXT]
+
+
 def test_unknown_fields_are_ignored() -> None:
     """Fields of later editions do no harm."""
     assert parse_chat(chat(mood="good", content=[TEXT | {"extra": 1}])).parts == [TEXT]
@@ -94,20 +104,19 @@ def test_unknown_fields_are_ignored() -> None:
         (orjson.dumps({"contentList": []}), "contentList: "),
         (b"{}", "content: Field required"),
         (chat(content="hi"), "content: "),
-        (chat(content=[{"type": "video", "message": "secret"}]), "content.0.type: "),
-        (chat(content=[TEXT, {"type": "text"}]), "content.1.message: Field required"),
-        (chat(content=[{"type": "text", "message": 5}]), "content.0.message: "),
-        (chat(content=[5]), "content.0: "),
+        (chat(content=[{"type": "video", "message": "secret"}]), "content[0].type: "),
+        (chat(content=[TEXT, {"type": "text"}]), "content[1].message: Field required"),
+        (chat(content=[{"type": "text", "message": 5}]), "content[0].message: "),
+        (chat(content=[5]), "content[0]: Input should be an object"),
         (chat(stream="secret"), "stream: "),
-        (chat(taskId=""), "taskId: "),
         (chat(taskId="a" * 37), "taskId: "),
         (chat(taskId="a b"), "taskId: "),
         (chat(taskId="a\n"), "taskId: "),
-        (b"[]", "body: "),
-        (b'"hi"', "body: "),
-        (b"{", "The body is not JSON."),
-        (b"", "The body is not JSON."),
-        (b'{"content":["\xff"]}', "The body is not JSON."),
+        (b"[]", "The body is not a JSON object."),
+        (b'"hi"', "The body is not a JSON object."),
+        (b'{"content":\n ?}', "The body is not JSON in UTF-8: unexpected character"),
+        (b" ", "The body is empty: send a JSON object."),
+        (b'{"content":["\xff"]}', "The body is not JSON in UTF-8: "),
     ],
 )
 def test_refusal_names_the_field(body: bytes, field: str) -> None:
@@ -137,8 +146,8 @@ def test_callback_takes_any_result(result: Any) -> None:
         (b'{"id": 5, "result": {}}', "id: "),
         (b'{"id": "c"}', "result: Field required"),
         (b'{"id": "c", "result": ' + b"[" * 300 + b"]" * 300 + b"}", "result: nested too deeply"),
-        (b'{"id": "c", "result": NaN}', "The body is not JSON."),
-        (b"nonsense", "The body is not JSON."),
+        (b'{"id": "c", "result": NaN}', "The body is not JSON in UTF-8: "),
+        (b"nonsense", "The body is not JSON in UTF-8: "),
     ],
 )
 def test_callback_refusal_names_the_field(body: bytes, field: str) -> None:

@@ -94,7 +94,7 @@ def test_reconnect_needs_no_input() -> None:
         ({"input": []}, ("input",), "input: Give at least one message"),
         ({"input": None}, ("input",), "input: Give at least one message"),
         ({"input": "hi"}, ("input",), "input: "),
-        ({"input": [7]}, ("input", 0), "input[0]: "),
+        ({"input": [7]}, ("input", 0), "input[0]: Input should be an object"),
         ({"input": [{"content": 7}]}, ("input", 0, "content"), "input[0].content: "),
         (
             {"input": [{"content": [{"text": "x"}]}]},
@@ -124,6 +124,15 @@ def test_errors_name_the_field(body: dict[str, Any], loc: tuple[int | str, ...],
         AgentRequest.model_validate(body)
     assert caught.value.errors()[0]["loc"] == loc
     assert explain(caught.value).startswith(line)
+
+
+def test_each_wrong_field_is_named_once() -> None:
+    """Two faults are told at once; the alternatives of a union count as one, and nobody's words are repeated."""
+    with pytest.raises(ValidationError) as caught:
+        AgentRequest.model_validate({"input": [{"role": {"secret": 1}}], "n": 6, "stop": {"secret": 1}})
+    told = explain(caught.value)
+    assert [problem.partition(":")[0] for problem in told.split("; ")] == ["input[0].role", "stop", "n"]
+    assert "secret" not in told
 
 
 def test_a_body_that_is_no_object_is_explained() -> None:
