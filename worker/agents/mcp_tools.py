@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic_ai import ApprovalRequired, ToolFailed
 from pydantic_ai.messages import BinaryContent, tool_return_content_ta
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 
+from shared import json_schema
 from worker.agents import approval
 from worker.agents.client_tools import ANY_OBJECT, MOST_RETRIES
 from worker.agents.mcp_connection import McpTrouble
@@ -226,15 +225,13 @@ def _callable(name: str) -> str:
 
 
 def _misfits(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
-    """How the arguments do not fit; empty when they do, or when the server's schema is none."""
+    """How the arguments do not fit; empty when they do, or when the server's schema cannot be used here."""
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError:
+        json_schema.check(schema)
+    except ValueError:
         return ""
-    wrong = [
-        f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(arguments)
-    ]
-    return "The arguments do not fit the tool's schema: " + "; ".join(wrong[:5]) if wrong else ""
+    wrong = json_schema.misfits(schema, arguments)
+    return "The arguments do not fit the tool's schema: " + "; ".join(wrong) if wrong else ""
 
 
 def _text(result: Any) -> str:
