@@ -301,7 +301,9 @@ class Speech:
 def _text_of(part: Mapping[str, Any] | Content) -> str | None:
     """The text of a text part that has any."""
     fields = part if isinstance(part, dict) else dict(part)
-    return fields.get("text") or None if fields.get("type") == "text" else None
+    text = fields.get("text") if fields.get("type") == "text" else None
+    # Anything else but text is refused where parts are checked.
+    return text or None if isinstance(text, str) else None
 
 
 __all__ = ["Group", "LostAttempt", "Speaker", "Speech", "Turn", "current_turn", "new_call_id"]

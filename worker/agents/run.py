@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import pydantic_core
 from pydantic_ai import Agent, DeferredToolRequests
 from pydantic_ai.messages import (
     FilePart,
@@ -249,7 +249,7 @@ class Run:
     def settle(self, call: str, message_type: str, data: dict[str, Any], result: Any) -> None:
         """Say how a call was settled, and keep its result with that."""
         self._settled.add(call)
-        self.turn.keep(f"result:{call}", orjson.dumps(result))
+        self.turn.keep(f"result:{call}", pydantic_core.to_json(result))
         self.speaker.say(message_type, "tool", _data(data), group=self.group)
 
     def result(self, call: str) -> tuple[bool, Any]:
@@ -258,7 +258,7 @@ class Run:
         if kept is None:
             return False, None
         self._settled.add(call)
-        return True, orjson.loads(kept)
+        return True, pydantic_core.from_json(kept)
 
     def inner(self, call: str, agent: str) -> Run:
         """A sub-agent's run, under a path of its own: an agent called twice in one answer has two."""
