@@ -13,7 +13,7 @@ from shared.protocol import ResponseBuilder, canonical
 from worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from shared.agents import AgentSpec
     from shared.batch import Batch
@@ -158,6 +158,12 @@ class Turn:
         self._all_seen = False
         self.batch.call(call, orjson.dumps(record))
         self.publisher.kick()
+
+    async def withdraw(self, calls: Sequence[str]) -> set[str]:
+        """Take calls back that nobody waits for any more; those that were answered by then."""
+        answered = await self.publisher.withdraw(calls)
+        self._calls.difference_update(calls)
+        return answered
 
 
 class Speaker:

@@ -277,20 +277,25 @@ class Run:
         self._inner.append(run)
         return run
 
-    def abandon(self, why: str) -> None:
+    async def abandon(self, why: str) -> None:
         """Bring to an end what a run that failed has begun: the turn goes on without it.
 
-        What the client was asked stays asked; its answer is taken, and leads nowhere.
+        What it asked the client is taken back, and the client is told.
         """
         for run in self._inner:
-            run.abandon(why)
+            await run.abandon(why)
         if self._speech is not None:
             self._speech.break_off()
             self._speech = None
+        asked = [call for call in self._calls if self.turn.asked(call)]
+        answered = await self.turn.withdraw(asked) if asked else set()
         for call in self._calls:
-            if call in self._settled or self.turn.asked(call) or self.turn.kept(f"result:{call}"):
+            if call in self._settled or self.turn.kept(f"result:{call}"):
                 continue
-            if self.called(call) or self.group.begun:
+            # The answer to a function's call was said when it came; a consent settles nothing.
+            if call in answered and self.called(call):
+                continue
+            if self.called(call) or call in asked or self.group.begun:
                 self._say_settled(call, why)
 
     def answered(self, call: str) -> None:

@@ -114,7 +114,7 @@ class SubAgents(AbstractToolset[Any]):
             # SystemExit and the like too: they would end the worker's loop.
             code, text = explain(error)
             log.warning("subagent.failed", agent=name, code=code, **for_operators(error))
-            inner.abandon("The agent failed before this was done.")
+            await inner.abandon("The agent failed before this was done.")
             return self._settled(name, call, error=f"{text} ({code})")
         if answer.waits:
             raise CallDeferred
