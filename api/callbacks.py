@@ -11,7 +11,7 @@ from api.acceptance import accept, launch
 from api.follow import PATIENCE_SECONDS
 from shared.batch import Batch
 from shared.broker import command, insist
-from shared.errors import CallEnded, CallExpired, InvalidBody, UnknownCall
+from shared.errors import CallEnded, CallExpired, CallWithdrawn, InvalidBody, UnknownCall
 from shared.keys import TaskRef
 from shared.protocol import (
     FunctionCallOutput,
@@ -22,7 +22,7 @@ from shared.protocol import (
     RunStatus,
     canonical,
 )
-from shared.tasks import QUEUED, Ended, Expired, Launch, Repeated, Stored, Unknown
+from shared.tasks import QUEUED, Ended, Expired, Launch, Repeated, Stored, Unknown, Withdrawn
 
 if TYPE_CHECKING:
     from api.services import Services
@@ -59,7 +59,7 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
 
     Raises:
         InvalidBody: the result does not fit the call.
-        UnknownCall, CallEnded, CallExpired: the call takes no answer.
+        UnknownCall, CallEnded, CallWithdrawn, CallExpired: the call takes no answer.
         BrokerAway: the broker did not answer; to repeat is safe.
     """
     record: Any = await insist(
@@ -81,6 +81,8 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
     match outcome:
         case Unknown():
             raise UnknownCall
+        case Withdrawn():
+            raise CallWithdrawn
         case Expired():
             raise CallExpired
         case Ended():

@@ -33,6 +33,7 @@ from shared.errors import (
     BrokerAway,
     CallEnded,
     CallExpired,
+    CallWithdrawn,
     CursorGone,
     Forbidden,
     IdempotencyMismatch,
@@ -164,7 +165,7 @@ PARAMETERS: dict[str, Json] = {
 _KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
 _SESSION = _KEY | {BadRequest, NoSession}
 _FOLLOW = _SESSION | {NoTask, BadCursor, CursorGone, ShuttingDown, TooMany}
-_CALL = frozenset({UnknownCall, CallEnded, CallExpired})
+_CALL = frozenset({UnknownCall, CallEnded, CallWithdrawn, CallExpired})
 _BODY = frozenset({InvalidBody, BodyTooLarge})
 _TURN = _FOLLOW | _BODY | {SessionBusy, IdempotencyMismatch}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from pydantic import ValidationError
 
 from shared.agents import OVERRIDES, ClientTool
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # More would fill the model's context before anything is asked.
 MOST_TOOLS = 128
+MOST_TOOLS_BYTES = 128 * 1024
 
 MOST_MODEL_NAME = 128
 
@@ -61,6 +63,12 @@ def overrides_of(request: AgentRequest, spec: AgentSpec) -> Overrides:
 def _tools(given: list[Any], spec: AgentSpec) -> tuple[ClientTool, ...]:
     if len(given) > MOST_TOOLS:
         raise InvalidBody(f"tools: at most {MOST_TOOLS}")
+    try:
+        size = len(orjson.dumps(given, default=_fields))
+    except orjson.JSONEncodeError:
+        raise InvalidBody("tools: nested too deep") from None
+    if size > MOST_TOOLS_BYTES:
+        raise InvalidBody(f"tools: at most {MOST_TOOLS_BYTES // 1024} KiB")
     taken = {reference.partition(":")[2] for reference in spec.tools}
     taken |= {tool.name for tool in spec.client_tools} | set(spec.subagents)
     tools: list[ClientTool] = []
@@ -74,7 +82,7 @@ def _tools(given: list[Any], spec: AgentSpec) -> tuple[ClientTool, ...]:
 
 
 def _tool(given: Any, place: str) -> ClientTool:
-    fields = given if isinstance(given, dict) else given.model_dump(exclude_unset=True)
+    fields = given if isinstance(given, dict) else _fields(given)
     if fields.get("type", "function") != "function":
         raise InvalidBody(f"{place}.type: only 'function' is known")
     function = fields.get("function")
@@ -87,3 +95,8 @@ def _tool(given: Any, place: str) -> ClientTool:
         first = error.errors(include_url=False, include_context=False)[0]
         path = ".".join(map(str, first["loc"]))
         raise InvalidBody(f"{place}.function.{path}: {first['msg']}") from None
+
+
+def _fields(given: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = given.model_dump(exclude_unset=True)
+    return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -88,7 +89,11 @@ class ProcessRoutes:
         dialect = dialect_of(request)
         raw = await read_body(request, services.settings, caller.spec)
         body = parse_process(raw)
-        asked = self._read(request, caller, body, raw)
+        if body.tools:
+            # Their schemas are checked, which may take long, and others are served meanwhile.
+            asked = await asyncio.to_thread(self._read, request, caller, body, raw)
+        else:
+            asked = self._read(request, caller, body, raw)
         with services.hub.following(asked.keys) as feed:
             try:
                 start, headers = await self._start(asked)

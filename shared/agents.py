@@ -9,7 +9,6 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from jsonschema import Draft202012Validator, SchemaError
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -20,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from shared import json_schema
 from shared.errors import AgentFieldError, ConfigurationError
 from shared.toml_lines import Lines
 
@@ -81,12 +81,7 @@ class ClientTool(BaseModel):
     @field_validator("parameters")
     @classmethod
     def _json_schema(cls, schema: dict[str, Any]) -> dict[str, Any]:
-        if schema.get("type") != "object":
-            raise ValueError('a function takes an object: "type" must be "object"')
-        try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise ValueError(f"not a JSON Schema: {error.json_path}: {error.message}") from None
+        json_schema.check(schema)
         return schema
 
 

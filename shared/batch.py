@@ -29,11 +29,12 @@ class Batch:
     calls: list[Argument] = field(default_factory=list)
     kept: list[Argument] = field(default_factory=list)
     dropped: list[Argument] = field(default_factory=list)
+    withdrawn: list[Argument] = field(default_factory=list)
     opened: dict[str, int] = field(default_factory=dict)
     closed: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.count or self.calls or self.kept or self.dropped or self.groups)
+        return bool(self.count or self.calls or self.kept or self.dropped or self.groups or self.withdrawn)
 
     def event(self, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
         """Add an event within a message, or a response's status."""
@@ -87,6 +88,10 @@ class Batch:
         """Register a call that the client must answer."""
         self.calls += (call, record)
 
+    def withdraw(self, call: str) -> None:
+        """Take back a call to the client: it takes no answer any more. One that came first stays."""
+        self.withdrawn.append(call)
+
     def keep(self, name: str, value: bytes) -> None:
         """Checkpoint ``value`` under ``name``."""
         self.kept += (name, value)
@@ -112,6 +117,8 @@ class Batch:
             *self.kept,
             len(self.dropped),
             *self.dropped,
+            len(self.withdrawn),
+            *self.withdrawn,
         ]
 
     def _add(self, op: str, path: str, kind: str, body: bytes, extra: bytes) -> None:

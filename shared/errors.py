@@ -13,6 +13,7 @@
     │   ├── NoTask             404  task_not_found
     │   ├── UnknownCall        404  call_not_found
     │   ├── CallEnded          409  call_ended
+    │   ├── CallWithdrawn      410  call_withdrawn
     │   ├── CallExpired        410  call_expired
     │   ├── CursorGone         410  cursor_gone
     │   ├── SessionBusy        409  session_busy
@@ -141,6 +142,14 @@ class CallEnded(Refused):
     status = 409
     code = "call_ended"
     text = "The task of this call has ended; the result was not used."
+
+
+class CallWithdrawn(Refused):
+    """A callback for a call that its asker took back: a sub-agent that failed."""
+
+    status = 410
+    code = "call_withdrawn"
+    text = "The agent does not wait for this call any more; the result was not used."
 
 
 class CallExpired(Refused):

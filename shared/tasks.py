@@ -19,9 +19,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shared.batch import Argument, Batch
+from shared.broker import command
 from shared.scripts import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redis.asyncio import Redis
 
     from shared.keys import SessionKeys, TaskRef
@@ -191,6 +194,11 @@ class Repeated:
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """The session never made that call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """Whoever made the call took it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +430,12 @@ class Tasks:
         )
         return Appended(int(reply[1])) if reply[0] == b"ok" else _REFUSALS[reply[0]]
 
+    async def answered(self, ref: TaskRef, calls: Sequence[str]) -> set[str]:
+        """Which of these calls the client has answered."""
+        fields = [f"{call}:result" for call in calls]
+        found: list[bytes | None] = await command(self.redis, "HMGET", ref.keys.calls(ref.task), *fields)
+        return {call for call, result in zip(calls, found, strict=True) if result is not None}
+
     async def renew(self, ref: TaskRef, attempt: int) -> Renewed | Refusal:
         """Extend the lease."""
         reply = await self._run(_renew, ref.keys, ref.task, "", (attempt,))
@@ -477,7 +491,7 @@ class Tasks:
 
     async def callback(
         self, ref: TaskRef, call: str, result: bytes, batch: Batch, op: str
-    ) -> Stored | Launch | Repeated | Unknown | Expired | Ended:
+    ) -> Stored | Launch | Repeated | Unknown | Withdrawn | Expired | Ended:
         """Take a client's answer to ``call``; the batch is its ``…_output`` message."""
         reply = await self._run(
             _callback, ref.keys, ref.task, op, (call, result, *batch.arguments()), ref.keys.call(call)
@@ -489,6 +503,8 @@ class Tasks:
                 return Launch(int(launch))
             case [b"repeat", status, launch]:
                 return Repeated(status.decode(), int(launch or 0))
+            case [b"withdrawn"]:
+                return Withdrawn()
             case [b"expired"]:
                 return Expired()
             case [b"ended"]:

@@ -130,3 +130,75 @@ async def leaks(a: float, b: float) -> str:
     """A tool that fails with a secret in its locals and its text."""
     secret = "hunter2"
     raise RuntimeError(f"the password is {secret}")
+
+
+class Unheard(BaseException):
+    """An exception that nobody catches."""
+
+
+async def raises_unheard(a: float, b: float) -> str:
+    """A tool that raises what is no `Exception`."""
+    raise Unheard("hunter2")
+
+
+def exits_in_a_thread(a: float, b: float) -> str:
+    """A plain function that tries to end the process."""
+    raise SystemExit(3)
+
+
+exiting: Agent[None, str] = Agent(FunctionModel(stream_function=_demo, model_name="scripted"))
+
+
+@exiting.instructions
+def _exit() -> str:
+    raise SystemExit(3)
+
+
+@agent
+async def silent(turn: Turn) -> AsyncIterator[Any]:
+    """Says nothing at all."""
+    return
+    yield
+
+
+@agent
+async def stubborn(turn: Turn) -> AsyncIterator[Any]:
+    """Does not take a cancellation for an end."""
+    yield "Here. "
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        yield "Still here. "
+    yield "And here. "
+
+
+@agent
+async def odd(turn: Turn) -> AsyncIterator[Any]:
+    """Yields what nobody can say."""
+    yield "Before. "
+    match turn.text:
+        case "nothing":
+            yield None
+        case "bytes":
+            yield b"text"
+        case "untyped":
+            yield {"text": "no type"}
+        case "wrong fields":
+            yield {"type": "text", "text": 42}
+        case "no json":
+            yield ClientCall("f", {"a": object()})
+        case "no name":
+            yield ClientCall("")
+        case "twice":
+            yield [ClientCall("f"), ClientCall("f")]
+        case "mixed":
+            yield [ClientCall("f"), "text"]
+        case "state":
+            turn.state["it"] = object()
+            yield ClientCall("f")
+        case "surrogate":
+            yield "half \ud83d"
+        case "base":
+            raise Unheard("hunter2")
+        case "huge":
+            yield "x" * 20_000_000

@@ -103,3 +103,13 @@ async def hang_once() -> str:
 async def broken() -> str:
     """Raise, which ends the agent's run."""
     raise RuntimeError("the password is hunter2")
+
+
+guarded: Agent[None, str] = Agent(FunctionModel(stream_function=_play, model_name="scripted"))
+guarded.tool_plain(broken)
+
+
+@guarded.tool_plain(requires_approval=True)
+async def risky() -> str:
+    """Do what somebody must agree to."""
+    return "done"

@@ -8,6 +8,7 @@ slows the agent, not memory.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -18,7 +19,7 @@ from shared.errors import BrokerAway
 from shared.tasks import Appended, Fenced, operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shared.tasks import Attempt, Refusal, Tasks
 
@@ -110,6 +111,19 @@ class Publisher:
         await self._idle.wait()
         if self._refused:
             raise LostAttempt
+
+    async def withdraw(self, calls: Sequence[str]) -> set[str]:
+        """Take calls to the client back; those of them that it had answered by then.
+
+        Raises:
+            LostAttempt: nothing may be written any more.
+            BrokerAway: the broker did not answer.
+        """
+        for call in calls:
+            self.batch.withdraw(call)
+        await self.flush()
+        asking = partial(self._tasks.answered, self._attempt.ref, calls)
+        return await insist(asking, seconds=PATIENCE_SECONDS, what="withdraw")
 
     async def settle(self) -> None:
         """Wait until no append is in flight; what gathered meanwhile stays in `batch`.

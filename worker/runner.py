@@ -141,8 +141,8 @@ class Runner:
             text = "The turn said more than a turn may. Ask for less at once."
             await self._finish(held, publisher, turn, End(FAILED, "turn_too_large", text, turn.usage))
             return
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # What an agent's code raises ends its turn, never the worker.
+        except BaseException as error:
+            # What an agent's code raises ends its turn, never the worker: SystemExit and the like too.
             code, text = explain(error)
             log.warning("agent.failed", code=code, **for_operators(error))
             await self._finish(held, publisher, turn, End(FAILED, code, text, turn.usage))

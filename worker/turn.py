@@ -13,7 +13,7 @@ from shared.protocol import ResponseBuilder, canonical
 from worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from shared.agents import AgentSpec
     from shared.batch import Batch
@@ -160,6 +160,12 @@ class Turn:
         self._all_seen = False
         self.batch.call(call, orjson.dumps(record))
         self.publisher.kick()
+
+    async def withdraw(self, calls: Sequence[str]) -> set[str]:
+        """Take calls back that nobody waits for any more; those that were answered by then."""
+        answered = await self.publisher.withdraw(calls)
+        self._calls.difference_update(calls)
+        return answered
 
 
 class Speaker:
@@ -313,7 +319,9 @@ class Speech:
 def _text_of(part: Mapping[str, Any] | Content) -> str | None:
     """The text of a text part that has any."""
     fields = part if isinstance(part, dict) else dict(part)
-    return fields.get("text") or None if fields.get("type") == "text" else None
+    text = fields.get("text") if fields.get("type") == "text" else None
+    # Anything else but text is refused where parts are checked.
+    return text or None if isinstance(text, str) else None
 
 
 __all__ = ["Group", "LostAttempt", "Speaker", "Speech", "Turn", "current_turn", "new_call_id"]

@@ -197,7 +197,7 @@ local function group(at)
 end
 
 -- Keep checkpoints and register calls, described in ARGV from `at` on, each list with its count:
--- calls (id, record), fields to set (field, value), fields to drop.
+-- calls (id, record), fields to set (field, value), fields to drop, calls to take back.
 local function keep(at)
   local count = tonumber(ARGV[at])
   at = at + 1
@@ -223,6 +223,16 @@ local function keep(at)
   at = at + 1
   for _ = 1, count do
     redis.call('HDEL', STATE, ARGV[at])
+    at = at + 1
+  end
+  count = tonumber(ARGV[at])
+  at = at + 1
+  for _ = 1, count do
+    local answered = redis.call('HEXISTS', CALLS, ARGV[at] .. ':result') == 1
+    if redis.call('HDEL', CALLS, ARGV[at]) == 1 and not answered then
+      redis.call('HINCRBY', TASK, 'pending', -1)
+      redis.call('SET', KEYS[10] .. ARGV[at], TID .. ' withdrawn', 'XX', 'KEEPTTL')
+    end
     at = at + 1
   end
   return at

@@ -1,6 +1,6 @@
 -- Take a client's answer. KEYS 10 the call's string
 -- ARGV 7 call  8 result  9… entries (the …_output message)
--- → stored pending | launch n (it was the last one) | repeat status launch | unknown | expired | ended
+-- → stored pending | launch n (it was the last one) | repeat status launch | unknown | withdrawn | expired | ended
 local known = redis.call('GET', KEYS[10])
 if not known then
   return { 'unknown' }
@@ -11,6 +11,9 @@ local status = task[1]
 if known == answered then
   -- The launch may have been lost with the first reply: the caller launches again, to no effect if not.
   return { 'repeat', status or '', task[4] or '' }
+end
+if known == TID .. ' withdrawn' then
+  return { 'withdrawn' }
 end
 if not status or TERMINAL[status] then
   if task[2] == 'call_expired' then

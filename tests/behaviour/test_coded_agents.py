@@ -104,7 +104,11 @@ async def test_a_generator_knows_earlier_turns(serving: Any) -> None:
     ("text", "code", "said"),
     [
         ("known", "out_of_stock", "There is none left."),
-        ("odd", "agent_error", "The agent failed (TypeError)."),
+        (
+            "odd",
+            "agent_error",
+            "The agent failed: an agent yields text, Thinking, Content, Message or ClientCall, not int",
+        ),
         ("unknown", "agent_error", "The agent failed (RuntimeError)."),
     ],
 )
@@ -153,3 +157,63 @@ def test_a_python_agent_that_cannot_be_served_is_named(name: str, words: tuple[s
         configured.build(coded(name))
     for word in ("'demo'", *words):
         assert word in caught.value.public_text
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("nothing", "agent_error", "yields text, Thinking, Content, Message or ClientCall, not NoneType"),
+        ("bytes", "agent_error", "not bytes"),
+        ("untyped", "agent_error", "not dict"),
+        ("wrong fields", "agent_error", "ValidationError"),
+        ("mixed", "agent_error", "not list"),
+        ("no json", "agent_error", "the arguments of ClientCall 'f' must be a dict of JSON"),
+        ("no name", "agent_error", "each ClientCall needs a name"),
+        ("twice", "agent_error", "need a key each"),
+        ("state", "agent_error", "turn.state must be JSON"),
+        ("surrogate", "agent_error", "The agent failed"),
+        ("base", "agent_error", "The agent failed (Unheard)."),
+        ("huge", "turn_too_large", "Ask for less"),
+    ],
+)
+async def test_a_generator_that_yields_what_nobody_can_say(
+    serving: Any, text: str, code: str, words: str, capsys: Any
+) -> None:
+    """The turn ends at once with words that its author can use; the log says where, and quotes nobody."""
+    client, stack = await serving("odd")
+    frames = await client.turn("s1", text)
+    check_whole(frames)
+    ended = terminal(frames)
+    assert ended is not None
+    assert ended["error"]["code"] == code
+    assert words in ended["error"]["message"]
+    assert [entry.kind for entry in await stack.entries("s1")].count("end") == 1
+    assert text_of(await client.turn("s2", "fine")) == "Before. "
+    said = capsys.readouterr()
+    assert "hunter2" not in said.out + said.err
+    if text == "base":
+        assert "tests/coded.py" in said.out + said.err
+
+
+async def test_a_generator_that_says_nothing(serving: Any) -> None:
+    """The turn completes, with an empty output."""
+    client, _ = await serving("silent")
+    frames = await client.turn("s1", "go")
+    check_whole(frames)
+    ended = terminal(frames)
+    assert ended is not None
+    assert (ended["status"], ended["output"]) == ("completed", [])
+
+
+async def test_a_generator_that_goes_on_after_a_stop(serving: Any) -> None:
+    """What it says after the end is heard by nobody, and the worker is free again."""
+    client, stack = await serving("stubborn")
+    async with client.process("s1", "go", id="t1") as stream:
+        await stream.until(text_of)
+        await client.stop("s1")
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames) == "Here. "
+    worker = stack.workers[0][0]
+    await wait_until(lambda: not len(worker.leases), "the worker to be free again")
+    assert [entry.kind for entry in await stack.entries("s1")][-1] == "end"

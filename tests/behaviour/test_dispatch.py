@@ -124,6 +124,50 @@ async def test_a_sub_agents_call_parks_the_turn_and_it_goes_on_first(serve: Any)
     assert paths == {"asker", "asker~2"}
 
 
+async def test_what_a_failing_sub_agent_asked_is_taken_back(serve: Any) -> None:
+    """A function and a consent: the client is told, a late answer is gone, and the turn goes on and ends."""
+    client, _ = await serve(
+        lead={"subagents": ["helper"]}, helper={"client_tools": [ASK], "python": "tests.scripted:guarded"}
+    )
+    asks: list[Any] = [("where", {}), ("risky", {}), ("broken", {})]
+    frames = await client.turn("s1", script([("helper", [asks, "never"])], "{results}"))
+    check_whole(frames)
+    ended = terminal(frames)
+    assert ended is not None
+    assert ended["status"] == "completed"
+    (call,) = calls_of(frames)
+    (output,) = calls_of(frames, "function_call_output")
+    said = "The agent failed before this was done."
+    assert output == {"call_id": call["call_id"], "name": "where", "output": said}
+    (consent,) = calls_of(frames, "mcp_approval_request")
+    told = {each["call_id"]: each["output"] for each in calls_of(frames, "plugin_call_output")}
+    assert told[consent["id"]] == said
+    for late in (call["call_id"], consent["id"]):
+        answer = await client.callback("s1", late, True)
+        assert (answer.status_code, answer.json()["code"]) == (410, "call_withdrawn")
+
+
+async def test_a_call_that_was_taken_back_is_gone_while_the_turn_goes_on(serve: Any) -> None:
+    """Another sub-agent still asks: its call parks the turn, the failed one's call takes no answer."""
+    client, stack = await serve(
+        lead={"subagents": ["asker", "helper"]}, asker={"client_tools": [ASK]}, helper={"client_tools": [ASK]}
+    )
+    failing = [[["where", {}], ["broken", {}]], "never"]
+    steps = [("helper", failing), ("asker", [[["where", {}]], "in {results}"])], "{results}"
+    async with client.process("s1", script(*steps), id="t1") as stream:
+        frames = await stream.until(lambda all_: len(calls_of(all_)) == 2)
+        await wait_until(lambda: _parked(stack), "the turn to park")
+        frames = await stream.until(lambda all_: calls_of(all_, "function_call_output"))
+        (gone,) = [output["call_id"] for output in calls_of(frames, "function_call_output")]
+        (open_,) = {call["call_id"] for call in calls_of(frames)} - {gone}
+        answer = await client.callback("s1", gone, "Oslo")
+        assert (answer.status_code, answer.json()["code"]) == (410, "call_withdrawn")
+        assert (await client.callback("s1", open_, "Rome")).status_code == 200
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames).endswith("The agent failed (RuntimeError). (agent_error) | in Rome  ")
+
+
 def _delta(event: bytes) -> str:
     body = orjson.loads(event)
     return str(body.get("text", "")) if body.get("delta") else ""

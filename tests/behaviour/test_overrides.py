@@ -105,6 +105,28 @@ def _keys() -> Any:
             {"tools": [tool(parameters={"type": "object", "properties": {"a": {"type": "colour"}}})]},
             "tools[0].function.parameters:",
         ),
+        *(
+            ({"tools": [tool(parameters={"type": "object", "properties": {"a": schema}})]}, words)
+            for schema, words in (
+                (
+                    {"$ref": "http://169.254.169.254/x"},
+                    "tools[0].function.parameters: Value error, $.properties.a",
+                ),
+                ({"$ref": "#/nowhere"}, "tools[0].function.parameters: Value error, $ref"),
+                ({"$id": "http://x/", "$ref": "y"}, "tools[0].function.parameters:"),
+                (
+                    {"pattern": "(?=x)"},
+                    "tools[0].function.parameters: Value error, $.properties.a: the pattern",
+                ),
+                ({"type": [{}, 1] * 10_000}, "tools[0].function.parameters: Value error, larger"),
+                (json.loads('{"not":' * 200 + "{}" + "}" * 200), "tools[0].function.parameters:"),
+                (json.loads('{"not":' * 240 + "{}" + "}" * 240), "tools"),
+            )
+        ),
+        (
+            {"tools": [tool(f"t{at}", {"type": "object", "x": "y" * 30_000}) for at in range(5)]},
+            "tools: at most",
+        ),
     ],
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(
@@ -138,6 +160,44 @@ async def test_the_clients_tools_are_its_functions_for_one_turn(
         assert {each["function"]["name"] for each in request["tools"]} == {"get_weather", "where_am_i"}
     await client.turn("s1", "And now?")
     assert [each["function"]["name"] for each in provider.requests[-1]["tools"]] == ["get_weather"]
+
+
+LADDER = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "more", "value", "told"),
+    [
+        ({"pattern": "^(a+)+$"}, {}, "a" * 200 + "!", "$.a: 'aaa"),
+        ({"patternProperties": {"^(a+)+$": False}}, {}, {"a" * 200 + "!": 1}, ""),
+        ({"$ref": "#/properties/a"}, {}, 1, "too long to be checked"),
+        (
+            {"$ref": "#/$defs/d0"},
+            {"$defs": {**LADDER, "d40": {"type": "string"}}},
+            1,
+            "too long to be checked",
+        ),
+        ({"$ref": "#/x-odd"}, {"x-odd": {"pattern": "(?=x)"}}, "y", "cannot be applied"),
+        ({"type": "integer"}, {}, "x" * 300_000, "$.a: 'xxx"),
+        ({"uniqueItems": True}, {}, [{}, 1, "a"] * 20_000, "non-unique"),
+    ],
+)
+async def test_a_clients_schema_cannot_hold_up_a_worker(
+    deploy: Deployments, provider: Provider, schema: Any, more: Any, value: Any, told: str
+) -> None:
+    """Patterns that backtrack, references in a circle, too many alternatives, huge arguments: told to the model, briefly."""
+    client = await deploy(allow_overrides=["tools"])
+    parameters = {"type": "object", "properties": {"a": schema}, **more}
+    provider.script = [calls(Call("where_am_i", json.dumps({"a": value}))), says("So be it.")]
+    async with client.process("s1", "Where?", id="t1", tools=[tool(parameters=parameters)]) as stream:
+        frames = await stream.until(lambda all_: calls_of(all_) or terminal(all_))
+        if told:
+            check_whole(frames)
+            assert text_of(frames) == "So be it."
+            assert told in provider.messages()[-1]["content"]
+            assert len(provider.messages()[-1]["content"]) < 1000
+        else:
+            await client.stop("s1")
 
 
 async def test_a_name_that_only_the_worker_knows_to_be_taken(deploy: Deployments, provider: Provider) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
-from pydantic_ai import Tool
+from pydantic_ai import ModelRetry, Tool
+from pydantic_ai.messages import BinaryContent, ToolReturn
 
 # What the tools were called with, and what lets the waiting ones go on.
 called: list[str] = []
@@ -52,3 +54,37 @@ async def _pay(amount: int) -> str:
 pay = Tool(_pay, name="pay", requires_approval=True)
 
 renamed = Tool(_pay, name="wire_money")
+
+
+async def odd(kind: str) -> Any:
+    """Return what no tool should."""
+    circle: list[Any] = []
+    circle.append(circle)
+    return {
+        "circle": circle,
+        "surrogate": "half \ud83d",
+        "object": {"it": object},
+        "nan": float("nan"),
+        "bytes": b"\xff\xfe",
+        "huge": "x" * 3_000_000,
+        "integer": 10**30,
+        "nothing": None,
+        "generator": (number for number in range(2)),
+    }[kind]
+
+
+async def chart() -> ToolReturn:
+    """Draw a chart: words for the result, and an image beside it."""
+    return ToolReturn("Drawn.", content=["The chart:", BinaryContent(b"\x89PNG", media_type="image/png")])
+
+
+async def photo() -> BinaryContent:
+    """Take a photo."""
+    return BinaryContent(b"\x89PNG", media_type="image/png")
+
+
+async def picky(number: int) -> str:
+    """Take even numbers only."""
+    if number % 2:
+        raise ModelRetry(f"{number} is odd.")
+    return f"{number} is even."

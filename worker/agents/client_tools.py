@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jsonschema import Draft202012Validator
 from pydantic_ai import CallDeferred, ModelRetry
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
+
+from shared import json_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,10 +76,8 @@ class ClientTools(AbstractToolset[Any]):
             run.answered(call)
             return turn.results[call]
         if not turn.asked(call):
-            validator = Draft202012Validator(self._tools[name].parameters)
-            wrong = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(tool_args)]
-            if wrong:
-                raise ModelRetry("The arguments do not fit the function's schema: " + "; ".join(wrong[:5]))
+            if wrong := json_schema.misfits(self._tools[name].parameters, tool_args):
+                raise ModelRetry("The arguments do not fit the function's schema: " + "; ".join(wrong))
             turn.ask(
                 call,
                 {

@@ -121,7 +121,8 @@ class ConfiguredAgent:
         return {name for each in toolsets if isinstance(each, FunctionToolset) for name in each.tools}
 
     def _requested_tools(self, turn: Turn) -> list[ClientTool]:
-        tools = [ClientTool.model_validate(tool) for tool in turn.client_tools]
+        # The front end has checked them.
+        tools = [ClientTool.model_construct(**tool) for tool in turn.client_tools]
         taken = self._own_tools
         for tool in tools:
             if tool.name in taken:

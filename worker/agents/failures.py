@@ -20,11 +20,14 @@ Their SDK has retried by then, as far as it does.
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
+from pathlib import Path
 from typing import Any
 
 from pydantic_ai import exceptions as library
 
-from worker.agents.outcome import AgentError
+from worker.agents.outcome import AgentError, AgentMistake
 
 # The first class that fits gives code and text, so a special one stands before its base.
 _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
@@ -66,6 +69,14 @@ _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
     ),
 )
 
+# Code that no agent's author wrote: ours, the libraries', Python's.
+_NOT_THEIRS = (
+    str(Path(__file__).parent.parent),
+    sysconfig.get_path("purelib"),
+    sysconfig.get_path("stdlib"),
+)
+_MOST_PLACES = 5
+
 _UNAVAILABLE = ("model_unavailable", "The model is not available at the moment.")
 _REJECTED = ("model_rejected", "The model's provider rejected the request.")
 _TIMEOUT = ("model_timeout", "The model took too long to answer.")
@@ -78,6 +89,8 @@ def explain(error: BaseException) -> tuple[str, str]:
         return explain(error.exceptions[-1])
     if isinstance(error, AgentError):
         return error.code, error.text
+    if isinstance(error, AgentMistake):
+        return "agent_error", f"The agent failed: {error}"
     for kind, code, text in _FAILURES:
         if isinstance(error, kind):
             return code, text
@@ -91,10 +104,26 @@ def explain(error: BaseException) -> tuple[str, str]:
 
 
 def for_operators(error: BaseException) -> dict[str, Any]:
-    """What a log line says beside the code: the provider's status and code, no text of its own."""
+    """What a log line says beside the code: where it was raised, and the provider's status and code.
+
+    No text but our own, no values: they may hold secrets, and users' words.
+    """
     known = {
         "error": type(error).__name__,
+        "text": str(error) if isinstance(error, AgentMistake) else None,
+        "at": _places(error),
         "status": getattr(error, "status_code", None),
         "provider_code": getattr(error, "provider_error_code", None),
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _places(error: BaseException) -> list[str]:
+    """The innermost places of the traceback, and those in the code that agents' authors wrote, as they were called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = len(frames) - 1
+    return [
+        f"{frame.filename}:{frame.lineno} {frame.name}"
+        for at, frame in enumerate(frames)
+        if at == last or not frame.filename.startswith(_NOT_THEIRS)
+    ][-_MOST_PLACES:]

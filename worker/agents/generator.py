@@ -20,7 +20,7 @@ import orjson
 
 from shared.protocol import Content, Message
 from worker.agents.memory import within
-from worker.agents.outcome import Done, NeedsClient
+from worker.agents.outcome import AgentMistake, Done, NeedsClient
 from worker.turn import Group, new_call_id
 
 if TYPE_CHECKING:
@@ -105,7 +105,12 @@ class Turn:
 
     def kept(self) -> bytes:
         """What is checkpointed."""
-        return orjson.dumps({"state": self.state, "calls": self.calls})
+        try:
+            return orjson.dumps({"state": self.state, "calls": self.calls})
+        except TypeError:
+            raise AgentMistake(
+                "turn.state must be JSON: text, numbers, lists, dicts with text keys"
+            ) from None
 
 
 def agent(function: Function) -> Function:
@@ -144,7 +149,7 @@ class GeneratorAgent:
                 elif calls := _calls(each):
                     if voice.ask(calls, mine):
                         return NeedsClient()
-                    raise ValueError(
+                    raise AgentMistake(
                         f"ClientCall {calls[0].handle!r} was answered already: read turn.results, or give another key"
                     )
                 else:
@@ -189,7 +194,7 @@ class _Voice:
                 self._kind = "message"
             self._speech.part(each)
         else:
-            raise TypeError(
+            raise AgentMistake(
                 f"an agent yields text, Thinking, Content, Message or ClientCall, not {type(each).__name__}"
             )
         self._keep()
@@ -197,6 +202,9 @@ class _Voice:
     def ask(self, calls: Sequence[ClientCall], mine: Turn) -> bool:
         """Announce the calls that the client was not asked yet; False when all are answered."""
         self.close()
+        handles = [call.handle for call in calls]
+        if not all(handles) or len(set(handles)) < len(handles):
+            raise AgentMistake("each ClientCall needs a name, and calls of one name need a key each")
         ids = [mine.calls.setdefault(call.handle, new_call_id()) for call in calls]
         group = Group(ids, begun=any(self._turn.asked(call) for call in ids))
         if not group.begun:
@@ -206,7 +214,7 @@ class _Voice:
                 continue
             record = {"kind": "function", "name": each.name, "path": "", "group": group.id, "ids": ids}
             self._turn.ask(call, record)
-            data = {"call_id": call, "name": each.name, "arguments": json.dumps(dict(each.arguments))}
+            data = {"call_id": call, "name": each.name, "arguments": _json(each)}
             self._speaker.say(
                 "function_call", "assistant", {"type": "data", "data": data}, extra=group.called()
             )
@@ -223,6 +231,13 @@ class _Voice:
         kept = self._mine.kept()
         if kept != self._turn.kept(_STATE) and (self._mine.state or self._mine.calls):
             self._turn.keep(_STATE, kept)
+
+
+def _json(call: ClientCall) -> str:
+    try:
+        return json.dumps(dict(call.arguments))
+    except (TypeError, ValueError):
+        raise AgentMistake(f"the arguments of ClientCall {call.handle!r} must be a dict of JSON") from None
 
 
 def _calls(each: Any) -> list[ClientCall]:

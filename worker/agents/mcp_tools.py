@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
 from pydantic_ai import ApprovalRequired, ToolFailed
-from pydantic_ai.messages import BinaryContent, tool_return_content_ta
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 
-from worker.agents import approval
+from shared import json_schema
+from worker.agents import approval, results
 from worker.agents.client_tools import ANY_OBJECT, MOST_RETRIES
 from worker.agents.mcp_connection import McpTrouble
 
@@ -129,14 +127,11 @@ class McpTools(AbstractToolset[Any]):
                 return self._failed(offer, call, approval.denial(decision))
         self._say_call(offer, call)
         try:
-            result = await self._called(offer, tool_args)
+            result = results.result_of(await self._called(offer, tool_args))
         except McpTrouble as trouble:
             return self._failed(offer, call, str(trouble))
-        plain = tool_return_content_ta.dump_python(result, mode="json")
-        run.settle(
-            call, "mcp_call_output", {**_about(offer, call), "output": _text(result)}, {"output": plain}
-        )
-        return _given({"output": plain})
+        run.settle(call, "mcp_call_output", {**_about(offer, call), "output": result.shown}, result.kept)
+        return result.given
 
     async def _called(self, offer: _Offer, arguments: dict[str, Any]) -> Any:
         connection = offer.connection
@@ -217,7 +212,7 @@ def _given(kept: dict[str, Any]) -> Any:
     """What the model gets, the same from a kept result as from a fresh one."""
     if "error" in kept:
         raise ToolFailed(kept["error"])
-    return tool_return_content_ta.validate_python(kept["output"])
+    return results.given(kept)
 
 
 def _callable(name: str) -> str:
@@ -226,23 +221,10 @@ def _callable(name: str) -> str:
 
 
 def _misfits(schema: dict[str, Any], arguments: dict[str, Any]) -> str:
-    """How the arguments do not fit; empty when they do, or when the server's schema is none."""
+    """How the arguments do not fit; empty when they do, or when the server's schema cannot be used here."""
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError:
+        json_schema.check(schema)
+    except ValueError:
         return ""
-    wrong = [
-        f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(arguments)
-    ]
-    return "The arguments do not fit the tool's schema: " + "; ".join(wrong[:5]) if wrong else ""
-
-
-def _text(result: Any) -> str:
-    """A result as the client reads it: images and other files by their kind and size only."""
-    if isinstance(result, str):
-        return result
-    if isinstance(result, BinaryContent):
-        return f"({result.media_type}, {len(result.data)} bytes)"
-    if isinstance(result, list) and any(isinstance(each, BinaryContent) for each in result):
-        return "\n".join(_text(each) for each in result)
-    return orjson.dumps(result).decode()
+    wrong = json_schema.misfits(schema, arguments)
+    return "The arguments do not fit the tool's schema: " + "; ".join(wrong) if wrong else ""

@@ -27,3 +27,7 @@ class AgentError(Exception):
         super().__init__(text)
         self.code = code
         self.text = text
+
+
+class AgentMistake(Exception):  # noqa: N818 - it is the author's, and the turn's end
+    """An agent did what no agent can. The text is ours and quotes nobody, so client and log may read it."""

@@ -113,7 +113,13 @@ class Reflection:
         return [each for each in judged if isinstance(each, Verdict)]
 
     async def _ask(self, run: Run, critic: ConfiguredAgent, question: str) -> Verdict:
-        result = await critic.library_agent.run(question, output_type=Verdict)
+        try:
+            result = await critic.library_agent.run(question, output_type=Verdict)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            # SystemExit and the like would end the worker's loop.
+            raise RuntimeError(f"the critic {critic.spec.name!r} raised {type(error).__name__}") from error
         usage = result.usage
         run.turn.spent(usage.input_tokens, usage.output_tokens)
         verdict: Verdict = result.output

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import pydantic_core
 from pydantic_ai import Agent, DeferredToolRequests
 from pydantic_ai.messages import (
     FilePart,
@@ -253,7 +253,7 @@ class Run:
     def settle(self, call: str, message_type: str, data: dict[str, Any], result: Any) -> None:
         """Say how a call was settled, and keep its result with that."""
         self._settled.add(call)
-        self.turn.keep(f"result:{call}", orjson.dumps(result))
+        self.turn.keep(f"result:{call}", pydantic_core.to_json(result))
         self.speaker.say(message_type, "tool", _data(data), group=self.group)
 
     def result(self, call: str) -> tuple[bool, Any]:
@@ -262,7 +262,7 @@ class Run:
         if kept is None:
             return False, None
         self._settled.add(call)
-        return True, orjson.loads(kept)
+        return True, pydantic_core.from_json(kept)
 
     def inner(self, call: str, agent: str) -> Run:
         """A sub-agent's run, under a path of its own: an agent called twice in one answer has two."""
@@ -281,20 +281,25 @@ class Run:
         self._inner.append(run)
         return run
 
-    def abandon(self, why: str) -> None:
+    async def abandon(self, why: str) -> None:
         """Bring to an end what a run that failed has begun: the turn goes on without it.
 
-        What the client was asked stays asked; its answer is taken, and leads nowhere.
+        What it asked the client is taken back, and the client is told.
         """
         for run in self._inner:
-            run.abandon(why)
+            await run.abandon(why)
         if self._speech is not None:
             self._speech.break_off()
             self._speech = None
+        asked = [call for call in self._calls if self.turn.asked(call)]
+        answered = await self.turn.withdraw(asked) if asked else set()
         for call in self._calls:
-            if call in self._settled or self.turn.asked(call) or self.turn.kept(f"result:{call}"):
+            if call in self._settled or self.turn.kept(f"result:{call}"):
                 continue
-            if self.called(call) or self.group.begun:
+            # The answer to a function's call was said when it came; a consent settles nothing.
+            if call in answered and self.called(call):
+                continue
+            if self.called(call) or call in asked or self.group.begun:
                 self._say_settled(call, why)
 
     def answered(self, call: str) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import pydantic_core
 from pydantic_ai import Agent, ApprovalRequired
 from pydantic_ai.toolsets import WrapperToolset
 
-from worker.agents import approval
+from worker.agents import approval, results
+from worker.agents.tool_threads import NoThread, ToolThreads
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
     from worker.agents.run import Run
 
 
-# Tools that are plain functions run here. A thread cannot be ended: after its deadline, or a stop, it is
-# left alone, and runs to its end unheard.
-_THREADS = ThreadPoolExecutor(max_workers=128, thread_name_prefix="tool")
+THREADS = ToolThreads()
 
 
 @dataclass
@@ -53,9 +50,9 @@ class ServerTools(WrapperToolset[Any]):
     ) -> Any:
         """Run one call, or give what is known of it."""
         run, call = self.run, str(ctx.tool_call_id)
-        known, result = run.result(call)
+        known, kept = run.result(call)
         if known:
-            return result
+            return results.given(kept)
         if name in self.need_approval:
             decision = run.turn.results.get(call)
             if decision is None:
@@ -67,16 +64,21 @@ class ServerTools(WrapperToolset[Any]):
             ctx = replace(ctx, tool_call_approved=True)
         self._say_call(name, call)
         try:
-            with Agent.using_thread_executor(_THREADS):
+            with Agent.using_thread_executor(THREADS):
                 async with asyncio.timeout(self.deadline) as limit:
                     result = await super().call_tool(name, tool_args, ctx, tool)
-        except (SystemExit, KeyboardInterrupt) as error:
-            # asyncio would end the worker's whole loop for it, and with it everybody's turns.
-            raise RuntimeError(f"the tool {name!r} raised {type(error).__name__}") from error
+        except NoThread:
+            result = "The tool was not run: too many calls of tools hang in this worker."
         except TimeoutError:
             if not limit.expired():
                 raise  # the tool's own
             result = f"The tool took longer than {self.deadline:g} seconds and was ended."
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            # SystemExit would end the worker's whole loop, and with it everybody's turns; nobody else
+            # expects any other kind.
+            raise RuntimeError(f"the tool {name!r} raised {type(error).__name__}") from error
         return self._settled(name, call, result)
 
     def _say_call(self, name: str, call: str) -> None:
@@ -84,9 +86,8 @@ class ServerTools(WrapperToolset[Any]):
             data = {"call_id": call, "name": name, "arguments": self.run.arguments(call)}
             self.run.say_call(call, "plugin_call", data)
 
-    def _settled(self, name: str, call: str, result: Any) -> Any:
-        # The model must get the same from a kept result as from a fresh one.
-        plain = pydantic_core.from_json(pydantic_core.to_json(result, serialize_unknown=True))
-        text = plain if isinstance(plain, str) else pydantic_core.to_json(plain).decode()
-        self.run.settle(call, "plugin_call_output", {"call_id": call, "name": name, "output": text}, plain)
-        return plain
+    def _settled(self, name: str, call: str, returned: Any) -> Any:
+        result = results.result_of(returned)
+        output = {"call_id": call, "name": name, "output": result.shown}
+        self.run.settle(call, "plugin_call_output", output, result.kept)
+        return result.given

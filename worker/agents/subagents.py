@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -11,7 +12,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from shared.errors import BrokerAway
-from worker.agents.failures import explain
+from worker.agents.failures import explain, for_operators
 from worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
@@ -107,12 +108,13 @@ class SubAgents(AbstractToolset[Any]):
         inner = run.inner(call, name)
         try:
             answer = await self._agents[name].answer(inner, tool_args["task"], [])
-        except (LostAttempt, BrokerAway):
+        except (LostAttempt, BrokerAway, asyncio.CancelledError):
             raise
-        except Exception as error:
+        except BaseException as error:
+            # SystemExit and the like too: they would end the worker's loop.
             code, text = explain(error)
-            log.warning("subagent.failed", agent=name, code=code, exc_info=code == "agent_error")
-            inner.abandon("The agent failed before this was done.")
+            log.warning("subagent.failed", agent=name, code=code, **for_operators(error))
+            await inner.abandon("The agent failed before this was done.")
             return self._settled(name, call, error=f"{text} ({code})")
         if answer.waits:
             raise CallDeferred

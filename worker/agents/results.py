@@ -1,0 +1,94 @@
+"""What tools return: kept as JSON, given to the model the same whether fresh or kept, and shown to the client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic_core
+from pydantic import TypeAdapter
+from pydantic_ai.messages import BinaryContent, ToolReturn, UserContent, tool_return_content_ta
+
+# Larger ones would fill the model's context many times over, and the log with it.
+MOST_CHARACTERS = 2**20
+MOST_BYTES = 8 * 2**20
+
+_CONTENT: TypeAdapter[Any] = TypeAdapter(Sequence[UserContent])
+
+Kept = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One tool's result.
+
+    Attributes:
+        kept: as JSON.
+        given: as the model gets it.
+        shown: as the client reads it: images and other files by their kind and size only.
+    """
+
+    kept: Kept
+    given: Any
+    shown: str
+
+
+def result_of(returned: Any) -> Result:
+    """What a tool returned; what cannot be JSON, or is too large, becomes words that say so."""
+    try:
+        kept = _kept(returned)
+        size = len(pydantic_core.to_json(kept))
+        shown = _shown(given(kept))
+    except Exception as error:
+        return _words(f"its result cannot be written as JSON: {type(error).__name__}")
+    if size > MOST_BYTES or len(shown) > MOST_CHARACTERS:
+        return _words("its result is too large: ask for less")
+    return Result(kept, given(kept), shown)
+
+
+def given(kept: Kept) -> Any:
+    """What the model gets, the same from a kept result as from a fresh one."""
+    output = tool_return_content_ta.validate_python(kept["output"])
+    if "content" in kept:
+        return ToolReturn(output, content=_CONTENT.validate_python(kept["content"]))
+    return output
+
+
+def _words(text: str) -> Result:
+    said = f"(The tool ran, but {text}.)"
+    return Result({"output": said}, said, said)
+
+
+def _kept(result: Any) -> Kept:
+    if not isinstance(result, ToolReturn):
+        return {"output": _plain(result)}
+    kept: Kept = {"output": _plain(result.return_value)}
+    if content := result.content:
+        kept["content"] = _CONTENT.dump_python(
+            [content] if isinstance(content, str) else content, mode="json"
+        )
+    return kept
+
+
+def _shown(result: Any) -> str:
+    if isinstance(result, ToolReturn):
+        result = result.return_value
+    if isinstance(result, str):
+        return result
+    if isinstance(result, BinaryContent):
+        return f"({result.media_type}, {len(result.data)} bytes)"
+    if isinstance(result, list) and any(isinstance(each, BinaryContent) for each in result):
+        return "\n".join(_shown(each) for each in result)
+    return pydantic_core.to_json(result).decode()
+
+
+def _plain(result: Any) -> Any:
+    plain = pydantic_core.to_jsonable_python(result, serialize_unknown=True, bytes_mode="base64")
+    try:
+        pydantic_core.to_json(plain)
+    except pydantic_core.PydanticSerializationError:
+        # Half of a character, from text that was cut in the wrong place.
+        return json.loads(json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace"))
+    return plain
