@@ -70,6 +70,11 @@ class Hub:
         self._followers: Counter[str] = Counter()
         self.closed = False
 
+    @property
+    def followers(self) -> int:
+        """How many follow something here."""
+        return self._followers.total()
+
     def follow(self, keys: SessionKeys) -> Feed:
         """A feed of the session's entries; the session need not exist yet. Leave it when done (``with``).
 

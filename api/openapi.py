@@ -16,7 +16,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from starlette.responses import Response
 
 from api.asked import route
-from api.operations import OPERATIONS, PARAMETERS, Stream
+from api.operation import Stream
+from api.operations import OPERATIONS, PARAMETERS
 from shared import protocol
 from shared.entry import Entry
 from shared.errors import TurnstreamError, Unavailable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from api.operations import Json, Operation
+    from api.operation import Json, Operation
 
 # Words of the protocols that fields hold as plain strings, or as the ``data`` of a part.
 _VOCABULARY = (

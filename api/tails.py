@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from shared import measures
 from shared.broker import COMMAND_SECONDS, is_trouble
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class TailReader:
                     log.exception("tails.failed")
                 elif lost is None:
                     log.warning("tails.lost", error=type(error).__name__, channels=len(self._wanted))
+                measures.tail_losses.n += lost is None
                 lost = lost if lost is not None else loop.time()
             finally:
                 self._listener.deaf()

@@ -8,10 +8,12 @@ slows the agent, not memory.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import structlog
 
+from shared import measures
 from shared.batch import Batch
 from shared.broker import insist
 from shared.errors import BrokerAway
@@ -154,6 +156,7 @@ class Publisher:
     async def _append(self, batch: Batch) -> bool:
         ref, number = self._attempt.ref, self._attempt.number
         op = operation()
+        begun = time.monotonic()
         outcome: Appended | Refusal
         try:
             outcome = await insist(
@@ -166,6 +169,8 @@ class Publisher:
             log.exception("publisher.failed", ref=str(ref), attempt=number)
             outcome = Fenced()
         if isinstance(outcome, Appended):
+            measures.append_seconds.add(time.monotonic() - begun)
+            measures.events_appended.n += batch.count
             first = outcome.seq - batch.count + 1
             self.open.update({message: first + at for message, at in batch.opened.items()})
             for message in batch.closed:
