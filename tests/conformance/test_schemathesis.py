@@ -319,7 +319,7 @@ async def test_generated_requests_are_answered_as_documented(hurried_stack: Stac
         clients.append(stack.client(client.base_url, token))
     await asyncio.gather(*(each.fill(its) for each, its in zip(known, clients, strict=True)))
     victims = [
-        await ApiKeys(stack.broker.primary).register(make_token(), owner="v", agent="demo") for _ in "ab"
+        await ApiKeys(stack.broker.primary).register(make_token(), owner="v", agent="demo") for _ in range(8)
     ]
     admin = Admin(
         stack.admin, known[0].session, known[0].tasks, known[0].cursors, [victim.id for victim in victims]
