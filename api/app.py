@@ -21,6 +21,7 @@ from api.admin.tasks import AdminTaskRoutes
 from api.edge import Edge, http_error, our_error
 from api.health import HealthRoutes
 from api.liteagent import LiteAgentRoutes
+from api.metrics import MetricsRoutes
 from api.openapi import OpenApiRoutes
 from api.process import ProcessRoutes
 from api.services import Services
@@ -67,6 +68,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
         routes=[
             *HealthRoutes(services).routes(),
             *OpenApiRoutes().routes(),
+            *MetricsRoutes(services).routes(),
             *LiteAgentRoutes(services).routes(),
             *ProcessRoutes(services).routes(),
             *AdminTaskRoutes(services).routes(),

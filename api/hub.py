@@ -75,6 +75,11 @@ class Hub:
         """How many follow something here."""
         return self._followers.total()
 
+    @property
+    def sessions(self) -> int:
+        """How many sessions are followed here."""
+        return len(self._followed)
+
     def follow(self, keys: SessionKeys) -> Feed:
         """A feed of the session's entries; the session need not exist yet. Leave it when done (``with``).
 

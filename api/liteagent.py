@@ -16,11 +16,11 @@ from api.callbacks import answer, task_of_call
 from api.dialects.liteagent import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from api.dialects.liteagent_requests import parse_callback, parse_chat
 from api.follow import PATIENCE_SECONDS
+from api.stopping import stop
 from api.stream import EventStream
 from api.turns import RESPONSE_PREFIX, NewTurn, begin, derived_session, idempotency_of, new_task_id, trace_of
 from shared.api_keys import IDENTIFIER
 from shared.broker import insist
-from shared.endings import CANCELED, end_from_outside
 from shared.errors import BadRequest, NoSession, NoTask, SessionBusy, UnknownCall
 from shared.keys import SessionKeys, TaskRef
 from shared.protocol import Message
@@ -232,7 +232,7 @@ class LiteAgentRoutes:
 
     async def _end(self, keys: SessionKeys, task: str, why: str) -> Finished | Moved | Ended | Gone:
         ref = TaskRef(keys.owner, keys.session, task)
-        return await end_from_outside(self._services.ender, ref, CANCELED, why, who=why)
+        return await stop(self._services, ref, why, who=why)
 
 
 def _one_shot(request: Request, caller: Caller, chat: ChatRequest) -> str:

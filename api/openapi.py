@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from starlette.responses import Response
 
 from api.asked import route
-from api.operation import Stream
+from api.operation import Stream, Text
 from api.operations import OPERATIONS, PARAMETERS
 from shared import protocol
 from shared.entry import Entry
@@ -124,6 +124,11 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
         for answer in answers:
             if isinstance(answer, Stream):
                 contents[status]["text/event-stream"] = _stream(answer, schemas)
+            elif isinstance(answer, Text):
+                contents[status][answer.media_type] = {
+                    "schema": {"type": "string"},
+                    "example": answer.example,
+                }
             else:
                 bodies[status].append(schemas.written[answer])
         if operation.body is not None:
@@ -264,7 +269,10 @@ class _Schemas:
         for operation in OPERATIONS:
             written += operation.instead.values()
             for answer in (each for answers in operation.answers.values() for each in answers):
-                written += answer.events.values() if isinstance(answer, Stream) else [answer]
+                if isinstance(answer, Stream):
+                    written += answer.events.values()
+                elif not isinstance(answer, Text):
+                    written.append(answer)
         made, rest = TypeAdapter.json_schemas(
             [(each, "validation", TypeAdapter(each)) for each in read]
             + [(each, "serialization", TypeAdapter(each)) for each in dict.fromkeys(written)],

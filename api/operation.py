@@ -27,8 +27,16 @@ class Stream:
     events: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An answer that is plain text of some media type, and an example of it."""
+
+    media_type: str
+    example: str
+
+
 Answer: TypeAlias = Any
-"""What a 200 holds: a type that pydantic can describe, or a `Stream`."""
+"""What a 200 holds: a type that pydantic can describe, a `Stream` or a `Text`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
 from api.dialects.liteagent import LITEAGENT_STREAM
 from api.dialects.liteagent_requests import CallbackRequest, ChatBody
 from api.liteagent import BASE
-from api.operation import ID, Json, Operation, Stream, parameter
+from api.operation import ID, Json, Operation, Stream, Text, parameter
 from shared.errors import (
     BadCursor,
     BadRequest,
@@ -107,6 +107,7 @@ AGENT_STREAM = Stream(
     frame="id: CURSOR\ndata: JSON\n\n",
     events={"": AgentResponse | Message | AnyContent},
 )
+METRICS = Text("text/plain", "# TYPE turnstream_followers gauge\nturnstream_followers 12.0\n")
 LITEAGENT = Stream(
     dialects=(LITEAGENT_STREAM,),
     frame="id:CURSOR\nevent:NAME\ndata:JSON\n\n",
@@ -132,6 +133,15 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(("GET",), "/version", "version", "Our version.", {200: (Version,)}, key=False),
     Operation(("GET",), "/openapi.json", "openapi", "This document.", {200: (dict[str, Any],)}, key=False),
+    Operation(
+        ("GET",),
+        "/metrics",
+        "metrics",
+        "What this front end counts, and what it sees of the deployment, for Prometheus. Where the operator wants it "
+        "so, it needs an admin key.",
+        {200: (METRICS,)},
+        _KEY,
+    ),
     Operation(("GET",), f"{BASE}/version", "liteagentVersion", "Our version.", {200: (Version,)}, key=False),
     Operation(
         ("POST",),

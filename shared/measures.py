@@ -53,6 +53,15 @@ class Times:
         self.total += seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What is so at the moment; read when somebody asks. With ``label``, one value for each of its values."""
+
+    name: str
+    help: str
+    label: str = ""
+
+
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
@@ -114,9 +123,25 @@ broker_away = Count(
     "turnstream_broker_away", "Commands that were given up because the broker did not answer in time."
 )
 
-ALL: tuple[Count | Counts | Times, ...] = tuple(
+followers = Gauge("turnstream_followers", "Streams that this front end holds open.")
+sessions_followed = Gauge(
+    "turnstream_sessions_followed", "Sessions that somebody follows, or just did, through this front end."
+)
+turns_held = Gauge("turnstream_turns_held", "Turns that this worker runs.")
+slots = Gauge("turnstream_slots", "Turns that this worker may run at once; 0 while it drains.")
+queue_depth = Gauge("turnstream_queue_depth", "Launches that wait for a worker, in the whole deployment.")
+queue_age = Gauge(
+    "turnstream_queue_age_seconds",
+    "How long the oldest launch has waited for a worker, in the whole deployment: scale workers on this.",
+)
+tasks = Gauge("turnstream_tasks", "Turns that have not ended, in the whole deployment, by status.", "status")
+workers = Gauge("turnstream_workers", "Workers that showed a sign of life in the last 20 s.")
+front_ends = Gauge("turnstream_front_ends", "Front ends that showed a sign of life in the last 20 s.")
+
+COUNTED: tuple[Count | Counts | Times, ...] = tuple(
     each for each in list(globals().values()) if isinstance(each, Count | Counts | Times)
 )
+GAUGES: tuple[Gauge, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Gauge))
 
 
 def totals() -> dict[str, int]:

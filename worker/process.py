@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared import keys
+from shared import keys, measures
 from shared.broker import COMMAND_SECONDS
 from shared.cancellation import Reason
 from shared.endings import Ender
@@ -26,6 +26,7 @@ from worker.live_list import LiveList
 from worker.publisher import PATIENCE_SECONDS
 from worker.rescuer import Rescuer
 from worker.runner import Runner
+from worker.status import Status
 
 if TYPE_CHECKING:
     from shared.agents import Agents
@@ -77,6 +78,7 @@ class WorkerProcess:
         self._live_list = LiveList(broker)
         self._stopping = asyncio.Event()
         self.ready = self._listener.listening
+        self.status = Status(settings, self._gauges, self._can_work)
 
     def stop(self) -> None:
         """Begin to drain; `run` returns when that is done."""
@@ -84,7 +86,7 @@ class WorkerProcess:
 
     async def run(self) -> None:
         """Run until `stop`."""
-        async with configured.opened(self._agents):
+        async with configured.opened(self._agents), self.status.served():
             await self._run()
 
     async def _run(self) -> None:
@@ -139,3 +141,15 @@ class WorkerProcess:
             "max_jobs": self._settings.max_jobs,
             "draining": self._stopping.is_set(),
         }
+
+    def _gauges(self) -> dict[measures.Gauge, float]:
+        return {
+            measures.turns_held: len(self.leases),
+            measures.slots: 0 if self._stopping.is_set() else self._settings.max_jobs,
+        }
+
+    async def _can_work(self) -> str:
+        """Empty, or why it cannot."""
+        if self._stopping.is_set():
+            return "shutting_down"
+        return "" if self.ready.is_set() and await self._broker.ready() else "broker_away"

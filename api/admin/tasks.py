@@ -16,9 +16,9 @@ from api.admin.events import MOST_EVENTS, USUAL_EVENTS, events_of
 from api.asked import cursor_of, route
 from api.dialects.agentscope import AGENTSCOPE
 from api.follow import PATIENCE_SECONDS, Visitor
+from api.stopping import stop
 from api.stream import EventStream
 from shared.broker import command, insist
-from shared.endings import CANCELED, end_from_outside
 from shared.errors import NoTask
 from shared.keys import TaskRef
 from shared.tasks import Gone
@@ -148,7 +148,7 @@ class AdminTaskRoutes:
 
     async def _stop(self, ref: TaskRef, key_id: str) -> str:
         """End a task; what became of it: stopped, ended (before) or missing."""
-        outcome = await end_from_outside(self._services.ender, ref, CANCELED, "stop", who=f"admin {key_id}")
+        outcome = await stop(self._services, ref, "stop", who=f"admin {key_id}")
         told = {"Finished": "stopped", "Gone": "missing"}.get(type(outcome).__name__, "ended")
         if not isinstance(outcome, Gone):
             log.info("admin.stopped", key=key_id, ref=str(ref), outcome=told)
