@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import secrets
+import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,15 +15,21 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
+from api.admin.deployment import AdminDeploymentRoutes
+from api.admin.keys import AdminKeyRoutes
+from api.admin.tasks import AdminTaskRoutes
 from api.edge import Edge, http_error, our_error
 from api.health import HealthRoutes
 from api.liteagent import LiteAgentRoutes
+from api.metrics import MetricsRoutes
 from api.openapi import OpenApiRoutes
 from api.process import ProcessRoutes
 from api.services import Services
 from shared.api_keys import well_formed
 from shared.broker import Broker, insist
 from shared.errors import ConfigurationError, TurnstreamError
+from shared.keys import FRONT_ENDS
+from shared.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,12 +51,15 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001 - Starlette's signature
-        registering = asyncio.create_task(_register(services, keys))
+        presence = _presence(services)
+        background = [asyncio.create_task(_register(services, keys)), asyncio.create_task(presence.show())]
         try:
             yield
         finally:
-            registering.cancel()
-            await asyncio.gather(registering, return_exceptions=True)
+            for each in background:
+                each.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await presence.end()
             await services.hub.stop()
             if broker is None:
                 await services.broker.close()
@@ -56,8 +68,12 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
         routes=[
             *HealthRoutes(services).routes(),
             *OpenApiRoutes().routes(),
+            *MetricsRoutes(services).routes(),
             *LiteAgentRoutes(services).routes(),
             *ProcessRoutes(services).routes(),
+            *AdminTaskRoutes(services).routes(),
+            *AdminDeploymentRoutes(services).routes(),
+            *AdminKeyRoutes(services).routes(),
         ],
         middleware=[Middleware(Edge)],
         exception_handlers={TurnstreamError: our_error, HTTPException: http_error},
@@ -67,6 +83,16 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     app.router.redirect_slashes = False
     app.state.services = services
     return app
+
+
+def _presence(services: Services) -> Presence:
+    """The sign of life of this front end."""
+    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+    def tell() -> dict[str, int]:
+        return {"followers": services.hub.followers}
+
+    return Presence(services.broker.primary, FRONT_ENDS, name, tell, lambda: None)
 
 
 def _keys_to_register(settings: Settings, agents: Agents) -> list[tuple[str, str, str]]:

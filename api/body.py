@@ -27,7 +27,18 @@ async def read_body(request: Request, settings: Settings, spec: AgentSpec) -> by
         BodyTooLarge: it is larger than this agent takes.
         BadRequest: it did not come in time.
     """
-    most = max(settings.max_body, settings.max_image_body) if spec.images else settings.max_body
+    return await read_bytes(
+        request, max(settings.max_body, settings.max_image_body) if spec.images else settings.max_body
+    )
+
+
+async def read_bytes(request: Request, most: int) -> bytes:
+    """The whole body, of ``most`` bytes at most.
+
+    Raises:
+        BodyTooLarge: it is larger.
+        BadRequest: it did not come in time.
+    """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > most:
         raise _too_large(most)
@@ -65,4 +76,4 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def _too_large(most: int) -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than the {most} bytes that this agent takes.")
+    return BodyTooLarge(f"The body is larger than the {most} bytes that are taken here.")

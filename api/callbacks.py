@@ -9,6 +9,7 @@ import orjson
 
 from api.acceptance import accept, launch
 from api.follow import PATIENCE_SECONDS
+from shared import measures
 from shared.batch import Batch
 from shared.broker import command, insist
 from shared.errors import CallEnded, CallExpired, CallWithdrawn, InvalidBody, UnknownCall
@@ -93,9 +94,11 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
             # The first answer's launch may have been lost with its reply; a second one changes nothing.
             if status == QUEUED and number > 0:
                 await launch(services, ref, number)
+            measures.callbacks.add("repeat")
             return False, replicas
         case Stored():
             pass
+    measures.callbacks.add("first")
     return True, replicas
 
 

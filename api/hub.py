@@ -70,6 +70,16 @@ class Hub:
         self._followers: Counter[str] = Counter()
         self.closed = False
 
+    @property
+    def followers(self) -> int:
+        """How many follow something here."""
+        return self._followers.total()
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions are followed here."""
+        return len(self._followed)
+
     def follow(self, keys: SessionKeys) -> Feed:
         """A feed of the session's entries; the session need not exist yet. Leave it when done (``with``).
 

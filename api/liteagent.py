@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+import structlog
 from starlette.responses import JSONResponse, Response
 
 from api import follow
@@ -15,12 +16,12 @@ from api.callbacks import answer, task_of_call
 from api.dialects.liteagent import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from api.dialects.liteagent_requests import parse_callback, parse_chat
 from api.follow import PATIENCE_SECONDS
+from api.stopping import stop
 from api.stream import EventStream
 from api.turns import RESPONSE_PREFIX, NewTurn, begin, derived_session, idempotency_of, new_task_id, trace_of
 from shared.api_keys import IDENTIFIER
 from shared.broker import insist
-from shared.endings import CANCELED, end_from_outside
-from shared.errors import BadRequest, Forbidden, NoSession, NoTask, SessionBusy, UnknownCall
+from shared.errors import BadRequest, NoSession, NoTask, SessionBusy, UnknownCall
 from shared.keys import SessionKeys, TaskRef
 from shared.protocol import Message
 from shared.tasks import Cleared, Gone, Missing, operation
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from shared.entry import Cursor
     from shared.log import SessionMeta
     from shared.tasks import Ended, Finished, Moved
+
+log = structlog.get_logger(__name__)
 
 BASE = "/liteAgent/v1"
 
@@ -217,19 +220,19 @@ class LiteAgentRoutes:
             caller = await services.auth.caller(request)
             keys = caller.keys(session_id(request, "sessionId"))
             return keys, await follow.session(services.log, keys, caller.visitor())
-        if "admin" not in (await services.auth.key(request)).scopes:
-            raise Forbidden
+        key = await services.auth.admin(request)
         if not IDENTIFIER.fullmatch(owner):
             raise NoSession
         keys = SessionKeys(owner, session_id(request, "sessionId"))
         meta = await insist(lambda: services.log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
         if meta is None:
             raise NoSession
+        log.info("admin.stops_session", key=key.id, owner=owner, session=keys.session)
         return keys, meta
 
     async def _end(self, keys: SessionKeys, task: str, why: str) -> Finished | Moved | Ended | Gone:
         ref = TaskRef(keys.owner, keys.session, task)
-        return await end_from_outside(self._services.ender, ref, CANCELED, why, who=why)
+        return await stop(self._services, ref, why, who=why)
 
 
 def _one_shot(request: Request, caller: Caller, chat: ChatRequest) -> str:

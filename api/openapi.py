@@ -16,7 +16,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from starlette.responses import Response
 
 from api.asked import route
-from api.operations import OPERATIONS, PARAMETERS, Stream
+from api.operation import Stream, Text
+from api.operations import OPERATIONS, PARAMETERS
 from shared import protocol
 from shared.entry import Entry
 from shared.errors import TurnstreamError, Unavailable
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from api.operations import Json, Operation
+    from api.operation import Json, Operation
 
 # Words of the protocols that fields hold as plain strings, or as the ``data`` of a part.
 _VOCABULARY = (
@@ -123,6 +124,11 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
         for answer in answers:
             if isinstance(answer, Stream):
                 contents[status]["text/event-stream"] = _stream(answer, schemas)
+            elif isinstance(answer, Text):
+                contents[status][answer.media_type] = {
+                    "schema": {"type": "string"},
+                    "example": answer.example,
+                }
             else:
                 bodies[status].append(schemas.written[answer])
         if operation.body is not None:
@@ -263,7 +269,10 @@ class _Schemas:
         for operation in OPERATIONS:
             written += operation.instead.values()
             for answer in (each for answers in operation.answers.values() for each in answers):
-                written += answer.events.values() if isinstance(answer, Stream) else [answer]
+                if isinstance(answer, Stream):
+                    written += answer.events.values()
+                elif not isinstance(answer, Text):
+                    written.append(answer)
         made, rest = TypeAdapter.json_schemas(
             [(each, "validation", TypeAdapter(each)) for each in read]
             + [(each, "serialization", TypeAdapter(each)) for each in dict.fromkeys(written)],

@@ -5,9 +5,9 @@ Tests compare it with the application's routes, and with the errors that each en
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
+from api.admin.operations import ADMIN_OPERATIONS, ADMIN_PARAMETERS
 from api.answers import (
     CallbackTaken,
     Chunk,
@@ -24,7 +24,7 @@ from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
 from api.dialects.liteagent import LITEAGENT_STREAM
 from api.dialects.liteagent_requests import CallbackRequest, ChatBody
 from api.liteagent import BASE
-from shared.api_keys import IDENTIFIER
+from api.operation import ID, Json, Operation, Stream, Text, parameter
 from shared.errors import (
     BadCursor,
     BadRequest,
@@ -49,117 +49,57 @@ from shared.errors import (
 )
 from shared.protocol import AgentRequest, AgentResponse, AnyContent, Message
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic import BaseModel
-
-    from api.dialects.base import Dialect
-
-Json: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """An answer of server-sent events: how it is framed, and the model of each event's data by its name."""
-
-    dialects: tuple[Dialect, ...]
-    frame: str
-    events: Mapping[str, Any]
-
-
-Answer: TypeAlias = Any
-"""What a 200 holds: a type that pydantic can describe, or a `Stream`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One row of the table: what can be asked with some methods of one path.
-
-    Attributes:
-        name: the operation's id; further methods add their own name to it.
-        parameters: names in `PARAMETERS`.
-        answers: what each status that is no error holds.
-        errors: what it raises, apart from our own bugs.
-        body: the model that reads the body.
-        examples: bodies by name.
-        instead: errors that are told otherwise than as code and message.
-        key: whether an API key is needed.
-    """
-
-    methods: tuple[str, ...]
-    path: str
-    name: str
-    summary: str
-    answers: Mapping[int, tuple[Answer, ...]]
-    errors: frozenset[type[TurnstreamError]] = frozenset()
-    parameters: tuple[str, ...] = ()
-    body: type[BaseModel] | None = None
-    examples: Mapping[str, Json] = field(default_factory=dict)
-    instead: Mapping[type[TurnstreamError], type[BaseModel]] = field(default_factory=dict)
-    key: bool = True
-
-
-_ID = f"^{IDENTIFIER.pattern}$"
-
-
-def _parameter(place: str, name: str, text: str, *, required: bool = False, **schema: Any) -> Json:
-    whole = {"name": name, "in": place, "description": text, "schema": {"type": "string"} | schema}
-    return whole | ({"required": True} if required else {})
-
-
 _CURSOR: Json = {"pattern": "^[0-9]{1,15}-[0-9]{1,15}$", "examples": ["1760000000000-7"]}
 
 PARAMETERS: dict[str, Json] = {
-    "sessionId": _parameter("query", "sessionId", "The session.", required=True, pattern=_ID),
-    "chatSessionId": _parameter(
+    "sessionId": parameter("query", "sessionId", "The session.", required=True, pattern=ID),
+    "chatSessionId": parameter(
         "query",
         "sessionId",
         "The session. A one-shot agent needs none: each of its turns has one of its own.",
-        pattern=_ID,
+        pattern=ID,
     ),
-    "taskId": _parameter("query", "taskId", "The task; absent: all of the session.", pattern=_ID),
-    "stream": _parameter(
+    "taskId": parameter("query", "taskId", "The task; absent: all of the session.", pattern=ID),
+    "stream": parameter(
         "query", "stream", "Whether the answer's text is wanted in chunks.", enum=["true", "1", "false", "0"]
     ),
-    "owner": _parameter(
-        "query", "owner", "Whose session it is; needs an admin key. Absent: the key's own.", pattern=_ID
+    "owner": parameter(
+        "query", "owner", "Whose session it is; needs an admin key. Absent: the key's own.", pattern=ID
     ),
-    "agentId": _parameter("query", "agentId", "Ignored: the key selects the agent.") | {"deprecated": True},
-    "session_id": _parameter("query", "session_id", "The session.", required=True, pattern=_ID),
-    "response_id": _parameter(
-        "query", "response_id", "The response; absent: all of the session.", pattern=_ID
-    ),
-    "user_id": _parameter("query", "user_id", "The session's user, when it has one."),
-    "dialect": _parameter(
+    "agentId": parameter("query", "agentId", "Ignored: the key selects the agent.") | {"deprecated": True},
+    "session_id": parameter("query", "session_id", "The session.", required=True, pattern=ID),
+    "response_id": parameter("query", "response_id", "The response; absent: all of the session.", pattern=ID),
+    "user_id": parameter("query", "user_id", "The session's user, when it has one."),
+    "dialect": parameter(
         "query",
         "dialect",
         "The edition of the protocol; `java` writes camelCase keys, upper-case message types and "
         "milliseconds. `Accept: text/event-stream;dialect=java` asks for the same.",
         enum=[AGENTSCOPE.name, AGENTSCOPE_JAVA.name],
     ),
-    "cursor": _parameter(
+    "cursor": parameter(
         "query", "cursor", "As `Last-Event-ID`, for clients that cannot set headers.", **_CURSOR
     ),
-    "Last-Event-ID": _parameter(
+    "Last-Event-ID": parameter(
         "header",
         "Last-Event-ID",
         "The `id:` of the last event that was received, `<epoch>-<seq>`: what came after it is sent. On a "
         "POST it resumes the task of that event; no second one is started.",
         **_CURSOR,
     ),
-    "Idempotency-Key": _parameter(
+    "Idempotency-Key": parameter(
         "header",
         "Idempotency-Key",
         "The same key with the same body gives the same task.",
         pattern="^[ -~]{1,256}$",
     ),
-    "traceparent": _parameter(
+    "traceparent": parameter(
         "header",
         "traceparent",
         "W3C trace context; kept with the task. A malformed one is ignored.",
         examples=["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
     ),
+    **ADMIN_PARAMETERS,
 }
 
 _KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
@@ -174,6 +114,7 @@ AGENT_STREAM = Stream(
     frame="id: CURSOR\ndata: JSON\n\n",
     events={"": AgentResponse | Message | AnyContent},
 )
+METRICS = Text("text/plain", "# TYPE turnstream_followers gauge\nturnstream_followers 12.0\n")
 LITEAGENT = Stream(
     dialects=(LITEAGENT_STREAM,),
     frame="id:CURSOR\nevent:NAME\ndata:JSON\n\n",
@@ -199,6 +140,15 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(("GET",), "/version", "version", "Our version.", {200: (Version,)}, key=False),
     Operation(("GET",), "/openapi.json", "openapi", "This document.", {200: (dict[str, Any],)}, key=False),
+    Operation(
+        ("GET",),
+        "/metrics",
+        "metrics",
+        "What this front end counts, and what it sees of the deployment, for Prometheus. Where the operator wants it "
+        "so, it needs an admin key.",
+        {200: (METRICS,)},
+        _KEY,
+    ),
     Operation(("GET",), f"{BASE}/version", "liteagentVersion", "Our version.", {200: (Version,)}, key=False),
     Operation(
         ("POST",),
@@ -300,4 +250,5 @@ OPERATIONS: tuple[Operation, ...] = (
         _FOLLOW,
         ("session_id", "response_id", "user_id", "dialect", "cursor", "Last-Event-ID"),
     ),
+    *ADMIN_OPERATIONS,
 )

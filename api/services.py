@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from api.auth import Auth
 from api.hub import Hub
+from api.overview import Overview
 from shared.api_keys import ApiKeys
 from shared.endings import Ender
 from shared.launches import Launches
 from shared.log import Log
+from shared.task_list import TaskList
 from shared.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class Services:
     hub: Hub
     api_keys: ApiKeys
     auth: Auth
+    task_list: TaskList
+    overview: Overview
 
     @classmethod
     def make(cls, settings: Settings, agents: Agents, broker: Broker) -> Services:
@@ -41,6 +45,7 @@ class Services:
         log = Log(broker.sessions)
         launches = Launches(broker.primary)
         api_keys = ApiKeys(broker.primary)
+        task_list = TaskList(broker)
         return cls(
             settings=settings,
             agents=agents,
@@ -52,4 +57,6 @@ class Services:
             hub=Hub(broker.sessions, log),
             api_keys=api_keys,
             auth=Auth(api_keys, agents),
+            task_list=task_list,
+            overview=Overview(broker, task_list),
         )

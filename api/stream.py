@@ -11,6 +11,7 @@ import structlog
 from api.follow import trimmed
 from api.hub import Over
 from api.torn import Telling, Torn
+from shared import measures
 from shared.entry import END, Cursor
 from shared.errors import BrokerAway
 
@@ -84,6 +85,7 @@ class EventStream:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the response."""
         self._send = send
+        measures.streams_opened.n += 1
         with self._feed:
             async with watched(receive, self._feed) as watcher:
                 try:
@@ -101,6 +103,7 @@ class EventStream:
                     await self._follow()
                     await self._give({"type": "http.response.body", "body": b"", "more_body": False})
                 except SlowClientError:
+                    measures.cut_readers.n += 1
                     log.info("stream.slow_client", session=self._feed.keys.session, task=self._task)
                     cut = scope.get("extensions", {}).get(ABORT)
                     if cut is not None:
@@ -182,6 +185,7 @@ class EventStream:
         if not self._waiting:
             return
         body = b"".join(self._waiting)
+        measures.bytes_out.n += len(body)
         self._waiting.clear()
         self._size = 0
         await self._give({"type": "http.response.body", "body": body, "more_body": True})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from shared import measures
 from shared.broker import is_trouble
 from shared.line import open_line
 from shared.pipe import COMMAND_SECONDS
@@ -101,6 +102,7 @@ class TailReader:
                     log.exception("tails.failed")
                 elif lost is None:
                     log.warning("tails.lost", error=type(error).__name__, channels=len(self._wanted))
+                measures.tail_losses.n += lost is None
                 lost = lost if lost is not None else loop.time()
             finally:
                 self._listener.deaf()

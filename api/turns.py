@@ -16,6 +16,7 @@ from api import follow
 from api.acceptance import accept, launch, replica_headers
 from api.follow import PATIENCE_SECONDS, Start
 from api.overrides import NONE, Overrides
+from shared import measures
 from shared.batch import Batch
 from shared.broker import insist
 from shared.endings import CANCELED, end_from_outside
@@ -163,9 +164,11 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
         )
         match outcome:
             case Launch(number, epoch, first):
+                measures.turns_submitted.n += 1
                 await launch(services, turn.ref, number)
                 return Accepted(epoch, first, replicas)
             case Waits(epoch, first):
+                measures.turns_submitted.n += 1
                 await insist(lambda: services.launches.note(turn.ref), seconds=PATIENCE_SECONDS, what="note")
                 return Accepted(epoch, first, replicas)
             case Exists():

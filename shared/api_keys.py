@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared import keys
 from shared.broker import command
+from shared.errors import NoKey
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -27,26 +28,53 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9_.:@-]{1,128}", re.ASCII)
 
 Scope = Literal["chat", "admin"]
 
+ID_PREFIX = "key_"
+
+
+class Limits(BaseModel):
+    """What a key may do at most; 0: no limit of its own.
+
+    What is counted are its owner's turns and followers, so that a second key for the same owner (a
+    rotation) does not double what may be done.
+
+    Attributes:
+        rate: turns that may begin in any minute.
+        concurrency: turns that may be queued or running; those that wait for their client do not count.
+        followers: streams at once, over all front ends.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    rate: int = Field(0, ge=0, le=100_000)
+    concurrency: int = Field(0, ge=0, le=100_000)
+    followers: int = Field(0, ge=0, le=100_000)
+
 
 class ApiKey(BaseModel):
     """What is kept of a key.
 
     Attributes:
-        id: names the key to operators; its first characters.
+        id: names the key to operators; the beginning of its hash.
+        shown: the key's first characters, by which its holder knows it.
         owner: who the key speaks for; several keys may share one.
         agent: the agent that the key selects.
         scopes: ``chat`` for the protocols, ``admin`` for the operator's routes.
         created, expires: Unix seconds; ``expires`` 0 is never.
+        replaced_by: the id of the key that this one was rotated to; it works until it expires.
+        limits: what it may do at most.
     """
 
     model_config = ConfigDict(frozen=True)
 
     id: str
+    shown: str = ""
     owner: str = Field(pattern=r"^[A-Za-z0-9_.:@-]{1,128}$")
     agent: str
     scopes: tuple[Scope, ...] = ("chat",)
     created: int = 0
     expires: int = 0
+    replaced_by: str = ""
+    limits: Limits = Limits()
 
     def valid(self, now: float) -> bool:
         """Whether it may still be used at ``now`` (Unix seconds)."""
@@ -75,13 +103,28 @@ class ApiKeys:
         self._redis = redis
 
     async def register(
-        self, token: str, *, owner: str, agent: str, scopes: tuple[Scope, ...] = ("chat",), expires: int = 0
+        self,
+        token: str,
+        *,
+        owner: str,
+        agent: str,
+        scopes: tuple[Scope, ...] = ("chat",),
+        expires: int = 0,
+        limits: Limits | None = None,
     ) -> ApiKey:
         """Make ``token`` known; an existing one is replaced."""
+        name = digest(token)
         key = ApiKey(
-            id=token[:9], owner=owner, agent=agent, scopes=scopes, created=int(time.time()), expires=expires
+            id=ID_PREFIX + name[:12],
+            shown=token[:7],
+            owner=owner,
+            agent=agent,
+            scopes=scopes,
+            created=int(time.time()),
+            expires=expires,
+            limits=limits or Limits(),
         )
-        await command(self._redis, "HSET", keys.API_KEYS, digest(token), key.model_dump_json())
+        await self._keep(name, key)
         return key
 
     async def find(self, token: str) -> ApiKey | None:
@@ -91,3 +134,55 @@ class ApiKeys:
             return None
         key = ApiKey.model_validate_json(found)
         return key if key.valid(time.time()) else None
+
+    async def all(self) -> list[ApiKey]:
+        """Every key that is kept, expired ones too, in the order in which they were made."""
+        found = [key for _, key in await self._named()]
+        return sorted(found, key=lambda key: (key.created, key.id))
+
+    async def revoke(self, key_id: str) -> ApiKey:
+        """Forget a key; front ends that know it may believe it for some seconds more.
+
+        Raises:
+            NoKey: there is none of that id.
+        """
+        name, key = await self._of(key_id)
+        await command(self._redis, "HDEL", keys.API_KEYS, name)
+        return key
+
+    async def rotate(self, key_id: str, seconds: int) -> tuple[str, ApiKey]:
+        """Make a key that may do what another one may, which works for ``seconds`` more; the new token and key.
+
+        Raises:
+            NoKey: there is none of that id.
+        """
+        name, former = await self._of(key_id)
+        token = make_token()
+        key = await self.register(
+            token,
+            owner=former.owner,
+            agent=former.agent,
+            scopes=former.scopes,
+            expires=former.expires,
+            limits=former.limits,
+        )
+        if seconds == 0:
+            await command(self._redis, "HDEL", keys.API_KEYS, name)
+            return token, key
+        ends = int(time.time()) + seconds
+        expires = min(former.expires, ends) if former.expires else ends
+        await self._keep(name, former.model_copy(update={"expires": expires, "replaced_by": key.id}))
+        return token, key
+
+    async def _of(self, key_id: str) -> tuple[str, ApiKey]:
+        for name, key in await self._named():
+            if key.id == key_id:
+                return name, key
+        raise NoKey
+
+    async def _named(self) -> list[tuple[str, ApiKey]]:
+        kept: dict[bytes, bytes] = await command(self._redis, "HGETALL", keys.API_KEYS)
+        return [(name.decode(), ApiKey.model_validate_json(key)) for name, key in kept.items()]
+
+    async def _keep(self, name: str, key: ApiKey) -> None:
+        await command(self._redis, "HSET", keys.API_KEYS, name, key.model_dump_json())

@@ -26,6 +26,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from shared import measures
 from shared.errors import BrokerAway
 from shared.pipe import COMMAND_SECONDS, Pipe
 
@@ -187,6 +188,7 @@ async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) 
                 raise
             away = loop.time() - begun
             if away + delay > seconds:
+                measures.broker_away.n += 1
                 log.warning("broker.away", what=what, seconds=round(away, 2), error=type(error).__name__)
                 raise BrokerAway from error
             # Jitter, so that a hundred waiting requests do not come back in one wave.

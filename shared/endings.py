@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from shared import keys
+from shared import keys, measures
 from shared.batch import Batch
-from shared.broker import command, insist
+from shared.broker import command, insist, is_trouble
 from shared.cancellation import Reason
 from shared.entry import END, Cursor, Entry
 from shared.keys import TaskRef
@@ -125,8 +125,20 @@ async def write_end(
             )
             # The turn is passed on in the broker; a cancellation that comes now must not drop the launch.
             await asyncio.shield(launching)
+        measures.turns_ended.add(end.status)
         log.info("task.ended", ref=str(attempt.ref), attempt=attempt.number, status=end.status, why=end.why)
+        await _unlist(ender, attempt.ref)
     return outcome
+
+
+async def _unlist(ender: Ender, ref: TaskRef) -> None:
+    """Take an ended task off the list of live ones; should that fail, a worker finds it there later."""
+    try:
+        await ender.launches.ended(ref)
+    except Exception as error:
+        if not is_trouble(error):
+            raise
+        log.info("task.still_listed", ref=str(ref))
 
 
 async def end_from_outside(

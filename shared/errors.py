@@ -12,6 +12,7 @@
     │   ├── NoSession          404  30002   unknown, foreign or expired: always the same answer
     │   ├── NoTask             404  task_not_found
     │   ├── UnknownCall        404  call_not_found
+    │   ├── NoKey              404  key_not_found
     │   ├── CallEnded          409  call_ended
     │   ├── CallWithdrawn      410  call_withdrawn
     │   ├── CallExpired        410  call_expired
@@ -134,6 +135,14 @@ class UnknownCall(Refused):
     status = 404
     code = "call_not_found"
     text = "No such call in this session: send the id of a function call as it was received."
+
+
+class NoKey(Refused):
+    """An operator named an API key that there is not."""
+
+    status = 404
+    code = "key_not_found"
+    text = "No such API key: give its id, as the list of keys tells it."
 
 
 class CallEnded(Refused):

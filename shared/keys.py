@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 DUE = "ts:due"
 RECENT = "ts:recent"
+LIVE = "ts:live"
 DOORBELL = "ts:doorbell"
 CONTROL = "ts:control"
 API_KEYS = "ts:keys"
 WORKERS = "ts:workers"
+FRONT_ENDS = "ts:frontends"
+TOTALS = "ts:totals"
 QUEUE = "ts:queue"
 QUEUE_TAGS = "ts:queue:tags"
 

@@ -7,6 +7,7 @@ leaves the queue at once: our lease owns it from then on (docs/internals.md).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import orjson
 
 from shared import keys
 from shared.broker import command
+from shared.pipe import COMMAND_SECONDS
 from shared.scripts import Script
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class Launches:
         )
         await _launch(
             self._redis,
-            (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT),
+            (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT, keys.LIVE),
             (job.id, ref.owner, payload, JOB_MS, keys.DOORBELL, str(ref), MOST_RECENT),
         )
 
@@ -95,8 +97,16 @@ class Launches:
         await _remind(self._redis, (keys.DUE,), (str(ref), ms))
 
     async def note(self, ref: TaskRef) -> None:
-        """Put a task that is not launched yet on the operator's list."""
-        await command(self._redis, "ZADD", keys.RECENT, "NX", int(time.time()), str(ref))
+        """Put a task that is not launched yet on the operators' lists."""
+        now = int(time.time() * 1000)
+        async with asyncio.timeout(COMMAND_SECONDS), self._redis.pipeline(transaction=False) as pipeline:
+            for listed in (keys.RECENT, keys.LIVE):
+                pipeline.execute_command("ZADD", listed, "NX", now, str(ref))
+            await pipeline.execute()
+
+    async def ended(self, ref: TaskRef) -> None:
+        """Take a task that has ended off the list of live ones. Whatever is left there, a worker notices."""
+        await command(self._redis, "ZREM", keys.LIVE, str(ref))
 
     async def due(self, count: int, again_ms: int) -> list[str]:
         """Take refs whose time has come; each is due again in ``again_ms`` unless it is re-dated."""

@@ -88,6 +88,17 @@ class Settings(BaseSettings):
         le=300,
         description="How long one write to a client may take before the connection is ended.",
     )
+    metrics_open: bool = Field(
+        True,
+        description="Whether the front end's /metrics answers without an admin key. It names no owner, session or key.",
+    )
+    metrics_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="Port on which a worker answers /metrics, /healthz and /readyz, at the address of "
+        "TURNSTREAM_HOST; 0 takes a free one, none is opened without it.",
+    )
     wait_replicas: int = Field(
         0, ge=0, le=10, description="Replicas that must have a submit or callback before it is acknowledged."
     )

@@ -292,6 +292,10 @@ class Attempt:
         """Unix milliseconds, by the broker's clock, at which the turn must have ended; 0: never."""
         return int(self.task["deadline"])
 
+    def waited_ms(self, lease_ms: int) -> int:
+        """Milliseconds from the launch to this attempt's begin, by the broker's clock; ``lease_ms`` is what it was given."""
+        return max(0, int(self.task["lease"]) - lease_ms - int(self.task["launched"]))
+
     @property
     def fresh(self) -> bool:
         """Whether nobody wrote for this task before."""

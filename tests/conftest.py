@@ -39,7 +39,10 @@ structlog.configure(
 )
 
 # Keys that belong to the deployment, not to a session: they live as long as it does.
-LASTING = {b"ts:keys", b"ts:due", b"ts:recent", b"ts:workers", b"ts:queue", b"ts:queue:tags"}
+LASTING = {
+    b"ts:keys", b"ts:due", b"ts:recent", b"ts:live", b"ts:workers", b"ts:frontends", b"ts:totals",
+    b"ts:queue", b"ts:queue:tags",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")

@@ -56,11 +56,20 @@ def api(host: Host = None, port: Port = None) -> None:
 
 
 @app.command()
-def worker(max_jobs: Annotated[int | None, typer.Option(help="Turns run at once.")] = None) -> None:
+def worker(
+    max_jobs: Annotated[int | None, typer.Option(help="Turns run at once [TURNSTREAM_MAX_JOBS].")] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port for /metrics, /healthz and /readyz, 0 for a free one [TURNSTREAM_METRICS_PORT]."
+        ),
+    ] = None,
+) -> None:
     """One worker; run any number of them."""
     from turnstream.roles import run_worker
 
-    _run(run_worker(_scaled(settings_module.load(max_jobs=max_jobs), "worker")))
+    settings = settings_module.load(max_jobs=max_jobs, metrics_port=metrics_port)
+    _run(run_worker(_scaled(settings, "worker")))
 
 
 @keys_app.command("create")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared import measures
 from shared.broker import is_trouble
 from shared.cancellation import Reason
 from shared.tasks import Ended, Renewed
@@ -81,6 +82,8 @@ class Held:
 
     def refused(self, outcome: Refusal) -> None:
         """The log or the lease refused the attempt."""
+        if self.reason is None and not self.parting and not isinstance(outcome, Ended):
+            measures.leases_lost.n += 1
         self.cancel(Reason.STOP if isinstance(outcome, Ended) else Reason.LEASE_LOST)
 
 

@@ -6,27 +6,27 @@ import asyncio
 import os
 import secrets
 import socket
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import orjson
 import structlog
 
-from shared import keys
-from shared.broker import command, is_trouble
+from shared import keys, measures
 from shared.cancellation import Reason
 from shared.endings import Ender
 from shared.launches import Launches
 from shared.log import Log
 from shared.pipe import COMMAND_SECONDS
+from shared.presence import Presence
 from shared.tasks import Tasks
 from worker.agents import configured
 from worker.arq_worker import ArqWorker
 from worker.lease import Leases
 from worker.listener import Listener
+from worker.live_list import LiveList
 from worker.publisher import PATIENCE_SECONDS
 from worker.rescuer import Rescuer
 from worker.runner import Runner
+from worker.status import Status
 
 if TYPE_CHECKING:
     from shared.agents import Agents
@@ -34,12 +34,6 @@ if TYPE_CHECKING:
     from shared.settings import Settings
 
 log = structlog.get_logger(__name__)
-
-# How often a worker says that it lives, for operators. Nothing is decided by it: leases decide.
-SIGN_OF_LIFE_SECONDS = 5.0
-
-# A worker not heard of for this long is taken off the list.
-FORGOTTEN_SECONDS = 60
 
 # How long turns may take to give themselves back when the drain is over.
 RELEASE_SECONDS = 10.0
@@ -80,8 +74,11 @@ class WorkerProcess:
             doorbell=self._doorbell,
             on_trouble=self._rescuer.trouble,
         )
+        self._presence = Presence(broker.primary, keys.WORKERS, self.id, self._tell, self._rescuer.trouble)
+        self._live_list = LiveList(broker)
         self._stopping = asyncio.Event()
         self.ready = self._listener.listening
+        self.status = Status(settings, self._gauges, self._can_work)
 
     def stop(self) -> None:
         """Begin to drain; `run` returns when that is done."""
@@ -89,7 +86,7 @@ class WorkerProcess:
 
     async def run(self) -> None:
         """Run until `stop`."""
-        async with configured.opened(self._agents):
+        async with configured.opened(self._agents), self.status.served():
             await self._run()
 
     async def _run(self) -> None:
@@ -100,7 +97,8 @@ class WorkerProcess:
                 ("leases", self.leases.keep()),
                 ("listener", self._listener.listen()),
                 ("rescuer", self._rescuer.watch()),
-                ("sign of life", self._live()),
+                ("presence", self._presence.show()),
+                ("live list", self._live_list.tend()),
             )
         ]
         claiming = asyncio.create_task(self._arq.main(), name="arq")
@@ -117,7 +115,7 @@ class WorkerProcess:
             for task in (stopping, *background):
                 task.cancel()
             await asyncio.gather(stopping, *background, return_exceptions=True)
-            await self._say_goodbye()
+            await self._presence.end()
             log.info("worker.stopped", worker=self.id)
 
     async def _drain(self, claiming: asyncio.Task[None]) -> None:
@@ -137,34 +135,21 @@ class WorkerProcess:
             except TimeoutError:
                 log.warning("worker.left_turns", worker=self.id, turns=len(self.leases))
 
-    async def _live(self) -> None:
-        primary = self._broker.primary
-        started = int(time.time())
-        while True:
-            now = int(time.time())
-            sign = {
-                "started": started,
-                "seen": now,
-                "running": len(self.leases),
-                "max_jobs": self._settings.max_jobs,
-                "draining": self._stopping.is_set(),
-            }
-            try:
-                await command(primary, "HSET", keys.WORKERS, self.id, orjson.dumps(sign))
-                workers: dict[bytes, bytes] = await command(primary, "HGETALL", keys.WORKERS)
-                for worker, other in workers.items():
-                    if orjson.loads(other)["seen"] < now - FORGOTTEN_SECONDS:
-                        await command(primary, "HDEL", keys.WORKERS, worker)
-            except Exception as error:
-                self._rescuer.trouble()
-                if not is_trouble(error):
-                    log.exception("worker.sign_of_life_failed")
-            await asyncio.sleep(SIGN_OF_LIFE_SECONDS)
+    def _tell(self) -> dict[str, Any]:
+        return {
+            "running": len(self.leases),
+            "max_jobs": self._settings.max_jobs,
+            "draining": self._stopping.is_set(),
+        }
 
-    async def _say_goodbye(self) -> None:
-        try:
-            async with asyncio.timeout(1):
-                await command(self._broker.primary, "HDEL", keys.WORKERS, self.id)
-        except Exception as error:
-            if not (is_trouble(error) or isinstance(error, TimeoutError)):
-                raise
+    def _gauges(self) -> dict[measures.Gauge, float]:
+        return {
+            measures.turns_held: len(self.leases),
+            measures.slots: 0 if self._stopping.is_set() else self._settings.max_jobs,
+        }
+
+    async def _can_work(self) -> str:
+        """Empty, or why it cannot."""
+        if self._stopping.is_set():
+            return "shutting_down"
+        return "" if self.ready.is_set() and await self._broker.ready() else "broker_away"

@@ -8,11 +8,13 @@ slows the agent, not memory.
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
+from shared import measures
 from shared.batch import Batch
 from shared.broker import insist
 from shared.errors import BrokerAway
@@ -168,6 +170,7 @@ class Publisher:
     async def _append(self, batch: Batch) -> bool:
         ref, number = self._attempt.ref, self._attempt.number
         op = operation()
+        begun = time.monotonic()
         outcome: Appended | Refusal
         try:
             outcome = await insist(
@@ -180,6 +183,8 @@ class Publisher:
             log.exception("publisher.failed", ref=str(ref), attempt=number)
             outcome = Fenced()
         if isinstance(outcome, Appended):
+            measures.append_seconds.add(time.monotonic() - begun)
+            measures.events_appended.n += batch.count
             first = outcome.seq - batch.count + 1
             self.open.update({message: first + at for message, at in batch.opened.items()})
             for message in batch.closed:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared import measures
 from shared.broker import is_trouble
 from shared.endings import end_from_outside
 from shared.keys import TaskRef
@@ -85,9 +86,11 @@ class Rescuer:
         launches = self._ender.launches
         match await self._ender.tasks.sweep(ref, operation()):
             case Launch(number):
+                measures.rescues.add("launched")
                 log.info("rescuer.launched", ref=str(ref), launch=number)
                 await launches.launch(ref, number)
             case MustEnd(seen, status, why):
+                measures.rescues.add("ended")
                 log.warning("rescuer.ends", ref=str(ref), status=status, why=why)
                 await end_from_outside(self._ender, ref, status, why, who="rescuer", seen=seen)
             case Redate(ms):

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from shared import measures
 from shared.broker import insist
 from shared.cancellation import Reason
 from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
-from shared.tasks import LAUNCH_GRACE_MS, Attempt, Ended, GivesWay, Launch, operation
+from shared.tasks import LAUNCH_GRACE_MS, Attempt, Ended, GivesWay, Launch, Parked, operation
 from worker.agents.failures import explain, for_operators
 from worker.agents.outcome import Done, NeedsClient
 from worker.publisher import LostAttempt, Publisher, TurnTooLarge
@@ -84,6 +85,8 @@ class Runner:
                 what="begin",
             )
             if isinstance(begun, Attempt):
+                measures.attempts.add("first" if begun.fresh else "further")
+                measures.queue_wait_seconds.add(begun.waited_ms(self._lease_ms) / 1000)
                 await self._run(begun)
             else:
                 log.info("task.not_begun", ref=ref_text, launch=launch, because=type(begun).__name__)
@@ -202,6 +205,7 @@ class Runner:
             seconds=self._ender.patience,
             what="park",
         )
+        measures.turns_parked.n += isinstance(outcome, Parked)
         log.info("task.parked", outcome=type(outcome).__name__)
         if isinstance(outcome, Launch):
             await self._launch(attempt.ref, outcome.number)

@@ -182,7 +182,7 @@ class Speaker:
     def message(
         self, message_type: str = "message", role: str = "assistant", about: Mapping[str, Any] | None = None
     ) -> Speech:
-        """Begin a message; ``about`` is what it tells beside its parts: an error's code, metadata …"""
+        """Begin a message; ``about`` is what it tells beside its parts: an error's code, metadata and so on."""
         return Speech(self._turn, self, message_type, role, about)
 
     def say(

@@ -1,4 +1,4 @@
--- Put a launch into the queue. KEYS 1 queue  2 owners' tags  3 the job's string  4 recent tasks
+-- Put a launch into the queue. KEYS 1 queue  2 owners' tags  3 the job's string  4 recent tasks  5 live tasks
 -- ARGV 1 job id  2 owner  3 job  4 ms that the job is kept  5 doorbell channel  6 ref  7 most recent tasks kept
 -- Start-time fair queueing: a launch's score is one more than its owner's last one, but never behind
 -- the turn that was claimed last. So owners are claimed in turn, and each owner's launches in order.
@@ -12,6 +12,9 @@ local tag = math.max(tonumber(tags[1] or '0'), tonumber(tags[2] or '0')) + 1
 redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', tag))
 redis.call('ZADD', KEYS[1], string.format('%.0f', tag), ARGV[1])
 redis.call('PUBLISH', ARGV[5], '1')
-redis.call('ZADD', KEYS[4], 'NX', redis.call('TIME')[1], ARGV[6])
+local clock = redis.call('TIME')
+local now = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000))
+redis.call('ZADD', KEYS[4], 'NX', now, ARGV[6])
+redis.call('ZADD', KEYS[5], 'NX', now, ARGV[6])
 redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -tonumber(ARGV[7]) - 1)
 return 1

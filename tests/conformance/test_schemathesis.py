@@ -183,6 +183,33 @@ class Known:
         return st.fixed_dictionaries({"id": calls})
 
 
+@dataclass
+class Admin:
+    """The operators' key, and what there is for them to look at."""
+
+    key: str
+    session: str
+    tasks: list[str]
+    cursors: list[str]
+    keys: list[str]
+
+    def steer(self, draw: Callable[[Any], Any], case: Case[Any]) -> None:
+        """Put what is known into a generated request, most of the time."""
+        names: dict[str, list[str]] = {
+            "owner": ["dev"],
+            "session": [self.session],
+            "task": self.tasks,
+            "id": self.keys[:4] if case.path.endswith("/revoke") else self.keys[4:],
+            "agent": ["demo"],
+        }
+        if case.path.endswith(("/events", "/follow")):
+            names |= {"cursor": self.cursors, "Last-Event-ID": self.cursors}
+        for where in (case.path_parameters, case.query, case.headers):
+            for name in where if isinstance(where, Mapping) else ():
+                if name in names and draw(st.integers(0, 5)):
+                    where[name] = draw(st.sampled_from(names[name]))
+
+
 SCHEMA = schemathesis.openapi.from_dict(orjson.loads(orjson.dumps(document())))
 SCHEMA.config.generation.update(with_security_parameters=False)
 OPERATIONS: list[Any] = [each.ok() for each in SCHEMA.get_all_operations()]  # type: ignore[union-attr]
@@ -191,9 +218,10 @@ OPERATIONS: list[Any] = [each.ok() for each in SCHEMA.get_all_operations()]  # t
 class Fuzzer:
     """Sends requests until told to end, and keeps what was wrong with the answers, once per kind."""
 
-    def __init__(self, base_url: str, known: list[Known], strangers: list[str]) -> None:
+    def __init__(self, base_url: str, known: list[Known], admin: Admin, strangers: list[str]) -> None:
         self._base_url = base_url
         self._known = known
+        self._admin = admin
         self._strangers = strangers
         self.wrong: dict[str, str] = {}
         self.seen: dict[str, Counter[int]] = defaultdict(Counter)
@@ -224,14 +252,14 @@ class Fuzzer:
 
     def _generate(self, operation: Any, number: int, submit: Callable[..., None]) -> None:
         """Make requests, here and one after the other: Python 3.11 cannot parse in several threads."""
-        simple = not (operation.body or operation.query)
+        simple = not (operation.body or operation.query or operation.path_parameters)
         modes = [GenerationMode.POSITIVE] if simple else MODES
         strategies = {mode: operation.as_strategy(generation_mode=mode) for mode in modes}
 
         @st.composite
         def cases(draw: Callable[[Any], Any]) -> tuple[Case[Any], str]:
             case: Case[Any] = draw(strategies[draw(st.sampled_from(modes))])
-            known = draw(st.sampled_from(self._known))
+            known = self._admin if "/admin/" in case.path else draw(st.sampled_from(self._known))
             known.steer(draw, case)
             return case, draw(st.sampled_from(self._strangers)) if draw(RARELY) else known.key
 
@@ -293,7 +321,15 @@ async def test_generated_requests_are_answered_as_documented(hurried_stack: Stac
         known.append(Known(token, agent, f"{agent}-cleared"))
         clients.append(stack.client(client.base_url, token))
     await asyncio.gather(*(each.fill(its) for each, its in zip(known, clients, strict=True)))
-    fuzzer = Fuzzer(client.base_url, known, [stack.admin, make_token(), "", *(each.key for each in known)])
+    victims = [
+        await ApiKeys(stack.broker.primary).register(make_token(), owner="v", agent="demo") for _ in range(8)
+    ]
+    admin = Admin(
+        stack.admin, known[0].session, known[0].tasks, known[0].cursors, [victim.id for victim in victims]
+    )
+    fuzzer = Fuzzer(
+        client.base_url, known, admin, [stack.admin, make_token(), "", *(each.key for each in known)]
+    )
     await asyncio.to_thread(fuzzer.run, MINUTES / 2)
     for label, statuses in sorted(fuzzer.seen.items()):
         print(f"{label:40} {dict(sorted(statuses.items()))}")

@@ -1,0 +1,65 @@
+"""The deployment as operators see it: processes, counters, agents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, Response
+
+from api.admin.tasks import BASE
+from api.asked import route
+from api.follow import PATIENCE_SECONDS
+from shared.broker import insist
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from api.services import Services
+
+
+class AdminDeploymentRoutes:
+    """Serves operators."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The routes."""
+        return [
+            route(BASE + "/workers", self.workers, "GET"),
+            route(BASE + "/stats", self.stats, "GET"),
+            route(BASE + "/agents", self.agents, "GET"),
+        ]
+
+    async def workers(self, request: Request) -> Response:
+        """The processes that showed signs of life."""
+        services = self._services
+        await services.auth.admin(request)
+        overview = services.overview
+        workers = await insist(overview.workers, seconds=PATIENCE_SECONDS, what="workers")
+        front_ends = await insist(overview.front_ends, seconds=PATIENCE_SECONDS, what="front ends")
+        return JSONResponse({"workers": workers, "front_ends": front_ends})
+
+    async def stats(self, request: Request) -> Response:
+        """Queue, tasks, processes and totals in numbers."""
+        services = self._services
+        await services.auth.admin(request)
+        return JSONResponse(await insist(services.overview.stats, seconds=PATIENCE_SECONDS, what="stats"))
+
+    async def agents(self, request: Request) -> Response:
+        """The agents that keys can select."""
+        services = self._services
+        await services.auth.admin(request)
+        found = [
+            {
+                "agent": spec.name,
+                "model": spec.python or spec.model,
+                "busy": spec.busy,
+                "images": spec.images,
+                "simple": spec.simple,
+                "description": spec.description,
+            }
+            for spec in services.agents
+        ]
+        return JSONResponse({"agents": found})

@@ -1,0 +1,81 @@
+"""A task's events, page by page, for operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from api.follow import PATIENCE_SECONDS, trimmed
+from shared.broker import insist
+from shared.entry import END, Cursor
+from shared.errors import NoTask
+from shared.log import PAGE
+from shared.tasks import TERMINAL
+
+if TYPE_CHECKING:
+    from api.services import Services
+    from shared.entry import Entry
+    from shared.keys import TaskRef
+
+USUAL_EVENTS = 100
+MOST_EVENTS = 500
+
+# Pages of the log that are read for one answer: where many turns run in one session, most of it is others'.
+_MOST_PAGES = 20
+
+
+async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, limit: int) -> bytes:
+    """Up to ``limit`` events after the cursor, as JSON; what was trimmed from the log, whole from the history.
+
+    Raises:
+        NoTask: there is no such task (any more).
+        BrokerAway: the broker did not answer.
+    """
+    known = await insist(lambda: services.log.task(ref.keys, ref.task), seconds=PATIENCE_SECONDS, what="task")
+    meta = await insist(lambda: services.log.meta(ref.keys), seconds=PATIENCE_SECONDS, what="session")
+    if not known or meta is None:
+        raise NoTask
+    live = known["status"] not in TERMINAL
+    epoch, first = int(known["epoch"]), int(known["first"])
+    if epoch != meta.epoch:
+        # The session was cleared since: what the task said is forgotten.
+        return _page([], None, live=False)
+    after = max(Cursor(epoch, first - 1), cursor or Cursor(epoch, 0))
+    found: list[tuple[Cursor, Entry]] = []
+    for _ in range(_MOST_PAGES):
+        reading = after
+        page = await insist(
+            lambda reading=reading: services.log.read(ref.keys, reading),  # type: ignore[misc]
+            seconds=PATIENCE_SECONDS,
+            what="log",
+        )
+        following = page[0].seq if page else meta.seq + 1
+        entries = page
+        if following > after.seq + 1:
+            entries = [*await trimmed(services.log, ref.keys, after, following, ref.task), *page]
+        for entry in entries:
+            after = Cursor(epoch, entry.seq)
+            if entry.task == ref.task:
+                found.append((after, entry))
+                if entry.kind == END:
+                    return _page(found, None, live=False)
+                if len(found) == limit:
+                    return _page(found, after, live=live)
+        if len(page) < PAGE:
+            return _page(found, after if live else None, live=live)
+    return _page(found, after, live=live)
+
+
+def _page(found: list[tuple[Cursor, Entry]], following: Cursor | None, *, live: bool) -> bytes:
+    events: list[dict[str, Any]] = [
+        {
+            "cursor": str(cursor),
+            "kind": entry.kind,
+            "path": entry.path,
+            "at": entry.created / 1000,
+            "event": orjson.Fragment(entry.event),
+        }
+        for cursor, entry in found
+    ]
+    return orjson.dumps({"events": events, "next": str(following) if following else None, "live": live})

@@ -1,0 +1,129 @@
+"""API keys over HTTP; `turnstream keys` does the same at the broker."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from api.admin.asked import body_of
+from api.admin.tasks import BASE
+from api.asked import route
+from api.follow import PATIENCE_SECONDS
+from shared.api_keys import IDENTIFIER, Limits, Scope, make_token
+from shared.broker import insist
+from shared.errors import InvalidBody
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from api.services import Services
+    from shared.api_keys import ApiKey
+
+log = structlog.get_logger(__name__)
+
+_MOST_DAYS = 36_500
+_MOST_HOURS = 8760
+
+
+class NewKeyBody(Limits):
+    """A key to make."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    owner: Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
+    agent: str = "demo"
+    scopes: Annotated[tuple[Scope, ...], Field(min_length=1, max_length=2)] = ("chat",)
+    days: Annotated[int, Field(ge=0, le=_MOST_DAYS, description="Until it expires; 0: never.")] = 0
+
+
+class RotateBody(BaseModel):
+    """How long the former key goes on working."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hours: Annotated[float, Field(ge=0, le=_MOST_HOURS)] = 24.0
+
+
+class AdminKeyRoutes:
+    """Serves operators."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The routes."""
+        return [
+            route(BASE + "/keys", self.keys, "GET"),
+            route(BASE + "/keys", self.create, "POST"),
+            route(BASE + "/keys/{id}/rotate", self.rotate, "POST"),
+            route(BASE + "/keys/{id}/revoke", self.revoke, "POST"),
+        ]
+
+    async def keys(self, request: Request) -> Response:
+        """Every key, without what only its holder knows."""
+        services = self._services
+        await services.auth.admin(request)
+        found = await insist(services.api_keys.all, seconds=PATIENCE_SECONDS, what="keys")
+        return JSONResponse({"keys": [told(key) for key in found]})
+
+    async def create(self, request: Request) -> Response:
+        """Make a key; this is the only time that it is shown."""
+        services = self._services
+        by = await services.auth.admin(request)
+        body = await body_of(request, services.settings, NewKeyBody)
+        if "chat" in body.scopes and body.agent not in services.agents:
+            known = ", ".join(spec.name for spec in services.agents)
+            raise InvalidBody(f"agent: no such agent; there are {known}")
+        token = make_token()
+        expires = int(time.time()) + body.days * 86_400 if body.days else 0
+        limits = Limits(rate=body.rate, concurrency=body.concurrency, followers=body.followers)
+        key = await insist(
+            lambda: services.api_keys.register(
+                token, owner=body.owner, agent=body.agent, scopes=body.scopes, expires=expires, limits=limits
+            ),
+            seconds=PATIENCE_SECONDS,
+            what="keys",
+        )
+        log.info("admin.key_created", by=by.id, key=key.id, owner=key.owner, scopes=key.scopes)
+        return JSONResponse({**told(key), "token": token})
+
+    async def rotate(self, request: Request) -> Response:
+        """Make a successor of a key; the former one goes on working for a while."""
+        services = self._services
+        by = await services.auth.admin(request)
+        body = await body_of(request, services.settings, RotateBody)
+        former = request.path_params["id"]
+        # Not to be repeated by itself: each time makes another key.
+        token, key = await services.api_keys.rotate(former, int(body.hours * 3600))
+        log.info("admin.key_rotated", by=by.id, key=former, to=key.id)
+        return JSONResponse({**told(key), "token": token})
+
+    async def revoke(self, request: Request) -> Response:
+        """Forget a key."""
+        services = self._services
+        by = await services.auth.admin(request)
+        key = await services.api_keys.revoke(request.path_params["id"])
+        log.info("admin.key_revoked", by=by.id, key=key.id)
+        return JSONResponse({"id": key.id, "revoked": True})
+
+
+def told(key: ApiKey) -> dict[str, Any]:
+    """What operators are told of a key."""
+    row: dict[str, Any] = {
+        "id": key.id,
+        "shown": key.shown,
+        "owner": key.owner,
+        "agent": key.agent,
+        "scopes": list(key.scopes),
+        "created_at": key.created,
+    }
+    if key.expires:
+        row["expires_at"] = key.expires
+    if key.replaced_by:
+        row["replaced_by"] = key.replaced_by
+    return row | {name: limit for name, limit in key.limits.model_dump().items() if limit}

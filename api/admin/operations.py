@@ -1,0 +1,209 @@
+"""The operators' rows of the table in `api.operations`."""
+
+from __future__ import annotations
+
+from api.admin.answers import (
+    AgentList,
+    EventPage,
+    KeyList,
+    KeyMade,
+    KeyRevoked,
+    Processes,
+    Stats,
+    TaskPage,
+    TaskShown,
+    TasksStopped,
+    TaskStopped,
+)
+from api.admin.asked import StopBody
+from api.admin.keys import NewKeyBody, RotateBody
+from api.admin.tasks import BASE, TASK
+from api.dialects.agentscope import AGENTSCOPE
+from api.operation import ID, Json, Operation, Stream, parameter
+from shared.errors import (
+    BadCursor,
+    BadRequest,
+    BadToken,
+    BodyTooLarge,
+    BrokerAway,
+    CursorGone,
+    Forbidden,
+    InvalidBody,
+    NoKey,
+    NoSession,
+    NoTask,
+    ShuttingDown,
+    TooMany,
+    TurnstreamError,
+    UnknownKey,
+)
+from shared.protocol import AgentResponse, AnyContent, Message
+
+ADMIN_PARAMETERS: dict[str, Json] = {
+    "status": parameter(
+        "query",
+        "status",
+        "Statuses, separated by commas; `live` is queued, running and parked.",
+        pattern="^(live|queued|running|parked|completed|failed|canceled)(,(live|queued|running|parked|completed|failed|canceled))*$",
+        examples=["live", "running,parked"],
+    ),
+    "agent": parameter("query", "agent", "Of this agent only."),
+    "of_owner": parameter("query", "owner", "Of this owner only."),
+    "user": parameter("query", "user", "Of this user only."),
+    "session": parameter("query", "session", "Of sessions of this name only."),
+    "older_than": parameter(
+        "query",
+        "older_than",
+        "Submitted so many seconds ago or longer.",
+        type="number",
+        minimum=0,
+        maximum=31_536_000,
+    ),
+    "younger_than": parameter(
+        "query",
+        "younger_than",
+        "Submitted at most so many seconds ago.",
+        type="number",
+        minimum=0,
+        maximum=31_536_000,
+    ),
+    "rows": parameter("query", "limit", "Rows wanted at most.", type="integer", minimum=1, maximum=200),
+    "events": parameter("query", "limit", "Events wanted at most.", type="integer", minimum=1, maximum=500),
+    "page": parameter(
+        "query",
+        "cursor",
+        "What the page before gave as `next`.",
+        pattern=r"^[0-9]{1,13}:[A-Za-z0-9_.:@-]{1,128}/[A-Za-z0-9_.:@-]{1,128}/[A-Za-z0-9_.:@-]{1,128}$",
+        examples=["1760000000000:acme/s1/t1"],
+    ),
+    "ref_owner": parameter("path", "owner", "Whose task it is.", required=True, pattern=ID),
+    "ref_session": parameter("path", "session", "Its session.", required=True, pattern=ID),
+    "ref_task": parameter("path", "task", "The task.", required=True, pattern=ID),
+    "key_id": parameter(
+        "path", "id", "The key's id, as the list tells it.", required=True, pattern="^key_[0-9a-f]{12}$"
+    ),
+}
+
+_KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
+_BODY = frozenset({InvalidBody, BodyTooLarge, BadRequest})
+_REF = ("ref_owner", "ref_session", "ref_task")
+_FILTERS = ("status", "agent", "of_owner", "user", "session", "older_than", "younger_than")
+
+_EVENTS = Stream(
+    dialects=(AGENTSCOPE,),
+    frame="id: CURSOR\ndata: JSON\n\n",
+    events={"": AgentResponse | Message | AnyContent},
+)
+
+ADMIN_OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        ("GET",),
+        BASE + "/tasks",
+        "adminTasks",
+        "A page of tasks, newest first. It may hold fewer than wanted and yet not be the last one.",
+        {200: (TaskPage,)},
+        _KEY | {BadRequest},
+        (*_FILTERS, "rows", "page"),
+    ),
+    Operation(("GET",), TASK, "adminTask", "One task.", {200: (TaskShown,)}, _KEY | {NoTask}, _REF),
+    Operation(
+        ("GET",),
+        TASK + "/events",
+        "adminTaskEvents",
+        "A page of the task's events, oldest first.",
+        {200: (EventPage,)},
+        _KEY | {NoTask, BadCursor, BadRequest},
+        (*_REF, "cursor", "events", "Last-Event-ID"),
+    ),
+    Operation(
+        ("GET",),
+        TASK + "/follow",
+        "adminFollow",
+        "The task's events as they come.",
+        {200: (_EVENTS,)},
+        _KEY | {NoTask, BadCursor, NoSession, CursorGone, ShuttingDown, TooMany},
+        (*_REF, "cursor", "Last-Event-ID"),
+    ),
+    Operation(
+        ("POST",),
+        TASK + "/stop",
+        "adminStopTask",
+        "End one task. When this answers, its end is in the log.",
+        {200: (TaskStopped,)},
+        _KEY | {NoTask},
+        _REF,
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/stop",
+        "adminStop",
+        "End several tasks: those that are named, or all live ones that fit every condition.",
+        {200: (TasksStopped,)},
+        _KEY | _BODY,
+        (),
+        StopBody,
+        {
+            "named": {"refs": ["acme/s1/t1", "acme/s2/t7"]},
+            "a session": {"owner": "acme", "session": "s1"},
+            "what waits too long": {"status": ["parked"], "older_than": 3600},
+        },
+    ),
+    Operation(
+        ("GET",),
+        BASE + "/workers",
+        "adminWorkers",
+        "The processes that showed signs of life.",
+        {200: (Processes,)},
+        _KEY,
+    ),
+    Operation(("GET",), BASE + "/stats", "adminStats", "The deployment in numbers.", {200: (Stats,)}, _KEY),
+    Operation(
+        ("GET",),
+        BASE + "/agents",
+        "adminAgents",
+        "The agents that keys can select.",
+        {200: (AgentList,)},
+        _KEY,
+    ),
+    Operation(("GET",), BASE + "/keys", "adminKeys", "Every API key.", {200: (KeyList,)}, _KEY),
+    Operation(
+        ("POST",),
+        BASE + "/keys",
+        "adminCreateKey",
+        "Make an API key. It is shown once.",
+        {200: (KeyMade,)},
+        _KEY | _BODY,
+        (),
+        NewKeyBody,
+        {
+            "limited": {
+                "owner": "acme",
+                "agent": "demo",
+                "rate": 60,
+                "concurrency": 10,
+                "followers": 100,
+                "days": 90,
+            }
+        },
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/keys/{id}/rotate",
+        "adminRotateKey",
+        "Make a successor of an API key, which goes on working for some hours.",
+        {200: (KeyMade,)},
+        _KEY | _BODY | {NoKey},
+        ("key_id",),
+        RotateBody,
+        {"a day": {"hours": 24}},
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/keys/{id}/revoke",
+        "adminRevokeKey",
+        "Forget an API key; it is refused everywhere within 10 seconds.",
+        {200: (KeyRevoked,)},
+        _KEY | {NoKey},
+        ("key_id",),
+    ),
+)

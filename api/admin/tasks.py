@@ -1,0 +1,195 @@
+"""Tasks as operators see them: list, look at, follow, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+from starlette.responses import JSONResponse, Response
+
+from api import follow
+from api.admin.asked import StopBody, body_of, filter_of, limit_of, place_of, ref_of
+from api.admin.events import MOST_EVENTS, USUAL_EVENTS, events_of
+from api.asked import cursor_of, route
+from api.dialects.agentscope import AGENTSCOPE
+from api.follow import PATIENCE_SECONDS, Visitor
+from api.stopping import stop
+from api.stream import EventStream
+from shared.broker import command, insist
+from shared.errors import NoTask
+from shared.keys import TaskRef
+from shared.tasks import Gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from api.services import Services
+    from shared.task_list import Filter, Place
+
+log = structlog.get_logger(__name__)
+
+BASE = "/admin/v1"
+TASK = BASE + "/tasks/{owner}/{session}/{task}"
+
+USUAL_ROWS = 50
+MOST_ROWS = 200
+
+# Tasks stopped by one request; whoever asks for more asks again. Sessions ended at a time.
+MOST_AT_ONCE = 200
+SIDE_BY_SIDE = 16
+
+
+class AdminTaskRoutes:
+    """Serves operators."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The routes."""
+        return [
+            route(BASE + "/tasks", self.tasks, "GET"),
+            route(TASK, self.task, "GET"),
+            route(TASK + "/events", self.events, "GET"),
+            route(TASK + "/follow", self.follow, "GET"),
+            route(TASK + "/stop", self.stop, "POST"),
+            route(BASE + "/stop", self.stop_many, "POST"),
+        ]
+
+    async def tasks(self, request: Request) -> Response:
+        """A page of the tasks that fit the query, newest first."""
+        await self._services.auth.admin(request)
+        rows, place = await self._page(
+            filter_of(request), limit_of(request, USUAL_ROWS, MOST_ROWS), place_of(request)
+        )
+        return JSONResponse({"tasks": rows, "next": str(place) if place else None})
+
+    async def task(self, request: Request) -> Response:
+        """One task, with the calls that its client has not answered."""
+        await self._services.auth.admin(request)
+        ref = ref_of(request)
+        row = await self._row(ref)
+        return JSONResponse({**row, "calls": await self._calls(ref)})
+
+    async def events(self, request: Request) -> Response:
+        """A page of the task's events, oldest first."""
+        services = self._services
+        await services.auth.admin(request)
+        ref = ref_of(request)
+        cursor = cursor_of(request)
+        limit = limit_of(request, USUAL_EVENTS, MOST_EVENTS)
+        return Response(await events_of(services, ref, cursor, limit), media_type="application/json")
+
+    async def follow(self, request: Request) -> EventStream:
+        """The task's events as they come, as the Agent API tells them."""
+        services = self._services
+        key = await services.auth.admin(request)
+        ref = ref_of(request)
+        cursor = cursor_of(request)
+        with services.hub.following(ref.keys) as feed:
+            row = await self._row(ref)
+            log.info("admin.follows", key=key.id, ref=str(ref))
+            start = await follow.start(
+                services.log, ref.keys, Visitor(row["agent"]), task=ref.task, cursor=cursor
+            )
+            return EventStream(feed, start, AGENTSCOPE, services.log, services.settings)
+
+    async def stop(self, request: Request) -> Response:
+        """End one task. When this answers, its end is in the log."""
+        key = await self._services.auth.admin(request)
+        ref = ref_of(request)
+        outcome = await self._stop(ref, key.id)
+        if outcome == "missing":
+            raise NoTask
+        return JSONResponse({"ref": str(ref), "outcome": outcome})
+
+    async def stop_many(self, request: Request) -> Response:
+        """End several tasks: those that are named, or all live ones that fit."""
+        services = self._services
+        key = await services.auth.admin(request)
+        body = await body_of(request, services.settings, StopBody)
+        more = False
+        if body.refs is not None:
+            refs = [TaskRef.parse(ref) for ref in dict.fromkeys(body.refs)]
+        else:
+            refs, more = await self._meant(body.filter())
+        told: dict[str, list[str]] = {"stopped": [], "ended": [], "missing": []}
+        sessions: dict[tuple[str, str], list[TaskRef]] = defaultdict(list)
+        for ref in refs:
+            sessions[ref.owner, ref.session].append(ref)
+        turnstile = asyncio.Semaphore(SIDE_BY_SIDE)
+
+        async def one_session(mine: Iterable[TaskRef]) -> None:
+            # The newest first: those that wait must not begin when the running one ends.
+            async with turnstile:
+                for ref in mine:
+                    told[await self._stop(ref, key.id)].append(str(ref))
+
+        async with asyncio.TaskGroup() as group:
+            for mine in sessions.values():
+                group.create_task(one_session(mine))
+        return JSONResponse({**told, "more": more})
+
+    async def _meant(self, wanted: Filter) -> tuple[list[TaskRef], bool]:
+        """The live tasks that fit, newest first, `MOST_AT_ONCE` at most; and whether there may be more."""
+        found: list[TaskRef] = []
+        place: Place | None = None
+        while True:
+            rows, place = await self._page(wanted, MOST_AT_ONCE - len(found), place)
+            found += [TaskRef.parse(row["ref"]) for row in rows]
+            if place is None or len(found) >= MOST_AT_ONCE:
+                return found, place is not None
+
+    async def _stop(self, ref: TaskRef, key_id: str) -> str:
+        """End a task; what became of it: stopped, ended (before) or missing."""
+        outcome = await stop(self._services, ref, "stop", who=f"admin {key_id}")
+        told = {"Finished": "stopped", "Gone": "missing"}.get(type(outcome).__name__, "ended")
+        if not isinstance(outcome, Gone):
+            log.info("admin.stopped", key=key_id, ref=str(ref), outcome=told)
+        return told
+
+    async def _page(
+        self, wanted: Filter, limit: int, place: Place | None
+    ) -> tuple[list[dict[str, Any]], Place | None]:
+        return await insist(
+            lambda: self._services.task_list.page(wanted, limit, place),
+            seconds=PATIENCE_SECONDS,
+            what="tasks",
+        )
+
+    async def _row(self, ref: TaskRef) -> dict[str, Any]:
+        rows = await insist(
+            lambda: self._services.task_list.rows([ref]), seconds=PATIENCE_SECONDS, what="task"
+        )
+        if not rows:
+            raise NoTask
+        return rows[0]
+
+    async def _calls(self, ref: TaskRef) -> list[dict[str, Any]]:
+        """The calls that are pending, without their arguments: those are in the events."""
+        kept: dict[bytes, bytes] = await insist(
+            lambda: command(self._services.broker.sessions, "HGETALL", ref.keys.calls(ref.task)),
+            seconds=PATIENCE_SECONDS,
+            what="calls",
+        )
+        found = []
+        for name, record in kept.items():
+            call = name.decode()
+            if call.endswith(":result") or name + b":result" in kept:
+                continue
+            told = orjson.loads(record)
+            found.append(
+                {
+                    "call": call,
+                    "kind": "approval" if told["kind"] == "approval" else "function",
+                    "name": told.get("name") or "",
+                    "path": told.get("path") or "",
+                }
+            )
+        return found

@@ -1,0 +1,137 @@
+"""What the whole deployment is doing, as any front end can tell from the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from shared import keys
+from shared.broker import command
+from shared.keys import TaskRef
+from shared.task_list import LIVE
+from shared.tasks import PARKED, QUEUED, RUNNING
+from shared.version import VERSION
+
+if TYPE_CHECKING:
+    from shared.broker import Broker
+    from shared.task_list import TaskList
+
+# For how long an overview is told again: consoles, scrapers and operators ask often, and reading costs.
+FRESH_SECONDS = 1.0
+
+# Tasks that are counted by status; of more than these, the newest.
+MOST_COUNTED = 5000
+_AT_ONCE = 500
+
+# Launches among which the oldest is looked for: owners are served in turn, so it is near the head.
+_HEAD = 100
+
+# A process that has not been heard of for this long is told of no more.
+_SILENT_SECONDS = 20
+
+_PROCESS = ("seen", "started", "version")
+
+
+class Overview:
+    """Reads it, at most once in a moment."""
+
+    def __init__(self, broker: Broker, tasks: TaskList) -> None:
+        self._broker = broker
+        self._tasks = tasks
+        self._reading = asyncio.Lock()
+        self._told: dict[str, Any] = {}
+        self._until = 0.0
+
+    async def stats(self) -> dict[str, Any]:
+        """Queue, tasks, processes and totals; a second old at most.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the broker's trouble.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._reading:
+            if loop.time() >= self._until:
+                self._told = await self._read()
+                self._until = loop.time() + FRESH_SECONDS
+        return {"now": round(time.time(), 3), **self._told}
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """The workers that showed signs of life, by name."""
+        return [_process("worker", *each) for each in await self._living(keys.WORKERS)]
+
+    async def front_ends(self) -> list[dict[str, Any]]:
+        """The front ends that did."""
+        return [_process("front_end", *each) for each in await self._living(keys.FRONT_ENDS)]
+
+    async def _read(self) -> dict[str, Any]:
+        primary = self._broker.primary
+        workers, front_ends = await self.workers(), await self.front_ends()
+        depth = int(await command(primary, "ZCARD", keys.QUEUE))
+        totals: dict[bytes, bytes] = await command(primary, "HGETALL", keys.TOTALS)
+        return {
+            "version": VERSION,
+            "queue": {"depth": depth, "oldest_seconds": await self._oldest() if depth else 0.0},
+            "tasks": await self._by_status(),
+            "workers": {
+                "count": len(workers),
+                "slots": sum(each["max_jobs"] for each in workers if not each["draining"]),
+                "running": sum(each["running"] for each in workers),
+                "draining": sum(each["draining"] for each in workers),
+            },
+            "front_ends": {
+                "count": len(front_ends),
+                "followers": sum(each["followers"] for each in front_ends),
+            },
+            "totals": {name.decode(): int(n) for name, n in totals.items()},
+        }
+
+    async def _by_status(self) -> dict[str, Any]:
+        primary = self._broker.primary
+        listed = int(await command(primary, "ZCARD", keys.LIVE))
+        counted: Counter[str] = Counter()
+        for at in range(0, min(listed, MOST_COUNTED), _AT_ONCE):
+            refs: list[bytes] = await command(primary, "ZREVRANGE", keys.LIVE, at, at + _AT_ONCE - 1)
+            told = await self._tasks.read([TaskRef.parse(ref.decode()) for ref in refs], ("status",))
+            counted.update(fields.get("status", "gone") for fields in told)
+        uncounted = max(0, listed - MOST_COUNTED)
+        live = sum(counted[status] for status in LIVE) + uncounted
+        return {
+            "live": live,
+            **{status: counted[status] for status in (QUEUED, RUNNING, PARKED)},
+            "partial": uncounted > 0,
+        }
+
+    async def _oldest(self) -> float:
+        """How long the oldest launch has waited, in seconds."""
+        primary = self._broker.primary
+        jobs: list[bytes] = await command(primary, "ZRANGE", keys.QUEUE, 0, _HEAD - 1)
+        if not jobs:
+            return 0.0
+        payloads: list[bytes | None] = await command(
+            primary, "MGET", *(keys.job(job.decode()) for job in jobs)
+        )
+        queued = [orjson.loads(payload)["et"] for payload in payloads if payload is not None]
+        return round(max(0.0, time.time() - min(queued) / 1000), 3) if queued else 0.0
+
+    async def _living(self, listed: str) -> list[tuple[str, dict[str, Any]]]:
+        signs: dict[bytes, bytes] = await command(self._broker.primary, "HGETALL", listed)
+        told = sorted((name.decode(), orjson.loads(sign)) for name, sign in signs.items())
+        now = time.time()
+        return [(name, sign) for name, sign in told if sign["seen"] > now - _SILENT_SECONDS]
+
+
+def _process(kind: str, name: str, sign: dict[str, Any]) -> dict[str, Any]:
+    host, pid, _ = name.rsplit("-", 2)
+    return {
+        kind: name,
+        "host": host,
+        "pid": int(pid),
+        "version": sign.get("version", ""),
+        "started_at": sign["started"],
+        "seen_at": sign["seen"],
+        **{key: value for key, value in sign.items() if key not in _PROCESS},
+    }

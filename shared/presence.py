@@ -1,0 +1,92 @@
+"""A process's sign of life for operators. Nothing is decided by it: leases decide."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from shared import keys, measures
+from shared.broker import command, is_trouble
+from shared.pipe import COMMAND_SECONDS
+from shared.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redis.asyncio import Redis
+
+log = structlog.get_logger(__name__)
+
+SIGN_OF_LIFE_SECONDS = 5.0
+
+# A process not heard of for this long is taken off the list.
+FORGOTTEN_SECONDS = 60
+
+# What a process counts is added to the deployment's totals by whoever of its parts comes first.
+_added: dict[str, int] = {}
+
+
+class Presence:
+    """Says every few seconds that a process lives and what it does, and adds what it counted to the totals."""
+
+    def __init__(
+        self,
+        redis: Redis,
+        listed: str,
+        name: str,
+        tell: Callable[[], dict[str, Any]],
+        trouble: Callable[[], None],
+    ) -> None:
+        """``listed`` is the hash of such processes, ``tell`` what there is to say, ``trouble`` hears of outages."""
+        self._redis = redis
+        self._listed = listed
+        self._name = name
+        self._tell = tell
+        self._trouble = trouble
+        self._started = int(time.time())
+
+    async def show(self) -> None:
+        """Do so for ever; to be run as a task."""
+        while True:
+            try:
+                await self._say()
+            except Exception as error:
+                self._trouble()
+                if not is_trouble(error):
+                    log.exception("presence.failed")
+            await asyncio.sleep(SIGN_OF_LIFE_SECONDS)
+
+    async def end(self) -> None:
+        """Take the process off the list; does not wait for a broker that is away."""
+        try:
+            async with asyncio.timeout(1):
+                await command(self._redis, "HDEL", self._listed, self._name)
+        except Exception as error:
+            if not (is_trouble(error) or isinstance(error, TimeoutError)):
+                raise
+
+    async def _say(self) -> None:
+        now = int(time.time())
+        sign = {"started": self._started, "seen": now, "version": VERSION, **self._tell()}
+        await command(self._redis, "HSET", self._listed, self._name, orjson.dumps(sign))
+        others: dict[bytes, bytes] = await command(self._redis, "HGETALL", self._listed)
+        for name, other in others.items():
+            if orjson.loads(other)["seen"] < now - FORGOTTEN_SECONDS:
+                await command(self._redis, "HDEL", self._listed, name)
+        await self._add_up()
+
+    async def _add_up(self) -> None:
+        """Add what was counted since the last time. A reply that is lost may count that twice: these are no accounts."""
+        counted = measures.totals()
+        news = {name: n - _added.get(name, 0) for name, n in counted.items() if n > _added.get(name, 0)}
+        if not news:
+            return
+        _added.update(counted)
+        async with asyncio.timeout(COMMAND_SECONDS), self._redis.pipeline(transaction=False) as pipeline:
+            for name, n in news.items():
+                pipeline.execute_command("HINCRBY", keys.TOTALS, name, n)
+            await pipeline.execute()

@@ -1,0 +1,206 @@
+"""Which tasks there are, newest first, for operators: read from two bounded lists and the tasks' own hashes.
+
+``ts:live`` names every task that has not ended (and for a moment some that have), ``ts:recent`` the newest
+ones whatever became of them. Both are hints: the task's hash is the truth, and what it says is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shared import keys
+from shared.broker import command
+from shared.keys import TaskRef
+from shared.pipe import COMMAND_SECONDS
+from shared.tasks import PARKED, QUEUED, RUNNING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from shared.broker import Broker
+
+LIVE = frozenset({QUEUED, RUNNING, PARKED})
+
+# Refs taken from the lists at once, and tasks looked at for one page: a filter that few tasks fit
+# is answered in several pages, none of which holds the broker for long.
+REFS_AT_ONCE = 500
+MOST_LOOKED_AT = 1000
+
+_FIELDS = (
+    "status", "agent", "user", "launch", "attempt", "crashes", "worker", "submitted", "started", "ended",
+    "deadline", "parked_until", "pending", "why", "response", "number",
+)  # fmt: skip
+
+# A task's times as the hash names them → as operators see them.
+_TIMES = (
+    ("submitted", "submitted_at"),
+    ("started", "started_at"),
+    ("ended", "ended_at"),
+    ("deadline", "deadline_at"),
+    ("parked_until", "parked_until"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which tasks are meant; empty fields match any. Ages are seconds since the submit."""
+
+    status: frozenset[str] = field(default_factory=frozenset)
+    agent: str = ""
+    owner: str = ""
+    user: str = ""
+    session: str = ""
+    older_than: float = 0.0
+    younger_than: float = 0.0
+
+    def fits_ref(self, ref: TaskRef) -> bool:
+        """What can be told without reading the task."""
+        return (not self.owner or ref.owner == self.owner) and (
+            not self.session or ref.session == self.session
+        )
+
+    def fits(self, row: dict[str, Any], now: float) -> bool:
+        """Whether the task, as `TaskList` tells it, is meant."""
+        since = now - row["submitted_at"]
+        return (
+            (not self.status or row["status"] in self.status)
+            and (not self.agent or row["agent"] == self.agent)
+            and (not self.user or row.get("user") == self.user)
+            and (not self.older_than or since >= self.older_than)
+            and (not self.younger_than or since <= self.younger_than)
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A place in the lists: when the task was first launched (Unix ms), and its ref."""
+
+    ms: float
+    ref: str
+
+    def __str__(self) -> str:
+        return f"{self.ms:.0f}:{self.ref}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read a place.
+
+        Raises:
+            ValueError: it is none.
+        """
+        ms, _, ref = text.partition(":")
+        return cls(float(int(ms)), str(TaskRef.parse(ref)))
+
+
+class TaskList:
+    """Reads the lists."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def page(
+        self, wanted: Filter, limit: int, after: Place | None
+    ) -> tuple[list[dict[str, Any]], Place | None]:
+        """Up to ``limit`` tasks that come after the place, newest first, and where to go on; None: there are no more.
+
+        A page may hold fewer, even none, and yet not be the last one.
+        """
+        lists = (keys.LIVE,) if wanted.status and wanted.status <= LIVE else (keys.LIVE, keys.RECENT)
+        found: list[dict[str, Any]] = []
+        looked_at = 0
+        while True:
+            places = await self._places(lists, after)
+            for at in range(0, len(places), limit):
+                some = places[at : at + limit]
+                refs = [ref for ref in (TaskRef.parse(place.ref) for place in some) if wanted.fits_ref(ref)]
+                rows = {row["ref"]: row for row in await self.rows(refs)}
+                looked_at += len(refs)
+                now = time.time()
+                for place in some:
+                    after = place
+                    row = rows.get(place.ref)
+                    if row is not None and wanted.fits(row, now):
+                        found.append(row)
+                        if len(found) == limit:
+                            return found, after
+                if looked_at >= MOST_LOOKED_AT:
+                    return found, after
+            if len(places) < REFS_AT_ONCE:
+                return found, None
+
+    async def rows(self, refs: Sequence[TaskRef]) -> list[dict[str, Any]]:
+        """What there is to tell of these tasks; those that are gone are left out."""
+        told = await self.read(refs, _FIELDS)
+        now = time.time()
+        return [_row(ref, fields, now) for ref, fields in zip(refs, told, strict=True) if "status" in fields]
+
+    async def read(self, refs: Sequence[TaskRef], names: Sequence[str]) -> list[dict[str, str]]:
+        """These fields of the tasks' hashes, in one round trip."""
+        if not refs:
+            return []
+        async with (
+            asyncio.timeout(COMMAND_SECONDS),
+            self._broker.sessions.pipeline(transaction=False) as pipeline,
+        ):
+            for ref in refs:
+                pipeline.execute_command("HMGET", ref.keys.task(ref.task), *names)
+            replies: list[list[bytes | None]] = await pipeline.execute()
+        return [
+            {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
+            for values in replies
+        ]
+
+    async def _places(self, lists: Iterable[str], after: Place | None) -> list[Place]:
+        """The next places of the lists together, newest first, `REFS_AT_ONCE` unless there are no more."""
+        merged: dict[str, Place] = {}
+        for each in lists:
+            for place in await self._of(each, after):
+                merged.setdefault(place.ref, place)
+        return sorted(merged.values(), reverse=True)[:REFS_AT_ONCE]
+
+    async def _of(self, listed: str, after: Place | None) -> list[Place]:
+        highest = "+inf" if after is None else f"{after.ms:.0f}"
+        offset = 0
+        left: list[Place] = []
+        while True:
+            flat: list[bytes] = await command(
+                self._broker.primary,
+                "ZREVRANGEBYSCORE", listed, highest, "-inf", "WITHSCORES", "LIMIT", offset, REFS_AT_ONCE,
+            )  # fmt: skip
+            places = [Place(float(flat[at + 1]), flat[at].decode()) for at in range(0, len(flat), 2)]
+            # Of those of the same millisecond, the ones that were told already come first.
+            left += [place for place in places if after is None or place < after]
+            if len(left) >= REFS_AT_ONCE or len(places) < REFS_AT_ONCE:
+                return left
+            offset += REFS_AT_ONCE
+
+
+def _row(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "ref": str(ref),
+        "owner": ref.owner,
+        "session": ref.session,
+        "task": ref.task,
+        "agent": fields["agent"],
+        "status": fields["status"],
+        "waits_for_turn": fields["status"] == QUEUED and fields["launch"] == "0",
+        "attempt": int(fields["attempt"]),
+        "launch": int(fields["launch"]),
+        "crashes": int(fields["crashes"]),
+        "pending_calls": max(0, int(fields["pending"])),
+        "events": int(fields["number"]),
+        "response": fields["response"],
+    }
+    for name in ("user", "worker", "why"):
+        if fields.get(name):
+            row[name] = fields[name]
+    for name, told in _TIMES:
+        if fields.get(name, "0") != "0":
+            row[told] = int(fields[name]) / 1000
+    if row["status"] in LIVE:
+        row.pop("ended_at", None)
+    row["age"] = round(max(0.0, row.get("ended_at", now) - row["submitted_at"]), 3)
+    return row

@@ -1,0 +1,101 @@
+"""Processes, counters and agents, as operators see them through HTTP."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from shared import agents, keys, presence
+from tests.client import calls_of
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.stack import Stack
+
+
+async def test_processes_show_themselves_and_leave(stack: Stack) -> None:
+    """Two workers and a front end are listed with what they do; a drained worker is not."""
+    first, _ = await stack.worker(max_jobs=3), await stack.worker(max_jobs=4)
+    client = await stack.front_end()
+    admin = stack.client(client.base_url, stack.admin)
+
+    async def processes() -> dict[str, Any]:
+        told: dict[str, Any] = (await admin.http.get("/admin/v1/workers")).json()
+        return told
+
+    async def all_shown() -> bool:
+        told = await processes()
+        return (len(told["workers"]), len(told["front_ends"])) == (2, 1)
+
+    await wait_until(all_shown, "all processes to be listed")
+    told = await processes()
+    assert sorted(worker["max_jobs"] for worker in told["workers"]) == [3, 4]
+    assert {each["pid"] for each in [*told["workers"], *told["front_ends"]]} == {os.getpid()}
+    await stack.stop_worker(first)
+    (left,) = (await processes())["workers"]
+    assert left["worker"] != first.id
+    assert (await admin.http.get("/admin/v1/agents")).json()["agents"][0]["agent"] == next(
+        iter(agents.load(None))
+    ).name
+
+
+async def test_stats_tell_what_there_is(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a worker turns queue, and their age grows; with one they run, park and end, and are added up."""
+    monkeypatch.setattr(presence, "SIGN_OF_LIFE_SECONDS", 0.05)
+    monkeypatch.setattr("api.overview.FRESH_SECONDS", 0.0)
+    client = await stack.front_end()
+    admin = stack.client(client.base_url, stack.admin)
+
+    async def stats() -> dict[str, Any]:
+        told: dict[str, Any] = (await admin.http.get("/admin/v1/stats")).json()
+        return told
+
+    before = (await stats())["totals"]
+    async with client.process("s1", "/call f {}", id="t1") as stream:
+        await stream.until(lambda frames: frames)
+        told = await stats()
+        assert told["queue"]["depth"] == 1
+        assert told["tasks"] == {"live": 1, "queued": 1, "running": 0, "parked": 0, "partial": False}
+        await wait_until(older(stats, told["queue"]["oldest_seconds"]), "the queue to age")
+        await stack.worker()
+        (call,) = calls_of(await stream.until(calls_of))
+
+        async def parked() -> bool:
+            return bool((await stats())["tasks"]["parked"] == 1)
+
+        await wait_until(parked, "the turn to be parked")
+        await client.callback("s1", call["call_id"], "x")
+        await stream.all()
+
+    async def added_up() -> bool:
+        now = (await stats())["totals"]
+        grown = {name: n - before.get(name, 0) for name, n in now.items()}
+        return all(
+            grown.get(name, 0) >= least
+            for name, least in (
+                ("submitted", 1),
+                ("completed", 1),
+                ("callbacks", 1),
+                ("attempts", 2),
+                ("events", 5),
+            )
+        )
+
+    await wait_until(added_up, "the totals to be added up")
+    told = await stats()
+    assert told["queue"] == {"depth": 0, "oldest_seconds": 0.0}
+    assert told["tasks"]["live"] == 0
+    assert told["workers"]["slots"] == 100
+    assert told["front_ends"]["count"] == 1
+    assert await stack.broker.primary.exists(keys.TOTALS)
+
+
+def older(stats: Any, than: float) -> Any:
+    """Whether the oldest launch has waited longer than that."""
+
+    async def told() -> bool:
+        return bool((await stats())["queue"]["oldest_seconds"] > than)
+
+    return told

@@ -1,0 +1,57 @@
+"""Keeps the operators' list of live tasks true.
+
+Whoever ends a task takes it off the list. If they die first, or a rescuer launches what just ended, the entry
+stays: a few are looked at every few seconds, so that none stays for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared import keys
+from shared.broker import command, is_trouble
+from shared.keys import TaskRef
+from shared.tasks import TERMINAL
+
+if TYPE_CHECKING:
+    from shared.broker import Broker
+
+log = structlog.get_logger(__name__)
+
+# Entries looked at, and the time between two looks.
+AT_ONCE = 20
+LOOK_SECONDS = 5.0
+
+# A task that is nowhere to be found may be listed a moment before it is made.
+YOUNG_MS = 60_000
+
+
+class LiveList:
+    """Looks at some of the entries now and then."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def tend(self) -> None:
+        """Do so for ever; to be run as a task."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+            except Exception as error:
+                if not is_trouble(error):
+                    log.exception("live_list.failed")
+
+    async def look(self) -> None:
+        """Take off what has ended, among a few."""
+        flat = await command(self._broker.primary, "ZRANDMEMBER", keys.LIVE, AT_ONCE, "WITHSCORES")
+        for at in range(0, len(flat), 2):
+            ref = TaskRef.parse(flat[at].decode())
+            status = await command(self._broker.sessions, "HGET", ref.keys.task(ref.task), "status")
+            young = float(flat[at + 1]) > time.time() * 1000 - YOUNG_MS
+            if (status is None and not young) or (status is not None and status.decode() in TERMINAL):
+                await command(self._broker.primary, "ZREM", keys.LIVE, str(ref))
