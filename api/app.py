@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
+from api.console_routes import ConsoleRoutes
 from api.edge import Edge, http_error, our_error
 from api.health import HealthRoutes
 from api.liteagent import LiteAgentRoutes
@@ -58,6 +59,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
             *OpenApiRoutes().routes(),
             *LiteAgentRoutes(services).routes(),
             *ProcessRoutes(services).routes(),
+            *ConsoleRoutes(services).routes(),
         ],
         middleware=[Middleware(Edge)],
         exception_handlers={TurnstreamError: our_error, HTTPException: http_error},

@@ -13,6 +13,7 @@ from api.answers import (
     Chunk,
     Envelope,
     Health,
+    KeyUse,
     NewSession,
     Nothing,
     Remembered,
@@ -192,6 +193,14 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(("GET",), "/version", "version", "Our version.", {200: (Version,)}, key=False),
     Operation(("GET",), "/openapi.json", "openapi", "This document.", {200: (dict[str, Any],)}, key=False),
+    Operation(
+        ("GET",),
+        "/console/key",
+        "key",
+        "What the key of this request is for.",
+        {200: (KeyUse,)},
+        _KEY - {Forbidden},
+    ),
     Operation(("GET",), f"{BASE}/version", "liteagentVersion", "Our version.", {200: (Version,)}, key=False),
     Operation(
         ("POST",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnstream.client.calls import Approval, Call, Consent, FunctionError
-from turnstream.client.client import Client
+from turnstream.client.client import Client, Identity
 from turnstream.client.errors import (
     BadAnswer,
     ClientError,
@@ -24,6 +24,7 @@ from turnstream.client.events import Part, TurnEvent
 from turnstream.client.reply import Reply
 from turnstream.client.retrying import Backoff, ConnectionLost, ConnectionNews, ConnectionRestored
 from turnstream.client.session import Remembered, Session
+from turnstream.client.speech import Piece, Speech, Voice
 
 __all__ = [
     "Approval",
@@ -40,18 +41,22 @@ __all__ = [
     "FunctionError",
     "Gone",
     "HistoryLost",
+    "Identity",
     "InvalidRequest",
     "KeyRefused",
     "NotFound",
     "Part",
+    "Piece",
     "Refused",
     "Remembered",
     "Reply",
     "Session",
+    "Speech",
     "TurnCanceled",
     "TurnError",
     "TurnEvent",
     "TurnFailed",
     "UnansweredCall",
     "Unavailable",
+    "Voice",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from pydantic import BaseModel, Field
+
 from turnstream.client.calls import Functions, log
 from turnstream.client.connection import Connection
 from turnstream.client.retrying import Backoff, ConnectionLost
@@ -20,6 +22,20 @@ if TYPE_CHECKING:
     from turnstream.client.session import Said
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+
+class Identity(BaseModel):
+    """What an API key is for.
+
+    Attributes:
+        owner: who it speaks for.
+        agent: the agent it speaks to; empty when it is for operators only.
+        scopes: ``chat``, ``admin``.
+    """
+
+    owner: str
+    agent: str = ""
+    scopes: list[str] = Field(default_factory=list)
 
 
 class Client:
@@ -100,6 +116,15 @@ class Client:
         """
         self._functions.answer_approvals(function)
         return function
+
+    async def identity(self) -> Identity:
+        """What the key is for.
+
+        Raises:
+            KeyRefused: it is malformed, unknown or expired.
+            Others: as iterating over a reply.
+        """
+        return Identity.model_validate(await self._connection.call("GET", "/console/key"))
 
     async def close(self) -> None:
         """Close all connections. Turns go on at the server."""

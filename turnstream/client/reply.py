@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from shared.protocol import (
-    AgentResponse,
-    Content,
-    DataContent,
-    Fold,
-    Message,
-    MessageType,
-    Role,
-    RunStatus,
-    TextContent,
-)
+from shared.protocol import AgentResponse, Fold, Message, RunStatus
 from turnstream.client.calls import Approval, Call, answered_in, calls_in, log
 from turnstream.client.errors import ClientError, Refused, TurnCanceled, TurnFailed, UnansweredCall
 from turnstream.client.events import is_end
+from turnstream.client.speech import Speech, Voice, answers, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator
 
     from turnstream.client.calls import Functions
     from turnstream.client.events import TurnEvent
@@ -131,10 +122,15 @@ class Reply:
             UnansweredCall: the agent waits for a function that nobody registered.
             Others: as iterating.
         """
-        speech = _Speech()
+        speech = Speech()
+        last = ""
         async for event in self._attended():
             for piece in speech.pieces(event):
-                yield piece
+                if piece.voice is Voice.ANSWER:
+                    if last not in ("", piece.message):
+                        yield BETWEEN_MESSAGES
+                    last = piece.message
+                    yield piece.text
         self._check()
 
     async def messages(self) -> AsyncIterator[Message]:
@@ -156,7 +152,7 @@ class Reply:
         """
         end = await self.finished()
         self._check()
-        return BETWEEN_MESSAGES.join(_text(message) for message in _answers(end.output or []))
+        return BETWEEN_MESSAGES.join(text_of(message) for message in answers(end.output or []))
 
     async def finished(self) -> AgentResponse:
         """The terminal event: completed, failed or canceled, with the whole output and the tokens used.
@@ -265,68 +261,3 @@ class Reply:
         if self._end is None or self._end.status == RunStatus.Completed:
             return
         raise (TurnCanceled if self._end.status == RunStatus.Canceled else TurnFailed)(self._end)
-
-
-class _Dispatches:
-    """Knows who speaks: while a sub-agent works, the messages are its own."""
-
-    def __init__(self) -> None:
-        self._open: set[str] = set()
-
-    def pass_by(self, message: Message) -> None:
-        """Take note of a message."""
-        if message.type == MessageType.COMPONENT_CALL:
-            self._open |= _dispatches(message)
-        elif message.type == MessageType.COMPONENT_CALL_OUTPUT:
-            self._open -= _dispatches(message)
-
-    def is_answer(self, message: Message) -> bool:
-        """Whether the agent itself says this to the user."""
-        return message.type == MessageType.MESSAGE and message.role == Role.ASSISTANT and not self._open
-
-
-class _Speech:
-    """The pieces of the agent's own text. A message that comes whole is said as far as it was not yet."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, int] = {}
-        self._dispatches = _Dispatches()
-        self._last = ""
-
-    def pieces(self, event: TurnEvent) -> Iterable[str]:
-        """What an event adds."""
-        if isinstance(event, TextContent) and event.delta and event.msg_id in self._said and event.text:
-            yield from self._say(event.msg_id, event.text)
-        elif isinstance(event, Message):
-            self._dispatches.pass_by(event)
-            if event.id in self._said or self._dispatches.is_answer(event):
-                self._said.setdefault(event.id, 0)
-                if event.status in (RunStatus.Completed, RunStatus.Incomplete):
-                    yield from self._say(event.id, _text(event)[self._said[event.id] :])
-
-    def _say(self, message: str, piece: str) -> Iterable[str]:
-        if not piece:
-            return
-        if self._last not in ("", message):
-            yield BETWEEN_MESSAGES
-        self._last = message
-        self._said[message] += len(piece)
-        yield piece
-
-
-def _answers(output: list[Message]) -> Iterable[Message]:
-    dispatches = _Dispatches()
-    for message in output:
-        dispatches.pass_by(message)
-        if dispatches.is_answer(message) and _text(message):
-            yield message
-
-
-def _text(message: Message) -> str:
-    return "".join(part.text or "" for part in message.content or [] if isinstance(part, TextContent))
-
-
-def _dispatches(message: Message) -> set[str]:
-    parts: list[Content] = message.content or []
-    datas = [part.data or {} for part in parts if isinstance(part, DataContent)]
-    return {str(data["dispatchId"]) for data in datas if data.get("dispatchId")}

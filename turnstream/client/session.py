@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from shared.protocol import AgentRequest, Content, Message, MessageType, Role
+from shared.protocol import AgentRequest, Content, Message, MessageType, Role, explain
 from shared.protocol.content import part_of
 from turnstream.client.following import Following
 from turnstream.client.reply import Reply
@@ -99,14 +99,17 @@ class Session:
             ValueError: a setting, or what was said, cannot be; the text names the field.
         """
         response = id or f"{RESPONSE_PREFIX}{uuid.uuid4()}"
-        request = AgentRequest(
-            input=_messages(said),
-            session_id=self.id,
-            id=response,
-            user_id=self._user,
-            stream=True,
-            **settings,
-        )
+        try:
+            request = AgentRequest(
+                input=_messages(said),
+                session_id=self.id,
+                id=response,
+                user_id=self._user,
+                stream=True,
+                **settings,
+            )
+        except ValidationError as error:
+            raise ValueError(explain(error)) from None
         body = request.model_dump_json(exclude_none=True).encode()
         following = Following(self._connection, self.id, response, body=body, user=self._user)
         return Reply(self, response, following, self._functions, known=id is not None)
