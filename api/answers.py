@@ -19,6 +19,14 @@ class Health(BaseModel):
     status: Literal["up", "ready", "shutting_down", "broker_away"]
 
 
+class KeyUse(BaseModel):
+    """What an API key is for: whom it speaks for, the agent it speaks to, and what it may do."""
+
+    owner: str
+    agent: str
+    scopes: list[Literal["chat", "admin"]]
+
+
 class NewSession(BaseModel):
     """A session was made."""
 

@@ -18,6 +18,7 @@ from starlette.middleware import Middleware
 from api.admin.deployment import AdminDeploymentRoutes
 from api.admin.keys import AdminKeyRoutes
 from api.admin.tasks import AdminTaskRoutes
+from api.console_routes import ConsoleRoutes
 from api.edge import Edge, http_error, our_error
 from api.health import HealthRoutes
 from api.liteagent import LiteAgentRoutes
@@ -74,6 +75,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
             *AdminTaskRoutes(services).routes(),
             *AdminDeploymentRoutes(services).routes(),
             *AdminKeyRoutes(services).routes(),
+            *ConsoleRoutes(services).routes(),
         ],
         middleware=[Middleware(Edge)],
         exception_handlers={TurnstreamError: our_error, HTTPException: http_error},

@@ -13,6 +13,7 @@ from api.answers import (
     Chunk,
     Envelope,
     Health,
+    KeyUse,
     NewSession,
     Nothing,
     Remembered,
@@ -148,6 +149,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "so, it needs an admin key.",
         {200: (METRICS,)},
         _KEY,
+    ),
+    Operation(
+        ("GET",),
+        "/console/key",
+        "key",
+        "What the key of this request is for.",
+        {200: (KeyUse,)},
+        _KEY - {Forbidden},
     ),
     Operation(("GET",), f"{BASE}/version", "liteagentVersion", "Our version.", {200: (Version,)}, key=False),
     Operation(

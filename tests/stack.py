@@ -54,6 +54,15 @@ class Stack:
         await wait_until(lambda: _knows_us(client), "the front end to know the test's key")
         return client
 
+    async def stop_front_end(self, client: Client) -> None:
+        """End the front end that a client speaks to, as an operator would."""
+        for each, task in self._front_ends:
+            if client.base_url.endswith(f":{each.bind()}"):
+                each.stop()
+                await task
+                self._front_ends.remove((each, task))
+                return
+
     def client(self, base_url: str, key: str = "") -> Client:
         """A client with another key, or another connection."""
         client = Client(base_url, key or self.key)

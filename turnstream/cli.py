@@ -72,6 +72,34 @@ def worker(
     _run(run_worker(_scaled(settings, "worker")))
 
 
+@app.command()
+def chat(
+    message: Annotated[str | None, typer.Argument(help="One turn; without it, a conversation.")] = None,
+    url: Annotated[
+        str, typer.Option(envvar="TURNSTREAM_URL", help="The front end.")
+    ] = "http://127.0.0.1:8090",
+    key: Annotated[
+        str, typer.Option(envvar="TURNSTREAM_KEY", help="The API key; better given by the variable.")
+    ] = "",
+    agent: Annotated[str, typer.Option(help="Make sure that the key speaks to this agent.")] = "",
+    session: Annotated[str, typer.Option(help="Go on with this session; without it, a new one.")] = "",
+) -> None:
+    """Chat with an agent. On a terminal, live; in a pipe, one turn a line, as plain text."""
+    from turnstream.chat.conversation import Options
+    from turnstream.chat.conversation import chat as run
+    from turnstream.client import ClientError
+
+    if not key:
+        raise ConfigurationError("Give the API key: set TURNSTREAM_KEY, or use --key.")
+    try:
+        code = asyncio.run(run(Options(url, key, agent, session, message)))
+    except (ClientError, ValueError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
 @keys_app.command("create")
 def keys_create(
     owner: Annotated[str, typer.Option(help="Who the key speaks for; several keys may share an owner.")],

@@ -67,6 +67,8 @@ def routes() -> dict[tuple[str, str], Route]:
     found: dict[tuple[str, str], Route] = {}
     for each in create_app(Settings(), agents.load(None)).routes:
         assert isinstance(each, Route), f"{each}: only routes can be described"
+        if not each.include_in_schema:
+            continue  # the files of a page for people
         found |= {(method, each.path): each for method in each.methods or ()}
     return found
 

@@ -1,0 +1,1 @@
+"""``turnstream chat``: the terminal client."""

@@ -1,0 +1,62 @@
+"""The Python client: chats with an agent over HTTP, and keeps its turns through every interruption."""
+
+from __future__ import annotations
+
+from turnstream.client.calls import Approval, Call, Consent, FunctionError
+from turnstream.client.client import Client, Identity
+from turnstream.client.errors import (
+    BadAnswer,
+    ClientError,
+    Conflict,
+    Gone,
+    HistoryLost,
+    InvalidRequest,
+    KeyRefused,
+    NotFound,
+    Refused,
+    TurnCanceled,
+    TurnError,
+    TurnFailed,
+    UnansweredCall,
+    Unavailable,
+)
+from turnstream.client.events import Part, TurnEvent
+from turnstream.client.reply import Reply
+from turnstream.client.retrying import Backoff, ConnectionLost, ConnectionNews, ConnectionRestored
+from turnstream.client.session import Remembered, Session
+from turnstream.client.speech import Piece, Speech, Voice
+
+__all__ = [
+    "Approval",
+    "Backoff",
+    "BadAnswer",
+    "Call",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "ConnectionLost",
+    "ConnectionNews",
+    "ConnectionRestored",
+    "Consent",
+    "FunctionError",
+    "Gone",
+    "HistoryLost",
+    "Identity",
+    "InvalidRequest",
+    "KeyRefused",
+    "NotFound",
+    "Part",
+    "Piece",
+    "Refused",
+    "Remembered",
+    "Reply",
+    "Session",
+    "Speech",
+    "TurnCanceled",
+    "TurnError",
+    "TurnEvent",
+    "TurnFailed",
+    "UnansweredCall",
+    "Unavailable",
+    "Voice",
+]

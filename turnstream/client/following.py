@@ -1,0 +1,109 @@
+"""Following a turn or a session to its end, over as many connections as that takes.
+
+A stream may end at any byte, with an error or cleanly, because a front end, a proxy or the network went
+away. Only the turn's terminal event is the end. Each new connection goes on after the last event that was
+received whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from turnstream.client.errors import BadAnswer, HistoryLost, InvalidRequest
+from turnstream.client.events import is_end, read_event
+from turnstream.client.retrying import TroubleError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from turnstream.client.connection import Connection
+    from turnstream.client.events import TurnEvent
+
+PATH = "/process"
+
+# A connection that lasted so long was a good one, even if it brought nothing: a turn may be silent.
+LASTED_SECONDS = 5.0
+
+
+class Following:
+    """The events of one turn, or of a whole session.
+
+    Attributes:
+        cursor: the id of the last event, or empty: where to go on.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: str,
+        response: str | None = None,
+        *,
+        body: bytes | None = None,
+        user: str | None = None,
+        cursor: str = "",
+    ) -> None:
+        self.cursor = cursor
+        self._connection = connection
+        self._body = body
+        self._response = response
+        named = {"session_id": session, "response_id": response, "user_id": user}
+        self._params = {name: value for name, value in named.items() if value}
+
+    async def events(self) -> AsyncGenerator[TurnEvent, None]:
+        """The events, each once, in order; to the turn's end, or of a session for ever.
+
+        Raises:
+            Refused: the server will not show it; `Gone` when the session was cleared meanwhile.
+            HistoryLost, Unavailable, BadAnswer: see `turnstream.client.errors`.
+        """
+        clock = asyncio.get_running_loop().time
+        retries = self._connection.retries(f"{self._method} {PATH}")
+        while True:
+            opened: float | None = None
+            try:
+                async with aclosing(self._connected()) as events:
+                    async for event in events:
+                        if event is None:
+                            opened = clock()
+                            continue
+                        retries.served()
+                        yield event
+                        if self._response and is_end(event, self._response):
+                            return
+                trouble = TroubleError("The stream ended before the turn did")
+            except TroubleError as error:
+                trouble = error
+            if opened is not None and clock() - opened > LASTED_SECONDS:
+                retries.served()
+            await retries.wait(trouble)
+
+    async def _connected(self) -> AsyncGenerator[TurnEvent | None, None]:
+        """One connection: None when it stands, then what it brings."""
+        method = self._method
+        headers = {"Last-Event-ID": self.cursor} if self.cursor else {}
+        given: dict[str, Any] = (
+            {"content": self._body, "headers": {"Content-Type": "application/json"}}
+            if method == "POST"
+            else {"params": self._params, "headers": headers}
+        )
+        try:
+            async with self._connection.stream(method, PATH, **given) as events:
+                yield None
+                async for each in events:
+                    try:
+                        event = read_event(each.data)
+                    except ValueError:
+                        raise BadAnswer("An event is not a JSON object", f"{method} {PATH}") from None
+                    self.cursor = each.id or self.cursor
+                    yield event
+        except InvalidRequest as error:
+            if self.cursor and error.code == "cursor_malformed":
+                raise HistoryLost(self.cursor) from error
+            raise
+
+    @property
+    def _method(self) -> str:
+        """A turn is sent until its first event has come. Its id keeps it from being taken twice."""
+        return "POST" if self._body is not None and not self.cursor else "GET"

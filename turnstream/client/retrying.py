@@ -1,0 +1,131 @@
+"""When to try again, and when to give up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING
+
+from turnstream.client.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Longest wait that a server may ask for; a proxy's `Retry-After: 86400` is not meant for a chat.
+MOST_ASKED_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait between tries, in seconds: doubling from ``first`` to ``most``, with jitter.
+
+    Half of each wait is random, so that clients which lost the same front end do not all return at once.
+    """
+
+    first: float = 0.25
+    most: float = 10.0
+
+    def wait(self, tries: int) -> float:
+        """The wait after that many failed tries in a row, at least one."""
+        whole: float = min(self.most, self.first * 2.0 ** min(tries - 1, 30))
+        return whole * random.uniform(0.5, 1)  # noqa: S311 - jitter, not a secret
+
+
+class TroubleError(Exception):
+    """A try failed for a reason that may pass; ``after`` is the wait in seconds that the server asked for."""
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        self.reason = reason
+        self.after = after
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The client waits, to try again.
+
+    Attributes:
+        reason: what happened, in words.
+        retry_in: seconds until the next try.
+        tries: failed tries in a row.
+    """
+
+    reason: str
+    retry_in: float
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRestored:
+    """A front end answers again.
+
+    Attributes:
+        seconds: how long none did.
+    """
+
+    seconds: float
+
+
+ConnectionNews = ConnectionLost | ConnectionRestored
+
+
+class Retries:
+    """The tries of one request, or of one stream that is to be followed to its end.
+
+    A wait is never shorter than what the server asked for. When nobody has answered for ``patience``
+    seconds, that is the end.
+    """
+
+    def __init__(
+        self, backoff: Backoff, patience: float, where: str, tell: Callable[[ConnectionNews], None]
+    ) -> None:
+        self._backoff = backoff
+        self._patience = patience
+        self._where = where
+        self._tell = tell
+        self._tries = 0
+        self._since = 0.0
+
+    def served(self) -> None:
+        """A front end answered as it should."""
+        if self._tries:
+            self._tell(ConnectionRestored(asyncio.get_running_loop().time() - self._since))
+            self._tries = 0
+
+    async def wait(self, trouble: TroubleError) -> None:
+        """Wait for the next try.
+
+        Raises:
+            Unavailable: patience is over.
+        """
+        now = asyncio.get_running_loop().time()
+        if not self._tries:
+            self._since = now
+        self._tries += 1
+        seconds = max(self._backoff.wait(self._tries), trouble.after or 0)
+        if now + seconds - self._since > self._patience:
+            raise Unavailable(
+                f"{trouble.reason}; tried {self._tries} times in {now - self._since:.0f} s", self._where
+            )
+        self._tell(ConnectionLost(trouble.reason, seconds, self._tries))
+        await asyncio.sleep(seconds)
+
+
+def asked_wait(header: str | None) -> float | None:
+    """Seconds of a ``Retry-After`` header, which is a number or a date; None when it says nothing usable."""
+    if not header:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            then = parsedate_to_datetime(header)
+        except ValueError:
+            return None
+        if then.tzinfo is None:
+            then = then.replace(tzinfo=UTC)
+        seconds = (then - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), MOST_ASKED_SECONDS) if seconds == seconds else None  # noqa: PLR0124 - NaN
