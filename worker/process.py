@@ -16,7 +16,7 @@ from shared import keys
 from shared.broker import COMMAND_SECONDS, command, is_trouble
 from shared.cancellation import Reason
 from shared.endings import Ender
-from shared.launches import Launches
+from shared.launches import LAUNCH_GRACE_MS, Launches
 from shared.log import Log
 from shared.tasks import Tasks
 from worker.agents import configured
@@ -76,6 +76,8 @@ class WorkerProcess:
             launches,
             runner.run_task,
             max_jobs=settings.max_jobs,
+            # A worker that is lost at once is noticed when its lease is over, like any other.
+            look_ms=min(LAUNCH_GRACE_MS, settings.lease_ms),
             doorbell=self._doorbell,
             on_trouble=self._rescuer.trouble,
         )
