@@ -13,7 +13,8 @@ import structlog
 from api.follow import PATIENCE_SECONDS
 from shared.broker import command, insist, is_trouble
 from shared.errors import BrokerAway
-from shared.tasks import LAUNCH_GRACE_MS, Tasks
+from shared.launches import LAUNCH_GRACE_MS
+from shared.tasks import Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

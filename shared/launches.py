@@ -7,7 +7,6 @@ leaves the queue at once: our lease owns it from then on (docs/internals.md).
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ import orjson
 
 from shared import keys
 from shared.broker import command
-from shared.pipe import COMMAND_SECONDS
 from shared.scripts import Script
 
 if TYPE_CHECKING:
@@ -33,6 +31,13 @@ JOB_MS = 86_400_000
 
 # Tasks that the operator's list remembers.
 MOST_RECENT = 10_000
+
+# A task that is queued but not launched, or claimed but not begun, is looked at after this. It must be longer
+# than a launch takes to be put into the queue, or a claimed one to begin; too long, and a crash in between is felt.
+LAUNCH_GRACE_MS = 3_000
+
+# How often a launch that waits in the queue is looked at.
+QUEUED_LOOK_MS = 10_000
 
 _launch = Script("launch")
 _claim = Script("claim")
@@ -79,13 +84,18 @@ class Launches:
         )
         await _launch(
             self._redis,
-            (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT, keys.LIVE),
-            (job.id, ref.owner, payload, JOB_MS, keys.DOORBELL, str(ref), MOST_RECENT),
+            (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT, keys.LIVE, keys.DUE),
+            (job.id, ref.owner, payload, JOB_MS, keys.DOORBELL, str(ref), MOST_RECENT, QUEUED_LOOK_MS),
         )
 
-    async def claim(self, count: int) -> list[str]:
-        """Take up to ``count`` job ids out of the queue, owners in turn."""
-        claimed: list[bytes] = await _claim(self._redis, (keys.QUEUE, keys.QUEUE_TAGS), (count,))
+    async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS) -> list[str]:
+        """Take up to ``count`` job ids out of the queue, owners in turn.
+
+        After ``look_ms`` a rescuer looks whether they were begun, and are still held.
+        """
+        claimed: list[bytes] = await _claim(
+            self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE), (count, look_ms)
+        )
         return [job.decode() for job in claimed]
 
     async def depth(self) -> int:
@@ -97,22 +107,24 @@ class Launches:
         await _remind(self._redis, (keys.DUE,), (str(ref), ms))
 
     async def note(self, ref: TaskRef) -> None:
-        """Put a task that is not launched yet on the operators' lists."""
-        now = int(time.time() * 1000)
-        async with asyncio.timeout(COMMAND_SECONDS), self._redis.pipeline(transaction=False) as pipeline:
-            for listed in (keys.RECENT, keys.LIVE):
-                pipeline.execute_command("ZADD", listed, "NX", now, str(ref))
-            await pipeline.execute()
+        """Put a task that is not launched yet on the operators' lists, and have a rescuer look at it."""
+        await _remind(self._redis, (keys.DUE, keys.RECENT, keys.LIVE), (str(ref), QUEUED_LOOK_MS))
 
     async def ended(self, ref: TaskRef) -> None:
         """Take a task that has ended off the list of live ones. Whatever is left there, a worker notices."""
         await command(self._redis, "ZREM", keys.LIVE, str(ref))
 
-    async def due(self, count: int, again_ms: int) -> list[str]:
-        """Take refs whose time has come; each is due again in ``again_ms`` unless it is re-dated."""
-        refs: list[bytes] = await _due(self._redis, (keys.DUE,), (count, again_ms))
-        return [ref.decode() for ref in refs]
+    async def due(self, count: int, again_ms: int) -> tuple[int, list[str]]:
+        """Take refs whose time has come; each is due again in ``again_ms`` unless it is re-dated.
 
-    async def redate(self, ref: TaskRef, ms: int) -> None:
-        """Look at the task again in ``ms``; never again when negative."""
-        await _redate(self._redis, (keys.DUE,), (str(ref), ms))
+        Returns the hint that they have meanwhile, too: `redate` wants it.
+        """
+        again, *refs = await _due(self._redis, (keys.DUE,), (count, again_ms))
+        return int(again), [ref.decode() for ref in refs]
+
+    async def redate(self, ref: TaskRef, ms: int, taken: int) -> bool:
+        """Look at the task again in ``ms``; never again when negative.
+
+        Not if the hint is no more the one that was ``taken``: then somebody needs an earlier look. False says so.
+        """
+        return bool(await _redate(self._redis, (keys.DUE,), (str(ref), ms, taken)))

@@ -1,4 +1,4 @@
-"""A task's life: each script of DESIGN's state diagram as one typed function with typed outcomes.
+"""A task's life: each script of this state diagram as one typed function with typed outcomes.
 
                 submit                 begin(launch)               finish
       (none) ──────────► queued ────────────────────► running ─────────────► completed | failed | canceled
@@ -14,12 +14,14 @@ same id (a reply was lost) it gives its first outcome and writes nothing.
 
 from __future__ import annotations
 
-import uuid
+import itertools
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from shared.batch import Argument, Batch
 from shared.broker import command
+from shared.launches import LAUNCH_GRACE_MS
 from shared.scripts import Script
 
 if TYPE_CHECKING:
@@ -35,10 +37,6 @@ RUNNING = "running"
 PARKED = "parked"
 TERMINAL = frozenset({"completed", "failed", "canceled"})
 
-# A launch not begun after this is launched again. It must be longer than a claimed launch takes to
-# begin; too long, and a crash between submit and launch is felt.
-LAUNCH_GRACE_MS = 10_000
-
 # How often a rescuer looks whether a waiting task's turn was forgotten.
 WAITING_LOOK_MS = 15_000
 
@@ -46,9 +44,17 @@ WAITING_LOOK_MS = 15_000
 MAX_CRASHES = 3
 
 
+# Where this process's operation ids begin: random, so that two processes never share one; below 2^53 for Lua.
+_operations = itertools.count(secrets.randbits(52))
+
+
 def operation() -> str:
-    """A new operation id."""
-    return uuid.uuid4().hex
+    """A new operation id: unlike any other process's, and greater than all that this process made before.
+
+    An attempt is held by the process that took it, so the last id kept for it tells of any write whether it
+    came in already, also of one that the network delayed past later ones.
+    """
+    return str(next(_operations))
 
 
 # ── outcomes ────────────────────────────────────────────────────────────────────────────────────────
@@ -204,6 +210,14 @@ class Withdrawn:
 @dataclass(frozen=True, slots=True)
 class Expired:
     """The call's deadline has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """Nobody had the session's turn: ``task``, which waited longest, has it now and must be launched."""
+
+    task: str
+    launch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,7 +529,7 @@ class Tasks:
                 return Ended()
         return Unknown()
 
-    async def sweep(self, ref: TaskRef, op: str) -> Launch | MustEnd | Redate | Drop:
+    async def sweep(self, ref: TaskRef, op: str) -> Launch | Passed | MustEnd | Redate | Drop:
         """Look at one due task, and say what must be done about it."""
         reply = await self._run(
             _sweep, ref.keys, ref.task, op, (LAUNCH_GRACE_MS, MAX_CRASHES, WAITING_LOOK_MS, self._grace_ms)
@@ -523,6 +537,8 @@ class Tasks:
         match reply:
             case [b"launch", launch]:
                 return Launch(int(launch))
+            case [b"passed", task, launch]:
+                return Passed(task.decode(), int(launch))
             case [b"end", attempt, launch, ending]:
                 status, _, why = ending.decode().partition(" ")
                 return MustEnd(f"{attempt.decode()} {launch.decode()}", status, why)

@@ -54,6 +54,7 @@ class ArqWorker(Worker):
         run_task: WorkerCoroutine,
         *,
         max_jobs: int,
+        look_ms: int,
         doorbell: asyncio.Event,
         on_trouble: Callable[[], None],
     ) -> None:
@@ -73,6 +74,7 @@ class ArqWorker(Worker):
             job_deserializer=deserialize,
         )
         self._launches = launches
+        self._look_ms = look_ms
         self._doorbell = doorbell
         self._on_trouble = on_trouble
         self.idle = asyncio.Event()
@@ -101,7 +103,7 @@ class ArqWorker(Worker):
         free = self.max_jobs - len(self.tasks)
         if self.allow_pick_jobs and free > 0:
             self._doorbell.clear()
-            claimed = await self._launches.claim(min(free, CLAIM_AT_ONCE))
+            claimed = await self._launches.claim(min(free, CLAIM_AT_ONCE), self._look_ms)
             for job_id in claimed:
                 # A launch repeated while it runs here (a client's second callback) has nothing to do.
                 if job_id not in self.tasks:

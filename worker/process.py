@@ -13,7 +13,7 @@ import structlog
 from shared import keys, measures
 from shared.cancellation import Reason
 from shared.endings import Ender
-from shared.launches import Launches
+from shared.launches import LAUNCH_GRACE_MS, Launches
 from shared.log import Log
 from shared.pipe import COMMAND_SECONDS
 from shared.presence import Presence
@@ -71,6 +71,8 @@ class WorkerProcess:
             launches,
             runner.run_task,
             max_jobs=settings.max_jobs,
+            # A worker that is lost at once is noticed when its lease is over, like any other.
+            look_ms=min(LAUNCH_GRACE_MS, settings.lease_ms),
             doorbell=self._doorbell,
             on_trouble=self._rescuer.trouble,
         )

@@ -16,7 +16,8 @@ from shared import measures
 from shared.broker import is_trouble
 from shared.endings import end_from_outside
 from shared.keys import TaskRef
-from shared.tasks import Drop, Launch, MustEnd, Redate, operation
+from shared.launches import QUEUED_LOOK_MS
+from shared.tasks import Drop, Launch, MustEnd, Passed, Redate, operation
 
 if TYPE_CHECKING:
     from shared.endings import Ender
@@ -27,11 +28,8 @@ log = structlog.get_logger(__name__)
 # Between two looks at the hints. It adds to the time in which a lost worker is noticed.
 LOOK_SECONDS = 1.0
 
-# Hints taken at once.
+# Hints taken at once. Each is due again in `QUEUED_LOOK_MS`, should the rescuer die with it.
 AT_ONCE = 50
-
-# A hint that was taken is due again after this, should the rescuer die with it.
-AGAIN_MS = 10_000
 
 
 class Rescuer:
@@ -76,24 +74,27 @@ class Rescuer:
             return
         more = True
         while more:
-            due = await self._ender.launches.due(AT_ONCE, AGAIN_MS)
+            taken, due = await self._ender.launches.due(AT_ONCE, QUEUED_LOOK_MS)
             for text in due:
-                await self.sweep(TaskRef.parse(text))
+                await self.sweep(TaskRef.parse(text), taken)
             more = len(due) == AT_ONCE
 
-    async def sweep(self, ref: TaskRef) -> None:
-        """Look at one task, and do what must be done."""
+    async def sweep(self, ref: TaskRef, taken: int) -> None:
+        """Look at one task, whose hint is ``taken``, and do what must be done."""
         launches = self._ender.launches
         match await self._ender.tasks.sweep(ref, operation()):
             case Launch(number):
                 measures.rescues.add("launched")
                 log.info("rescuer.launched", ref=str(ref), launch=number)
                 await launches.launch(ref, number)
+            case Passed(task, number):
+                log.info("rescuer.passed", ref=str(ref), to=task)
+                await launches.launch(TaskRef(ref.owner, ref.session, task), number)
             case MustEnd(seen, status, why):
                 measures.rescues.add("ended")
                 log.warning("rescuer.ends", ref=str(ref), status=status, why=why)
                 await end_from_outside(self._ender, ref, status, why, who="rescuer", seen=seen)
             case Redate(ms):
-                await launches.redate(ref, ms)
+                await launches.redate(ref, ms, taken)
             case Drop():
-                await launches.redate(ref, -1)
+                await launches.redate(ref, -1, taken)

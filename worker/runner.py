@@ -22,7 +22,7 @@ from shared.cancellation import Reason
 from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
-from shared.tasks import LAUNCH_GRACE_MS, Attempt, Ended, GivesWay, Launch, Parked, operation
+from shared.tasks import Attempt, Ended, GivesWay, Launch, Parked, operation
 from worker.agents.failures import explain, for_operators
 from worker.agents.outcome import Done, NeedsClient
 from worker.publisher import LostAttempt, Publisher, TurnTooLarge
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# How long a claimed launch insists on its begin. After that it is left to the rescuer, who launches
-# the task again when the broker is back.
-BEGIN_SECONDS = 5.0
+# How long a claimed launch insists on its begin. The broker may have begun it without our hearing of it: given
+# up too soon, and an attempt that nobody runs looks like a crash. After that it is left to the rescuer.
+BEGIN_SECONDS = 120.0
 
 # How long the parting words of an attempt may take: closing, releasing, parking.
 PARTING_SECONDS = 10.0
@@ -189,8 +189,8 @@ class Runner:
         batch, op = publisher.take(), operation()
         spec = turn.spec
         wait_ms = int(spec.callback_deadline * 1000)
-        if wait_ms < LAUNCH_GRACE_MS:
-            # The hint of the submit is later than this wait is long.
+        if wait_ms < self._lease_ms:
+            # The next look at the task is when its lease would be over.
             await self._ender.launches.remind(attempt.ref, wait_ms)
         held.parting = True
         outcome = await insist(

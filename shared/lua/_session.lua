@@ -16,6 +16,9 @@ local TAIL_BYTES = 65536
 -- What one entry costs beside its event's text, about.
 local ENTRY_BYTES = 96
 
+-- When the session's keys got their time to live again, as `write` read it.
+local FRESH
+
 local TERMINAL = { completed = true, failed = true, canceled = true }
 
 -- Numbers as digits: Lua's own conversion turns large ones into 1.7e+12.
@@ -32,6 +35,9 @@ end
 -- done once in a sixteenth of the TTL, or when a script may have made a key (force).
 -- A parked task holds all of its session until its deadline.
 local function touch(force)
+  if not force and FRESH and NOW - tonumber(FRESH) < TTL / 16 then
+    return
+  end
   local known = redis.call('HMGET', META, 'fresh', 'hold')
   if not force and known[1] and NOW - tonumber(known[1]) < TTL / 16 then
     return
@@ -102,16 +108,18 @@ end
 --   h  path kind body extra                           whole in itself: into the history too
 -- Here, and only here, an event gets its place in the log and its sequence_number. A body that
 -- begins with '{' is whole and not numbered (the user's own message).
--- Returns the index behind the batch, and the seq of its last entry.
-local function write(at)
+-- `number` is the task's next sequence_number, as its hash has it; the caller keeps the one that comes back.
+-- Returns the index behind the batch, the seq of its last entry, and the next sequence_number.
+local function write(at, number)
   local count = tonumber(ARGV[at])
   at = at + 1
-  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'bytes', 'head', 'trim_at', 'kept')
+  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'bytes', 'head', 'trim_at', 'kept', 'fresh')
   local epoch, seq = meta[1], tonumber(meta[2])
+  FRESH = meta[7]
   if count == 0 then
-    return at, seq
+    return at, seq, number
   end
-  local number = tonumber(redis.call('HGET', TASK, 'number'))
+  number = tonumber(number)
   local bytes = tonumber(meta[3])
   local kept = tonumber(meta[6] or '0')
   local first = seq + 1
@@ -151,7 +159,6 @@ local function write(at)
   end
   bytes = bytes + size + count * ENTRY_BYTES
   redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes), 'kept', int(kept))
-  redis.call('HSET', TASK, 'number', int(number))
   local message = epoch .. '-' .. int(first) .. '-' .. int(seq)
   if size <= TAIL_BYTES then
     message = message .. '\n' .. table.concat(lines, '\n')
@@ -164,16 +171,18 @@ local function write(at)
   if seq >= tonumber(meta[5]) and (seq - head >= MAX_EVENTS or bytes > MAX_BYTES) then
     trim(epoch, seq, head, bytes)
   end
-  return at, seq
+  return at, seq, int(number)
 end
 
--- Why an attempt may not write, or nil: gone, ended or fenced.
-local function refusal(status, attempt, mine)
+-- Why an attempt may not write, or nil: gone, ended or fenced. `op` is the last operation kept for the task: the
+-- operation ids of a process grow, and an attempt is held by the one that took it. So a write that the network
+-- delayed past a later one is fenced, too; whoever sent it has long had its outcome from a repeat.
+local function refusal(status, attempt, mine, op)
   if not status then
     return 'gone'
   elseif TERMINAL[status] then
     return 'ended'
-  elseif status ~= 'running' or attempt ~= mine then
+  elseif status ~= 'running' or attempt ~= mine or (op and tonumber(OP) < tonumber(op)) then
     return 'fenced'
   end
 end

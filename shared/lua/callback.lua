@@ -6,7 +6,7 @@ if not known then
   return { 'unknown' }
 end
 local answered = TID .. ' answered'
-local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch', 'ending')
+local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch', 'ending', 'number')
 local status = task[1]
 if known == answered then
   -- The launch may have been lost with the first reply: the caller launches again, to no effect if not.
@@ -31,13 +31,14 @@ end
 redis.call('HSET', CALLS, ARGV[7] .. ':result', ARGV[8])
 redis.call('SET', KEYS[10], answered, 'PX', int(math.max(TTL, redis.call('PTTL', KEYS[10]))))
 local pending = redis.call('HINCRBY', TASK, 'pending', -1)
-write(9)
+local _, _, number = write(9, task[6])
 if pending == 0 and status == 'parked' then
   local launch = int(tonumber(task[4]) + 1)
   redis.call('HDEL', TASK, 'parked_until')
-  redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW))
+  redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'number', number)
   touch(true)
   return { 'launch', launch }
 end
+redis.call('HSET', TASK, 'number', number)
 touch(false)
 return { 'stored', int(pending) }

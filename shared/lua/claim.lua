@@ -1,16 +1,24 @@
--- Take launches out of the queue. KEYS 1 queue  2 owners' tags   ARGV 1 how many at most
--- A claimed launch is in no queue any more: what it costs to claim does not depend on what runs.
+-- Take launches out of the queue. KEYS 1 queue  2 owners' tags  3 due   ARGV 1 how many at most
+--      2 ms after which a rescuer looks whether they were begun
+-- A claimed launch is in no queue any more: what it costs to claim does not depend on what runs. It is noted
+-- in the same breath: who claimed it may die, or never hear that it did.
 -- → job ids, in the order to run them
 local popped = redis.call('ZPOPMIN', KEYS[1], ARGV[1])
-local jobs = {}
+if #popped == 0 then
+  return popped
+end
+local clock = redis.call('TIME')
+local look = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(ARGV[2]))
+local jobs, hints = {}, {}
 for index = 1, #popped, 2 do
   jobs[#jobs + 1] = popped[index]
+  hints[#hints + 1] = look
+  hints[#hints + 1] = string.match(popped[index], '^(.*):')
 end
-if #jobs > 0 then
-  if redis.call('EXISTS', KEYS[1]) == 0 then
-    redis.call('DEL', KEYS[2])
-  else
-    redis.call('HSET', KEYS[2], '', popped[#popped])
-  end
+redis.call('ZADD', KEYS[3], unpack(hints))
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  redis.call('DEL', KEYS[2])
+else
+  redis.call('HSET', KEYS[2], '', popped[#popped])
 end
 return jobs

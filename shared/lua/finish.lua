@@ -1,15 +1,15 @@
 -- Write the end of a task. ARGV 7 attempt  8 status  9 why (code, may be empty)  10 memory (may be empty)
 --      11… entries, the last one terminal
 -- → ok seq next launch (next: the session's next task, to be launched, or '') | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'next')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'next', 'number')
 if task[3] == OP and task[2] == ARGV[7] then
   return { 'ok', task[4], task[5], '1' }
 end
-local no = refusal(task[1], task[2], ARGV[7])
+local no = refusal(task[1], task[2], ARGV[7], task[3])
 if no then
   return { no }
 end
-local _, seq = write(11)
+local _, seq, number = write(11, task[6])
 if ARGV[10] ~= '' then
   redis.call('RPUSH', MEMORY, ARGV[10])
   local most = redis.call('HGET', META, 'remember')
@@ -56,6 +56,6 @@ if redis.call('HGET', META, 'active') == TID then
   end
 end
 redis.call('HSET', TASK, 'status', ARGV[8], 'why', ARGV[9], 'ended', int(NOW), 'op', OP, 'out', int(seq),
-  'next', following)
+  'next', following, 'number', number)
 touch(true)
 return { 'ok', int(seq), following, '1' }

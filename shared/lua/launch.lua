@@ -1,5 +1,7 @@
 -- Put a launch into the queue. KEYS 1 queue  2 owners' tags  3 the job's string  4 recent tasks  5 live tasks
+--      6 due
 -- ARGV 1 job id  2 owner  3 job  4 ms that the job is kept  5 doorbell channel  6 ref  7 most recent tasks kept
+--      8 ms after which a rescuer looks at the task at the latest
 -- Start-time fair queueing: a launch's score is one more than its owner's last one, but never behind
 -- the turn that was claimed last. So owners are claimed in turn, and each owner's launches in order.
 -- → 1 if it was new, 0 if it already waits
@@ -13,8 +15,9 @@ redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', tag))
 redis.call('ZADD', KEYS[1], string.format('%.0f', tag), ARGV[1])
 redis.call('PUBLISH', ARGV[5], '1')
 local clock = redis.call('TIME')
-local now = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000))
-redis.call('ZADD', KEYS[4], 'NX', now, ARGV[6])
-redis.call('ZADD', KEYS[5], 'NX', now, ARGV[6])
+local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+redis.call('ZADD', KEYS[4], 'NX', string.format('%.0f', now), ARGV[6])
+redis.call('ZADD', KEYS[5], 'NX', string.format('%.0f', now), ARGV[6])
+redis.call('ZADD', KEYS[6], 'LT', string.format('%.0f', now + tonumber(ARGV[8])), ARGV[6])
 redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -tonumber(ARGV[7]) - 1)
 return 1

@@ -1,7 +1,7 @@
 -- Wait for the client without a worker. KEYS 10 prefix of the calls' strings
 -- ARGV 7 attempt  8 ms the client has to answer  9 parked policy  10… groups, entries, calls, state
 -- → parked | launch n (all answers are already in) | superseded | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch', 'number')
 if task[3] == OP and task[2] == ARGV[7] then
   if task[4] == '' then
     return { 'parked' }
@@ -10,12 +10,13 @@ if task[3] == OP and task[2] == ARGV[7] then
   end
   return { 'launch', task[4] }
 end
-local no = refusal(task[1], task[2], ARGV[7])
+local no = refusal(task[1], task[2], ARGV[7], task[3])
 if no then
   return { no }
 end
-local at = write(group(10))
+local at, _, number = write(group(10), task[6])
 keep(at)
+redis.call('HSET', TASK, 'number', number)
 local pending = tonumber(redis.call('HGET', TASK, 'pending'))
 if pending > 0 and ARGV[9] == 'supersede' and redis.call('LLEN', WAITING) > 0 then
   -- Another turn waits already: this one gives way at once, and its holder writes the end.

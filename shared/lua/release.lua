@@ -4,7 +4,7 @@ local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch
 if task[3] == OP and task[2] == ARGV[7] then
   return { 'launch', task[4] }
 end
-local no = refusal(task[1], task[2], ARGV[7])
+local no = refusal(task[1], task[2], ARGV[7], task[3])
 if no then
   return { no }
 end

@@ -60,16 +60,16 @@ local deadline = '0'
 if ARGV[15] ~= '0' then
   deadline = int(NOW + tonumber(ARGV[15]))
 end
-redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'number', '0', 'epoch', meta[1],
+redis.call('HSET', META, 'live:' .. TID, first, 'remember', ARGV[18])
+local _, _, number = write(19, '0')
+redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'number', number, 'epoch', meta[1],
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
   'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',
   'trace', ARGV[17], 'submit_op', OP, 'submit_launch', launch)
-redis.call('HSET', META, 'live:' .. TID, first, 'remember', ARGV[18])
 if ARGV[16] ~= '' then
   redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', int(TTL))
   redis.call('HSET', TASK, 'idem', KEYS[10])
 end
-write(19)
 touch(true)
 if launch == '0' then
   return { 'waits', meta[1], first }

@@ -1,8 +1,8 @@
 -- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
 --      8 crashes that end a task  9 ms between looks at a waiting task  10 ms that an ended task's events stay
--- → launch n | end attempt launch why | redate ms | drop
+-- → launch n | passed task n | end attempt launch why | redate ms | drop
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
-  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch')
+  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed')
 local status, attempt, launch = task[1], task[2], task[3]
 if not status then
   return { 'drop' }
@@ -18,6 +18,9 @@ elseif TERMINAL[status] then
   end
   return { 'drop' }
 elseif task[10] == OP then
+  if task[15] ~= '' then
+    return { 'passed', task[15], task[11] }
+  end
   return { 'launch', task[11] }
 end
 local deadline = tonumber(task[6])
@@ -60,14 +63,23 @@ elseif launch == '0' then
   if holder and not TERMINAL[holder] then
     return { 'redate', ARGV[9] }
   end
-  redis.call('LREM', WAITING, 0, TID)
-  redis.call('HSET', META, 'active', TID)
+  -- First come, first served: the turn goes to the one that has waited longest.
+  local first
+  repeat
+    first = redis.call('LPOP', WAITING) or TID
+  until first == TID or redis.call('HGET', sibling(TASK, first), 'status') == 'queued'
+  redis.call('HSET', META, 'active', first)
   launch = '1'
+  if first ~= TID then
+    redis.call('HSET', sibling(TASK, first), 'launch', launch, 'launched', int(NOW))
+    redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', launch, 'sweep_passed', first)
+    return { 'passed', first, launch }
+  end
 elseif tonumber(task[5]) + tonumber(ARGV[7]) > NOW then
   return { 'redate', int(tonumber(task[5]) + tonumber(ARGV[7]) - NOW) }
 end
 -- A launch that was lost, or still waits in the queue, is launched again under the same number:
 -- where it still waits that changes nothing, not even its place.
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'sweep_op', OP,
-  'sweep_launch', launch)
+  'sweep_launch', launch, 'sweep_passed', '')
 return { 'launch', launch }

@@ -224,4 +224,4 @@ async def _sweep(stack: Stack, task: str) -> None:
     from worker.rescuer import Rescuer
 
     ender = Ender(stack.tasks, stack.log, Launches(stack.broker.primary), stack.broker.primary)
-    await Rescuer(ender, stack.settings()).sweep(TaskRef("dev", "s1", task))
+    await Rescuer(ender, stack.settings()).sweep(TaskRef("dev", "s1", task), 0)

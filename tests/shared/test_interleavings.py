@@ -12,6 +12,7 @@ from shared import keys
 from shared.endings import end_from_outside
 from shared.entry import END
 from shared.tasks import (
+    Appended,
     Attempt,
     Ended,
     Fenced,
@@ -317,3 +318,28 @@ async def test_a_rescuer_that_saw_too_little_does_nothing(place: Place) -> None:
     )
     assert outcome == Moved()
     assert (await desk.begin(ref(), 2)).results == {"c1": b"1"}
+
+
+async def test_a_write_that_the_network_delayed_is_known(place: Place) -> None:
+    """An append that comes in once more behind later ones writes nothing, nor does one that outlives its attempt."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    op, batch = operation(), opened("m1")
+    first = await desk.tasks.append(ref(), 1, batch, op)
+    assert isinstance(first, Appended)
+
+    async def late() -> object:
+        return await desk.tasks.append(ref(), 1, batch, op)
+
+    assert await desk.nothing_written(late) == first
+    await desk.append(attempt, delta("m1", "Hi"))
+    assert await desk.nothing_written(late) == Fenced()
+    await desk.append(attempt, closed("m1", "Hi"))
+    await desk.tasks.park(ref(), 1, asking("c1"), operation(), wait_ms=HOUR_MS, policy="block")
+    assert await desk.nothing_written(late) == Fenced()
+    await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())
+    second = await desk.begin(ref(), 2)
+    assert await desk.nothing_written(late) == Fenced()
+    await desk.finish(second)
+    assert await desk.nothing_written(late) == Ended()
+    await desk.sound()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import orjson
+import pytest
 
 from shared import keys
-from shared.launches import Job
+from shared.launches import QUEUED_LOOK_MS, Job
 from tests.shared.support import HOUR_MS, Desk, ref
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ async def test_a_claimed_launch_is_in_no_queue(place: Place) -> None:
     assert len(await desk.launches.claim(2)) == 2
     assert await desk.primary.exists(keys.QUEUE_TAGS) == 1
     assert len(await desk.launches.claim(2)) == 1
-    left = set(await desk.primary.keys("*")) - {keys.RECENT.encode(), keys.LIVE.encode()}
+    left = set(await desk.primary.keys("*")) - {name.encode() for name in (keys.RECENT, keys.LIVE, keys.DUE)}
     assert left == {keys.job(job).encode() for job in jobs}
     assert all([0 < await desk.primary.pttl(key) <= 86_400_000 for key in left])
     assert await desk.launches.claim(2) == []
@@ -117,13 +118,13 @@ async def test_a_job_holds_ids_only(place: Place) -> None:
 
 
 async def test_a_hint_moves_only_earlier(place: Place) -> None:
-    """A later reminder never puts off an earlier one."""
+    """A later reminder never puts off an earlier one; it moves it a little, so that a rescuer sees it was here."""
     desk = Desk(place)
     await desk.launches.remind(ref(), HOUR_MS)
     far = await _due_at(desk)
     assert far is not None
     await desk.launches.remind(ref(), 2 * HOUR_MS)
-    assert await _due_at(desk) == far
+    assert await _due_at(desk) == far - 1
     await desk.launches.remind(ref(), 1_000)
     near = await _due_at(desk)
     assert near is not None
@@ -136,28 +137,79 @@ async def test_what_is_due_is_given_out_once(place: Place) -> None:
     for task in ("t1", "t2", "t3"):
         await desk.launches.remind(ref(task), -1_000)
     await desk.launches.remind(ref("later"), HOUR_MS)
-    taken = await desk.launches.due(2, HOUR_MS)
-    taken += await desk.launches.due(10, HOUR_MS)
-    assert sorted(taken) == [str(ref(task)) for task in ("t1", "t2", "t3")]
-    assert await desk.launches.due(10, HOUR_MS) == []
-    again = await _due_at(desk)
-    assert again is not None
+    again, first = await desk.launches.due(2, HOUR_MS)
+    _, rest = await desk.launches.due(10, HOUR_MS)
+    assert sorted(first + rest) == [str(ref(task)) for task in ("t1", "t2", "t3")]
+    assert (await desk.launches.due(10, HOUR_MS))[1] == []
+    assert await _due_at(desk) == again
     assert 0 < again - await desk.now() <= HOUR_MS
 
 
 async def test_a_rescuer_dates_a_task_anew(place: Place) -> None:
-    """What the task's hash says replaces the hint, later or earlier; below zero there is no next look."""
+    """What the task's hash says replaces the hint that was taken; below zero there is no next look."""
     desk = Desk(place)
     await desk.launches.remind(ref(), 0)
+    taken, _ = await desk.launches.due(1, 1_000)
     before = await desk.now()
-    await desk.launches.redate(ref(), HOUR_MS)
+    assert await desk.launches.redate(ref(), HOUR_MS, taken)
     date = await _due_at(desk)
     assert date is not None
     assert before + HOUR_MS <= date <= await desk.now() + HOUR_MS
-    await desk.launches.redate(ref(), 0)
-    assert await desk.launches.due(10, HOUR_MS) == [str(ref())]
-    await desk.launches.redate(ref(), -1)
+    assert await desk.launches.redate(ref(), 0, date)
+    taken, due = await desk.launches.due(10, HOUR_MS)
+    assert due == [str(ref())]
+    assert await desk.launches.redate(ref(), -1, taken)
     assert await _due_at(desk) is None
+
+
+@pytest.mark.parametrize("ms", [1_000, HOUR_MS])
+@pytest.mark.parametrize("act", ["remind", "note", "claim"])
+async def test_a_rescuer_does_not_put_off_what_somebody_asked_for_meanwhile(
+    place: Place, act: str, ms: int
+) -> None:
+    """A callback that came between a rescuer's look and its new date keeps its hint, sooner or later than that."""
+    desk = Desk(place)
+    await desk.launches.launch(ref(), 1)
+    await desk.launches.remind(ref(), 0)
+    taken, _ = await desk.launches.due(1, 10_000)
+    if act == "claim":
+        assert len(await desk.launches.claim(1, ms)) == 1
+    else:
+        await (desk.launches.note(ref()) if act == "note" else desk.launches.remind(ref(), ms))
+    hint = await _due_at(desk)
+    assert not await desk.launches.redate(ref(), HOUR_MS, taken)
+    assert not await desk.launches.redate(ref(), -1, taken)
+    assert await _due_at(desk) == hint
+
+
+async def test_a_claimed_launch_is_looked_at_soon(place: Place) -> None:
+    """Who claims may die, or never hear of it: each claimed task has its hint, whether it had one or not."""
+    desk = Desk(place)
+    await desk.launches.remind(ref("t0", owner="o1"), HOUR_MS)
+    await _queue(desk, "o1", 2)
+    await desk.primary.zrem(keys.DUE, str(ref("t1", owner="o1")))
+    before = await desk.now()
+    assert len(await desk.launches.claim(8, 2_000)) == 2
+    for task in ("t0", "t1"):
+        hint = await _due_at(desk, task)
+        assert hint is not None
+        assert before + 2_000 <= hint <= await desk.now() + 2_000
+
+
+async def test_a_launch_has_its_hint(place: Place) -> None:
+    """Whatever became of the hint before the submit, what is launched, or noted as waiting, is looked at."""
+    desk = Desk(place)
+    await desk.launches.launch(ref(), 1)
+    await desk.launches.note(ref("t2"))
+    for task in ("t1", "t2"):
+        hint = await _due_at(desk, task)
+        assert hint is not None
+        assert hint <= await desk.now() + QUEUED_LOOK_MS
+    # One that waits is looked at again and again, not each time it is launched anew.
+    await desk.primary.zadd(keys.DUE, {str(ref()): await desk.now() + HOUR_MS})
+    far = await _due_at(desk)
+    await desk.launches.launch(ref(), 1)
+    assert await _due_at(desk) == far
 
 
 async def test_new_tasks_are_listed_for_the_operator(place: Place) -> None:

@@ -28,8 +28,8 @@ from hypothesis.stateful import (
 
 from shared.batch import Batch
 from shared.entry import END
+from shared.launches import LAUNCH_GRACE_MS
 from shared.tasks import (
-    LAUNCH_GRACE_MS,
     MAX_CRASHES,
     PARKED,
     QUEUED,
@@ -317,6 +317,7 @@ class TaskMachine(RuleBasedStateMachine):
         self.model = Model()
         self.seen: dict[str, str] = {}
         self.last: dict[str, tuple[Callable[[], Awaitable[Any]], object]] = {}
+        self.written: list[tuple[Callable[[], Awaitable[Any]], Appended]] = []
         self.looked: dict[str, MustEnd] = {}
         self.epoch = 0
         self.names = 0
@@ -430,7 +431,9 @@ class TaskMachine(RuleBasedStateMachine):
         if (no := task.refuses(attempt)) is not None:
             assert self.refused(ask) == no
             return
-        assert isinstance(self.call(ask, twice=twice, task=task.name), Appended)
+        outcome = self.call(ask, twice=twice, task=task.name)
+        assert isinstance(outcome, Appended)
+        self.written.append((ask, outcome))
         done()
         task.held()
 
@@ -711,6 +714,15 @@ class TaskMachine(RuleBasedStateMachine):
         again = self.refused(ask)
         assert again == outcome or isinstance(again, Fenced | Ended | Superseded) or _goes_on(again, outcome)
 
+    @move(2, number=which)
+    def delayed(self, number: int) -> None:
+        """The network delivers an append of some time ago once more: nothing is written, whatever came since."""
+        if not self.written:
+            return
+        ask, outcome = self.written[-1 - number % len(self.written)]
+        again = self.refused(ask)
+        assert again == outcome or isinstance(again, Fenced | Ended)
+
     @initialize()
     def nobody(self) -> None:
         """A task that never was takes nothing, and is dropped."""
@@ -743,6 +755,7 @@ class TaskMachine(RuleBasedStateMachine):
             assert outcome.epoch > self.epoch
             # What was said to a task before concerns a log that is gone.
             self.last.clear()
+            self.written.clear()
 
     @rule(chosen=st.sampled_from(MOVES).flatmap(lambda move: st.tuples(st.just(move[0]), move[1])))
     def step(self, chosen: tuple[str, dict[str, Any]]) -> None:

@@ -49,7 +49,7 @@ async def test_a_script_is_called_by_its_hash(place: Place) -> None:
     """The hash that is sent is the one by which the broker knows the script."""
     desk = Desk(place)
     script = Script("redate")
-    await script(desk.primary, (keys.DUE,), ("o1/s1/t1", 1_000))
+    await script(desk.primary, (keys.DUE,), ("o1/s1/t1", 1_000, 1))
     assert await desk.primary.script_exists(script.sha) == [True]
 
 
@@ -58,7 +58,7 @@ async def test_a_scripts_own_error_is_raised(place: Place) -> None:
     desk = Desk(place)
     await desk.primary.set(keys.DUE, "no zset", px=60_000)
     with pytest.raises(ResponseError):
-        await Script("redate")(desk.primary, (keys.DUE,), ("o1/s1/t1", 1_000))
+        await Script("redate")(desk.primary, (keys.DUE,), ("o1/s1/t1", 1_000, 1))
     await desk.primary.delete(keys.DUE)
 
 

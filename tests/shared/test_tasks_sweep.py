@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shared.launches import LAUNCH_GRACE_MS
 from shared.tasks import (
-    LAUNCH_GRACE_MS,
     MAX_CRASHES,
     WAITING_LOOK_MS,
     Attempt,
     Drop,
     Launch,
     MustEnd,
+    Passed,
     Redate,
     operation,
 )
@@ -231,6 +232,23 @@ async def test_a_forgotten_waiting_task_gets_the_turn(place: Place, left: str) -
     assert await desk.redis.lrange(keys_of().waiting, 0, -1) == [b"t3"]
     assert await _sweep(desk, "t3") == Redate(WAITING_LOOK_MS)
     assert (await desk.finish(await desk.begin(ref("t2")))).next == "t3"
+
+
+async def test_forgotten_turns_keep_their_order(place: Place) -> None:
+    """Whichever of them the rescuer looks at first, the turn goes to the one that has waited longest."""
+    desk = Desk(place)
+    await desk.running()
+    for task in ("t2", "t3", "t4"):
+        await desk.submit(ref(task))
+    await desk.put(ref(), status="completed")
+    # One in the line has ended meanwhile.
+    await desk.put(ref("t2"), status="canceled")
+    op = operation()
+    assert await desk.twice(lambda: desk.tasks.sweep(ref("t4"), op)) == Passed("t3", 1)
+    assert await desk.redis.lrange(keys_of().waiting, 0, -1) == [b"t4"]
+    assert await _sweep(desk, "t4") == Redate(WAITING_LOOK_MS)
+    assert (await desk.finish(await desk.begin(ref("t3")))).next == "t4"
+    assert (await desk.begin(ref("t4"))).number == 1
 
 
 async def test_a_turn_that_was_passed_but_not_launched_is_launched(place: Place) -> None:

@@ -68,11 +68,11 @@ class Faulty(Launches):
         super().__init__(redis)
         self.errors = list(errors)
 
-    async def claim(self, count: int) -> list[str]:
+    async def claim(self, count: int, look_ms: int = 2_000) -> list[str]:
         """Fail while there is something to fail with."""
         if self.errors:
             raise self.errors.pop(0)
-        return await super().claim(count)
+        return await super().claim(count, look_ms)
 
 
 @asynccontextmanager
@@ -90,6 +90,7 @@ async def _working(
         launches or desk.launches,
         turns.run_task,
         max_jobs=max_jobs,
+        look_ms=2_000,
         doorbell=doorbell,
         on_trouble=on_trouble,
     )
@@ -161,6 +162,7 @@ async def test_arqs_bookkeeping_is_where_we_use_it(place: Place) -> None:
         desk.launches,
         Turns().run_task,
         max_jobs=7,
+        look_ms=2_000,
         doorbell=asyncio.Event(),
         on_trouble=lambda: None,
     )
@@ -210,7 +212,7 @@ async def test_a_job_leaves_nothing_behind(place: Place) -> None:
     async with _working(desk, turns) as (worker, _):
         await turns.all_started(3)
         await wait_until(worker.idle.is_set, "the worker to be idle")
-        assert set(await desk.primary.keys("*")) == {b"ts:recent", b"ts:live"}
+        assert set(await desk.primary.keys("*")) == {b"ts:recent", b"ts:live", b"ts:due"}
         assert (worker.jobs_complete, worker.jobs_failed, worker.tasks) == (3, 0, {})
     assert sorted(turns.started) == [(f"o1/s1/t{number}", 1) for number in range(3)]
 
@@ -321,7 +323,7 @@ async def test_a_launch_repeated_while_it_runs_is_not_run_beside_itself(place: P
         turns.gate.release()
         await wait_until(worker.idle.is_set, "the worker to be idle")
         assert (worker.jobs_complete, worker.jobs_failed) == (2, 0)
-    assert set(await desk.primary.keys("*")) == {b"ts:recent", b"ts:live"}
+    assert set(await desk.primary.keys("*")) == {b"ts:recent", b"ts:live", b"ts:due"}
 
 
 async def test_a_paused_worker_claims_nothing_and_finishes_what_runs(place: Place) -> None:
