@@ -6,7 +6,9 @@ between, a rescuer looks at the task and launches it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import structlog
 
@@ -14,7 +16,7 @@ from api.follow import PATIENCE_SECONDS
 from shared.broker import command, insist, is_trouble
 from shared.errors import BrokerAway
 from shared.launches import LAUNCH_GRACE_MS
-from shared.tasks import Tasks
+from shared.tasks import Launch, Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,25 +32,59 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 async def accept(
-    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], *, what: str
+    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], *, what: str, number: int = 0
 ) -> tuple[T, int | None]:
-    """Run a script for a task, with a hint before it.
+    """Run a script for a task, with a hint before it, and launch the task if the script says so.
 
-    Returns its outcome, and how many replicas had it in time; None when nobody wants to know.
+    ``number`` is that launch's, if the caller knows it beforehand: then all is one round trip.
+
+    Returns the script's outcome, and how many replicas had it in time; None when nobody wants to know.
 
     Raises:
         BrokerAway: the broker did not answer. It may have accepted nevertheless: ``ask`` is to carry an
             operation id or to find its own traces, and the client to repeat its request with the same ids.
     """
-    await insist(
-        lambda: services.launches.remind(ref, LAUNCH_GRACE_MS),
-        seconds=PATIENCE_SECONDS,
-        what="remind",
-    )
+    settings, broker = services.settings, services.broker
+    if settings.wait_replicas and not settings.embedded:
+        outcome, replicas = await _accept_safely(services, ref, ask, what)
+    elif number and broker.sessions is broker.primary:
+        at_once = partial(_accept_at_once, services, ref, ask, number)
+        return await insist(at_once, seconds=PATIENCE_SECONDS, what=what), None
+    else:
+        await _remind(services, ref)
+        outcome = await insist(lambda: ask(services.tasks), seconds=PATIENCE_SECONDS, what=what)
+        replicas = None
+    if isinstance(outcome, Launch):
+        await launch(services, ref, outcome.number)
+    return outcome, replicas
+
+
+async def _accept_at_once(
+    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], number: int
+) -> T:
+    """Send hint, script and launch without waiting in between: one connection carries them in this order."""
+    task = ref.keys.task(ref.task)
+    sent = [
+        asyncio.ensure_future(each)
+        for each in (
+            services.launches.remind(ref, LAUNCH_GRACE_MS),
+            ask(services.tasks),
+            services.launches.launch(ref, number, if_queued=task),
+        )
+    ]
+    hinted, outcome, launched = await asyncio.gather(*sent, return_exceptions=True)
+    for each in (hinted, outcome, launched):
+        if isinstance(each, BaseException):
+            raise each
+    return cast("T", outcome)
+
+
+async def _accept_safely(
+    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], what: str
+) -> tuple[T, int]:
+    """Wait for replicas before anything else happens. ``WAIT`` speaks of the writes of its own connection."""
     settings = services.settings
-    if not settings.wait_replicas or settings.embedded:
-        return await insist(lambda: ask(services.tasks), seconds=PATIENCE_SECONDS, what=what), None
-    # WAIT speaks of the writes of its own connection.
+    await _remind(services, ref)
     async with services.broker.apart() as connection:
         tasks = Tasks(connection, settings)
         outcome = await insist(lambda: ask(tasks), seconds=PATIENCE_SECONDS, what=what)
@@ -63,6 +99,12 @@ async def accept(
     if replicas < settings.wait_replicas:
         log.warning("accept.few_replicas", what=what, ref=str(ref), replicas=replicas)
     return outcome, replicas
+
+
+async def _remind(services: Services, ref: TaskRef) -> None:
+    await insist(
+        lambda: services.launches.remind(ref, LAUNCH_GRACE_MS), seconds=PATIENCE_SECONDS, what="remind"
+    )
 
 
 async def launch(services: Services, ref: TaskRef, number: int) -> None:

@@ -88,15 +88,13 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
             raise CallExpired
         case Ended():
             raise CallEnded
-        case Launch(number):
-            await launch(services, ref, number)
         case Repeated(status, number):
             # The first answer's launch may have been lost with its reply; a second one changes nothing.
             if status == QUEUED and number > 0:
                 await launch(services, ref, number)
             measures.callbacks.add("repeat")
             return False, replicas
-        case Stored():
+        case Stored() | Launch():
             pass
     measures.callbacks.add("first")
     return True, replicas

@@ -13,7 +13,7 @@ import orjson
 from pydantic_core import PydanticSerializationError
 
 from api import follow
-from api.acceptance import accept, launch, replica_headers
+from api.acceptance import accept, replica_headers
 from api.follow import PATIENCE_SECONDS, Start
 from api.overrides import NONE, Overrides
 from shared import measures
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 # Turns that may get in the way of one that interrupts, one after the other.
 MOST_INTERRUPTED = 20
+
+# What lua/submit.lua calls it.
+FIRST_LAUNCH = 1
 
 RESPONSE_PREFIX = "response_"
 
@@ -160,12 +163,15 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
     op = operation()
     for _ in range(MOST_INTERRUPTED):
         outcome, replicas = await accept(
-            services, turn.ref, lambda tasks: tasks.submit(turn.ref, prepared, op), what="submit"
+            services,
+            turn.ref,
+            lambda tasks: tasks.submit(turn.ref, prepared, op),
+            what="submit",
+            number=FIRST_LAUNCH,
         )
         match outcome:
-            case Launch(number, epoch, first):
+            case Launch(_, epoch, first):
                 measures.turns_submitted.n += 1
-                await launch(services, turn.ref, number)
                 return Accepted(epoch, first, replicas)
             case Waits(epoch, first):
                 measures.turns_submitted.n += 1

@@ -76,27 +76,41 @@ class Launches:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
-    async def launch(self, ref: TaskRef, number: int) -> None:
-        """Queue launch ``number`` of a task and ring the doorbell; safe to repeat."""
+    async def launch(self, ref: TaskRef, number: int, *, if_queued: str = "") -> None:
+        """Queue launch ``number`` of a task and ring the doorbell; safe to repeat.
+
+        With ``if_queued``, the key of the task's hash on this server, only if the task waits for that launch.
+        """
         job = Job(ref, number)
         payload = serialize(
             {"t": None, "f": FUNCTION, "a": [str(ref), number], "k": {}, "et": int(time.time() * 1000)}
         )
+        queue = (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT, keys.LIVE, keys.DUE)
         await _launch(
             self._redis,
-            (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT, keys.LIVE, keys.DUE),
-            (job.id, ref.owner, payload, JOB_MS, keys.DOORBELL, str(ref), MOST_RECENT, QUEUED_LOOK_MS),
+            (*queue, if_queued) if if_queued else queue,
+            (
+                job.id,
+                ref.owner,
+                payload,
+                JOB_MS,
+                keys.DOORBELL,
+                str(ref),
+                MOST_RECENT,
+                QUEUED_LOOK_MS,
+                number,
+            ),
         )
 
-    async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS) -> list[str]:
-        """Take up to ``count`` job ids out of the queue, owners in turn.
+    async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS) -> dict[str, bytes]:
+        """Take up to ``count`` launches out of the queue, owners in turn: job ids and jobs, in the order to run them.
 
         After ``look_ms`` a rescuer looks whether they were begun, and are still held.
         """
         claimed: list[bytes] = await _claim(
-            self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE), (count, look_ms)
+            self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE, keys.job("")), (count, look_ms)
         )
-        return [job.decode() for job in claimed]
+        return {job.decode(): payload for job, payload in zip(claimed[::2], claimed[1::2], strict=True)}
 
     async def depth(self) -> int:
         """How many launches wait."""

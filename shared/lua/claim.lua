@@ -1,8 +1,9 @@
--- Take launches out of the queue. KEYS 1 queue  2 owners' tags  3 due   ARGV 1 how many at most
+-- Take launches out of the queue. KEYS 1 queue  2 owners' tags  3 due  4 prefix of the jobs' strings
+-- ARGV 1 how many at most
 --      2 ms after which a rescuer looks whether they were begun
 -- A claimed launch is in no queue any more: what it costs to claim does not depend on what runs. It is noted
 -- in the same breath: who claimed it may die, or never hear that it did.
--- → job ids, in the order to run them
+-- → id and job, for each, in the order to run them; a job that has expired is empty
 local popped = redis.call('ZPOPMIN', KEYS[1], ARGV[1])
 if #popped == 0 then
   return popped
@@ -12,6 +13,7 @@ local look = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumb
 local jobs, hints = {}, {}
 for index = 1, #popped, 2 do
   jobs[#jobs + 1] = popped[index]
+  jobs[#jobs + 1] = redis.call('GETDEL', KEYS[4] .. popped[index]) or ''
   hints[#hints + 1] = look
   hints[#hints + 1] = string.match(popped[index], '^(.*):')
 end

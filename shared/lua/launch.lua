@@ -1,10 +1,16 @@
 -- Put a launch into the queue. KEYS 1 queue  2 owners' tags  3 the job's string  4 recent tasks  5 live tasks
---      6 due
+--      6 due  7 the task's hash, to launch only a task that waits for this launch (or none)
 -- ARGV 1 job id  2 owner  3 job  4 ms that the job is kept  5 doorbell channel  6 ref  7 most recent tasks kept
---      8 ms after which a rescuer looks at the task at the latest
+--      8 ms after which a rescuer looks at the task at the latest  9 launch
 -- Start-time fair queueing: a launch's score is one more than its owner's last one, but never behind
 -- the turn that was claimed last. So owners are claimed in turn, and each owner's launches in order.
--- → 1 if it was new, 0 if it already waits
+-- → 1 if it was new, 0 if it already waits, or is not wanted
+if KEYS[7] then
+  local task = redis.call('HMGET', KEYS[7], 'status', 'launch')
+  if task[1] ~= 'queued' or task[2] ~= ARGV[9] then
+    return 0
+  end
+end
 redis.call('SET', KEYS[3], ARGV[3], 'PX', ARGV[4])
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   return 0

@@ -175,7 +175,7 @@ async def test_a_callback_that_races_the_park_launches_once(place: Place, first:
     assert Parked() in outcomes or Stored(0) in outcomes
     await desk.launches.launch(ref(), 2)
     await other.launches.launch(ref(), 2)
-    assert await desk.launches.claim(10) == ["o1/s1/t1:2"]
+    assert list(await desk.launches.claim(10)) == ["o1/s1/t1:2"]
     assert (await desk.begin(ref(), 2)).results == {"c1": b"1"}
     await desk.sound()
 
@@ -267,7 +267,7 @@ async def test_a_stop_passes_the_turn_and_launches_the_next(place: Place) -> Non
     await desk.running()
     await desk.submit(ref("t2"))
     await end_from_outside(desk.ender, ref(), "canceled", "stop", who="api")
-    assert await desk.launches.claim(10) == ["o1/s1/t2:1"]
+    assert list(await desk.launches.claim(10)) == ["o1/s1/t2:1"]
     assert (await desk.begin(ref("t2"))).number == 1
 
 

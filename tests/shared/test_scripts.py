@@ -41,7 +41,7 @@ async def test_a_script_the_broker_forgot_is_sent_again(place: Place) -> None:
     await desk.append(attempt, opened("m1"))
     await desk.redis.script_flush()
     await desk.launches.launch(ref(), 1)
-    assert await desk.launches.claim(1) == ["o1/s1/t1:1"]
+    assert list(await desk.launches.claim(1)) == ["o1/s1/t1:1"]
     await desk.sound()
 
 

@@ -68,7 +68,7 @@ class Faulty(Launches):
         super().__init__(redis)
         self.errors = list(errors)
 
-    async def claim(self, count: int, look_ms: int = 2_000) -> list[str]:
+    async def claim(self, count: int, look_ms: int = 2_000) -> dict[str, bytes]:
         """Fail while there is something to fail with."""
         if self.errors:
             raise self.errors.pop(0)

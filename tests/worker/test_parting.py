@@ -86,7 +86,7 @@ async def test_a_turn_that_ends_passes_the_turn_on(place: Place, reason: Reason 
     await desk.submit(ref())
     await desk.submit(ref("t2"))
     await worker.runner.run_task({}, str(ref()), 1)
-    assert await desk.launches.claim(10) == ["o1/s1/t2:1"]
+    assert list(await desk.launches.claim(10)) == ["o1/s1/t2:1"]
     assert (await desk.log.task(ref().keys, "t1"))["status"] == "completed"
 
 
@@ -103,7 +103,7 @@ async def test_a_turn_that_is_given_back_is_launched(place: Place) -> None:
     worker.tasks.meanwhile = worker.renew
     await desk.submit(ref())
     await worker.runner.run_task({}, str(ref()), 1)
-    assert await desk.launches.claim(10) == ["o1/s1/t1:2"]
+    assert list(await desk.launches.claim(10)) == ["o1/s1/t1:2"]
 
 
 async def test_a_turn_whose_answers_are_in_is_launched(place: Place) -> None:
@@ -120,7 +120,7 @@ async def test_a_turn_whose_answers_are_in_is_launched(place: Place) -> None:
     worker.tasks.meanwhile = worker.renew
     await desk.submit(ref())
     await worker.runner.run_task({}, str(ref()), 1)
-    assert await desk.launches.claim(10) == ["o1/s1/t1:2"]
+    assert list(await desk.launches.claim(10)) == ["o1/s1/t1:2"]
 
 
 class Cut(Log):
