@@ -18,6 +18,7 @@ import structlog
 from api.ring import Ring, Shown
 from api.tails import TailReader
 from shared.broker import is_trouble
+from shared.entry import Cursor
 from shared.errors import ShuttingDown, TooMany
 from shared.log import PAGE, Log, SessionMeta, parse_tail
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from shared.entry import Cursor, Entry
+    from shared.entry import Entry
     from shared.keys import SessionKeys
     from shared.log import Tail
 
@@ -172,15 +173,25 @@ class Hub:
 
 
 class Feed:
-    """One follower's view of a session."""
+    """One follower's view of a session.
+
+    Attributes:
+        after: the follower's place: what it has been given. Whoever shows entries moves it.
+        at_once: shows what is new in the very call that brought it, and says whether it did. Most entries go
+            this way, which spares them the wait for the follower's task; it is asked only while that waits.
+    """
 
     def __init__(self, hub: Hub, followed: _Followed, reader: Log) -> None:
+        self.after = Cursor(0, 0)
+        self.at_once: Callable[[], bool] | None = None
         self._hub = hub
         self._followed = followed
         self._log = reader
         self._ended = False
         self._left = False
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
 
     @property
     def keys(self) -> SessionKeys:
@@ -195,6 +206,9 @@ class Feed:
 
     def leave(self) -> None:
         """Follow no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._left:
             self._left = True
             self._hub.left(self._followed, self)
@@ -202,15 +216,27 @@ class Feed:
     def end(self) -> None:
         """Have `entries` answer `Over.CLOSED` from now on."""
         self._ended = True
-        self.wake()
+        self._wake_task()
 
     def wake(self) -> None:
         """There may be news."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is None or self._waiter.done():
+            return
+        if self.at_once is not None and not self._ended:
+            try:
+                if self.at_once():
+                    return
+            except Exception:
+                # The follower's own task meets the same error, where it concerns nobody else.
+                log.debug("hub.not_at_once", exc_info=True)
+        self._waiter.set_result(None)
 
-    async def entries(self, after: Cursor, wait: float) -> list[Shown] | Over:
-        """What stands in the log after the cursor, oldest first.
+    def look(self) -> list[Shown] | Over | None:
+        """What is known without asking the broker to stand after `after`; None: it must be asked."""
+        return self._followed.look(self.after)
+
+    async def entries(self, wait: float) -> list[Shown] | Over:
+        """What stands in the log after `after`, oldest first.
 
         Waits up to ``wait`` seconds for something; empty when nothing came, or the broker is away. When the
         first entry is not the one right after the cursor, those between were trimmed: see api/follow.py.
@@ -218,14 +244,14 @@ class Feed:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait
         while not self._ended:
-            found = self._followed.look(after)
+            found = self.look()
             if found:
                 return found
             left = until - loop.time()
             if left <= 0:
                 return []
             if found is None and self._followed.attached:
-                page = await self._read(after, left)
+                page = await self._read(self.after, left)
                 if page:
                     return page
             else:
@@ -257,15 +283,26 @@ class Feed:
         return [Shown(entry) for entry in page]
 
     async def _changed(self, seconds: float) -> None:
-        """Wait to be woken, ``seconds`` at most."""
+        """Wait to be woken, ``seconds`` at most; perhaps for less, since a timer serves many waits."""
         loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, self.wake)
+        until = loop.time() + seconds
+        if self._timer is None or until < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at = loop.call_at(until, self._timed_out), until
+        self._waiter = loop.create_future()
         try:
-            await waiter
+            await self._waiter
         finally:
-            timer.cancel()
             self._waiter = None
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self._wake_task()
+
+    def _wake_task(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class _Followed:

@@ -87,9 +87,10 @@ class Outcome:
 
     async def _wait(self) -> bytes | None:
         """The response's JSON; None when the feed was ended."""
-        after = self._start.after
+        feed = self._feed
+        feed.after = self._start.after
         while True:
-            news = await self._feed.entries(after, LOOK_SECONDS if self._unanswered else _IDLE_SECONDS)
+            news = await feed.entries(LOOK_SECONDS if self._unanswered else _IDLE_SECONDS)
             if news is Over.GONE:
                 raise CursorGone
             if isinstance(news, Over):
@@ -97,11 +98,11 @@ class Outcome:
             if news:
                 first, last = news[0].entry.seq, news[-1].entry.seq
                 entries: list[Entry] = []
-                if first > after.seq + 1:
-                    entries = await trimmed(self._log, self._feed.keys, after, first, self._task)
+                if first > feed.after.seq + 1:
+                    entries = await trimmed(self._log, feed.keys, feed.after, first, self._task)
                 if end := self._end_in([*entries, *(shown.entry for shown in news)]):
                     return end
-                after = Cursor(after.epoch, last)
+                feed.after = Cursor(feed.after.epoch, last)
             if self._unanswered and (response := await self._parked()):
                 return response
 

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.app import create_app
-from api.stream import ABORT
+from api.stream import CONNECTION
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -145,8 +145,16 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """Lets a response cut its connection: closing would wait for a client that reads nothing."""
+    """Gives a response its connection: see `CONNECTION`."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
+        self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "write": self._write_chunk}}
+
+    def _write_chunk(self, body: bytes) -> bool:
+        if self.flow.write_paused:
+            return False
+        # Whoever watches for the client's leave is told by the server; until then there is nobody to write to.
+        if not self.transport.is_closing():
+            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True

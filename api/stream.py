@@ -16,7 +16,7 @@ from shared.entry import END, Cursor
 from shared.errors import BrokerAway
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from starlette.types import Receive, Scope, Send
 
@@ -34,8 +34,10 @@ log = structlog.get_logger(__name__)
 # slow client holds about twice as much of our memory.
 SEND_BYTES = 64 * 1024
 
-# How a connection is cut at once (api/server.py). Without it, closing waits for the client to read.
-ABORT = "turnstream.abort"
+# What a response may do with its connection (api/server.py): "abort" cuts it at once, since closing waits for
+# the client to read; "write" writes a chunk of the body and says whether there was room, past the layers
+# through which an ASGI message goes.
+CONNECTION = "turnstream.connection"
 
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -70,7 +72,7 @@ class EventStream:
         headers: Headers = (),
     ) -> None:
         self._feed = feed
-        self._after = start.after
+        feed.after = start.after
         self._task = start.task
         self._over = start.over
         self._dialect = dialect
@@ -81,11 +83,13 @@ class EventStream:
         self._size = 0
         self._spoke = 0.0
         self._torn: Torn | None = None
+        self._chunk: Callable[[bytes], bool] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the response."""
         self._send = send
         measures.streams_opened.n += 1
+        connection: dict[str, Callable[..., bool]] = scope.get("extensions", {}).get(CONNECTION, {})
         with self._feed:
             async with watched(receive, self._feed) as watcher:
                 try:
@@ -100,20 +104,23 @@ class EventStream:
                             ],
                         }
                     )
+                    if scope["method"] != "HEAD":
+                        self._chunk = connection.get("write")
                     await self._follow()
                     await self._give({"type": "http.response.body", "body": b"", "more_body": False})
                 except SlowClientError:
                     measures.cut_readers.n += 1
                     log.info("stream.slow_client", session=self._feed.keys.session, task=self._task)
-                    cut = scope.get("extensions", {}).get(ABORT)
-                    if cut is not None:
-                        cut["abort"]()
+                    if "abort" in connection:
+                        connection["abort"]()
                         await watcher
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self._settings
         self._spoke = loop.time()
+        if self._chunk is not None:
+            self._feed.at_once = self._show_at_once
         ends = None if self._task else self._spoke + settings.stream_seconds
         while not self._over:
             now = loop.time()
@@ -124,15 +131,45 @@ class EventStream:
                 await self._write(self._dialect.ping)
                 await self._flush()
                 continue
-            news = await self._feed.entries(self._after, wait if ends is None else min(wait, ends - now))
+            news = await self._feed.entries(wait if ends is None else min(wait, ends - now))
             if isinstance(news, Over):
                 return
             if news and await self._fill_hole(news[0].entry.seq):
                 await self._show(news)
             await self._flush()
 
+    def _show_at_once(self) -> bool:
+        """Show what is new while the task waits; False when it has to see to it."""
+        feed = self._feed
+        news = feed.look()
+        if not isinstance(news, list) or not news or self._torn is not None or self._chunk is None:
+            return False
+        after = feed.after
+        if news[0].entry.seq != after.seq + 1:
+            return False
+        task, dialect, session, epoch = self._task, self._dialect, feed.keys.session, after.epoch
+        frames = []
+        over = False
+        for shown in news:
+            entry = shown.entry
+            if task is None or entry.task == task:
+                frames.append(shown.frames(dialect, session, epoch))
+                if task is not None and entry.kind == END:
+                    over = True
+                    break
+        body = b"".join(frames)
+        if body:
+            if not self._chunk(body):
+                return False
+            measures.bytes_out.n += len(body)
+            self._spoke = asyncio.get_running_loop().time()
+        feed.after = Cursor(epoch, news[-1].entry.seq)
+        if over:
+            feed.end()
+        return True
+
     async def _show(self, news: list[Shown]) -> None:
-        task, dialect, epoch = self._task, self._dialect, self._after.epoch
+        task, dialect, epoch = self._task, self._dialect, self._feed.after.epoch
         session = self._feed.keys.session
         for shown in news:
             entry = shown.entry
@@ -153,11 +190,11 @@ class EventStream:
             if task is not None and entry.kind == END:
                 self._over = True
                 break
-        self._after = Cursor(epoch, news[-1].entry.seq)
+        self._feed.after = Cursor(epoch, news[-1].entry.seq)
 
     async def _fill_hole(self, first: int) -> bool:
         """Tell from the history what was trimmed before seq ``first``; False when that has to be tried again."""
-        after = self._after
+        after = self._feed.after
         if first == after.seq + 1:
             return True
         try:
@@ -171,7 +208,7 @@ class EventStream:
             if self._task is not None and entry.kind == END:
                 self._over = True
                 return False
-        self._after = Cursor(after.epoch, first - 1)
+        self._feed.after = Cursor(after.epoch, first - 1)
         self._torn = self._torn or Torn()
         return True
 

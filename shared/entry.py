@@ -47,9 +47,9 @@ class Cursor:
         return cls(int(match[1]), int(match[2]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
-    """What the log holds at one ``seq``.
+    """What the log holds at one ``seq``. Nobody changes one; it is not frozen since that triples what making it costs.
 
     Attributes:
         seq: place in the log, dense from 1.

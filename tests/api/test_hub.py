@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from api.hub import Feed, Hub, Over
-from api.ring import MOST_ENTRIES
+from api.ring import MOST_ENTRIES, Shown
 from shared.batch import Batch
 from shared.endings import CANCELED, Ender, end_from_outside
 from shared.entry import Cursor
@@ -103,11 +103,17 @@ async def hub_of(session: Session) -> AsyncIterator[Hub]:
         await hub.stop()
 
 
+async def entries(feed: Feed, after: Cursor, wait: float) -> list[Shown] | Over:
+    """What stands after the cursor."""
+    feed.after = after
+    return await feed.entries(wait)
+
+
 async def gather(feed: Feed, after: Cursor, count: int) -> list[int]:
     """The next ``count`` entries' seqs."""
     got: list[int] = []
     while len(got) < count:
-        news = await feed.entries(after, LONG)
+        news = await entries(feed, after, LONG)
         assert isinstance(news, list), news
         assert news, "nothing came"
         got += [shown.entry.seq for shown in news]
@@ -132,7 +138,7 @@ async def test_nothing_new_is_an_empty_list_after_the_wait(session: Session) -> 
     async with hub_of(session) as hub:
         with hub.follow(KEYS) as feed:
             assert await gather(feed, session.cursor(0), 1) == [1]
-            assert await feed.entries(session.cursor(1), 0.01) == []
+            assert await entries(feed, session.cursor(1), 0.01) == []
 
 
 async def test_a_follower_behind_the_ring_reads_the_log(session: Session) -> None:
@@ -163,7 +169,7 @@ async def test_entries_written_while_the_reader_was_away_are_not_missed(session:
             assert await gather(feed, session.cursor(0), 1) == [1]
             hub.deaf()
             await session.say(3)
-            assert await feed.entries(session.cursor(4), 0.01) == []
+            assert await entries(feed, session.cursor(4), 0.01) == []
             hub.subscribed(KEYS.tail.encode())
             assert await gather(feed, session.cursor(1), 3) == [2, 3, 4]
 
@@ -176,7 +182,7 @@ async def test_a_clear_ends_followers_after_the_last_entry(session: Session) -> 
             await session.clear()
             await wait_until(lambda: _is_gone(feed, session.cursor(99)), "the hub to hear of the clear")
             assert await gather(feed, session.cursor(1), 1) == [2]
-            assert await feed.entries(session.cursor(2), LONG) is Over.GONE
+            assert await entries(feed, session.cursor(2), LONG) is Over.GONE
 
 
 async def test_a_cursor_of_a_cleared_log_is_gone(session: Session) -> None:
@@ -184,7 +190,7 @@ async def test_a_cursor_of_a_cleared_log_is_gone(session: Session) -> None:
     await session.clear()
     async with hub_of(session) as hub:
         with hub.follow(KEYS) as feed:
-            assert await feed.entries(session.cursor(1), LONG) is Over.GONE
+            assert await entries(feed, session.cursor(1), LONG) is Over.GONE
 
 
 async def test_close_ends_feeds_and_refuses_new_ones(session: Session) -> None:
@@ -192,7 +198,7 @@ async def test_close_ends_feeds_and_refuses_new_ones(session: Session) -> None:
     async with hub_of(session) as hub:
         with hub.follow(KEYS) as feed:
             assert await gather(feed, session.cursor(0), 1) == [1]
-            waiting = asyncio.create_task(feed.entries(session.cursor(1), LONG))
+            waiting = asyncio.create_task(entries(feed, session.cursor(1), LONG))
             await asyncio.sleep(0)
             hub.close()
             assert await waiting is Over.CLOSED
@@ -206,12 +212,12 @@ async def test_followers_share_one_rendering(session: Session) -> None:
         with hub.follow(KEYS) as one, hub.follow(KEYS) as other:
             await gather(one, session.cursor(0), 1)
             await session.say()
-            first = await one.entries(session.cursor(1), LONG)
-            second = await other.entries(session.cursor(1), LONG)
+            first = await entries(one, session.cursor(1), LONG)
+            second = await entries(other, session.cursor(1), LONG)
             assert isinstance(first, list)
             assert isinstance(second, list)
             assert first[0] is second[0]
 
 
 async def _is_gone(feed: Feed, cursor: Cursor) -> bool:
-    return await feed.entries(cursor, 0.01) is Over.GONE
+    return await entries(feed, cursor, 0.01) is Over.GONE
