@@ -25,7 +25,7 @@ from fakeredis import FakeServer
 
 from api.server import FrontEnd
 from shared import agents
-from shared.agents import Agents, AgentSpec
+from shared.agents import Agents, AgentSpec, McpServer
 from shared.api_keys import ApiKeys, make_token
 from shared.broker import Broker
 from shared.errors import Refused, TurnstreamError, Unavailable
@@ -40,6 +40,9 @@ TEMPLATE = HERE / "protocol.in.md"
 DOCUMENT = HERE / "protocol.md"
 
 OWNER = "docs"
+
+# The smallest image.
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACw="
 
 # Short enough that a heartbeat comes at once; used by the front end of the heartbeats' scene alone.
 HASTY_SECONDS = 0.05
@@ -68,12 +71,19 @@ def _agents() -> Agents:
     demo = specs[agents.DEMO].model_dump(exclude_unset=True)
     for spec in (
         AgentSpec(name="every-content", python="docs.showcase:every_content"),
+        AgentSpec(name="mirror", python="docs.showcase:mirror"),
+        AgentSpec(name="shop", python="docs.showcase:shop"),
+        AgentSpec(name="sums", model="demo", mcp=(_mcp_server(),)),
         AgentSpec(name="storyteller", python="docs.showcase:storyteller"),
         AgentSpec(name="one-at-a-time", python="docs.showcase:storyteller", busy="reject"),
         AgentSpec.model_validate({**demo, "name": "one-shot", "simple": True}),
     ):
         specs[spec.name] = spec
     return Agents(specs)
+
+
+def _mcp_server() -> McpServer:
+    return McpServer(label="sums", command=sys.executable, args=(str(HERE / "showcase_mcp.py"),))
 
 
 @asynccontextmanager
@@ -343,6 +353,36 @@ async def _approved_through_process(scene: Scene) -> None:
             await stream.to_end()
 
 
+async def _every_content_sent(scene: Scene) -> None:
+    """One part of each type in the input; an image by its link and as base64."""
+    content = [
+        {"type": "text", "text": "What do you see?"},
+        {"type": "image", "image_url": "https://example.com/a.png"},
+        {"type": "image", "image_url": PIXEL},
+        {"type": "data", "data": {"answer": 42}},
+        {"type": "audio", "data": "UklGRg==", "format": "wav"},
+        {"type": "file", "file_url": "https://example.com/a.pdf", "filename": "a.pdf"},
+        {"type": "video", "video_url": "https://example.com/a.mp4"},
+        {"type": "refusal", "refusal": "I would rather not say."},
+    ]
+    body = {"session_id": scene.name, "input": [{"role": "user", "content": content}], "stream": False}
+    async with scene.client("mirror") as client:
+        await client.ask("POST", "/process", body)
+
+
+async def _lite_images_sent(scene: Scene) -> None:
+    content = [
+        {"type": "text", "message": "What do you see?"},
+        {"type": "imageUrl", "message": "https://example.com/a.png"},
+        {"type": "imageUrl", "message": PIXEL},
+    ]
+    async with scene.client("mirror") as client:
+        session = await client.init()
+        chat = f"/liteAgent/v1/chat?sessionId={session}"
+        async with client.follow("POST", chat, {"content": content, "stream": False}) as stream:
+            await stream.to_end()
+
+
 async def _stopped(scene: Scene) -> None:
     body = asked(scene.name, "Tell me a story.")
     async with scene.client("storyteller") as client, client.follow("POST", "/process", body) as stream:
@@ -502,12 +542,15 @@ SCENES: dict[str, Script] = {
     "text": _process("hi"),
     "thinking": _process("/think"),
     "tool": _process("/tool add 1 2"),
+    "mcp": _process("/tool multiply 6 7", agent="sums"),
     "callback": _process('/call get_weather {"city": "Rome"}', answer={"sky": "blue"}),
     "answers-through-process": _answered_through_process,
     "approval": _approved_through_process,
     "sub-agent": _process("/dispatch /tokens 2"),
     "critics": _process("/reflect"),
     "every-content": _process("What do you have?", agent="every-content"),
+    "every-content-sent": _every_content_sent,
+    "error-message": _process("An apple, please.", agent="shop"),
     "failure": _process("/fail out of ideas"),
     "stop": _stopped,
     "whole": _whole,
@@ -522,6 +565,7 @@ SCENES: dict[str, Script] = {
     "lite-text-whole": _chat("hi", stream=False),
     "lite-thinking": _chat("/think"),
     "lite-tool": _chat("/tool add 1 2", stream=False),
+    "lite-mcp": _chat("/tool multiply 6 7", agent="sums", stream=False),
     "lite-callback": _chat('/call get_weather {"city": "Rome"}', answer={"sky": "blue"}),
     "lite-approval": _chat("/approve files", answer={"approve": False, "reason": "No."}, stream=False),
     "lite-dispatch": _chat("/dispatch /tokens 2", stream=False),
@@ -529,6 +573,7 @@ SCENES: dict[str, Script] = {
     "lite-reflection": _chat("/reflect", stream=False),
     "lite-every-content": _chat("What do you have?", agent="every-content"),
     "lite-every-content-whole": _chat("What do you have?", agent="every-content", stream=False),
+    "lite-images-sent": _lite_images_sent,
     "lite-failure": _chat("/fail out of ideas"),
     "lite-stop": _lite_stopped,
     "lite-resume": _lite_resumed,
@@ -550,7 +595,7 @@ class Names:
 
     _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     _ID = re.compile(
-        rf"(?:\b(msg|response|call|approval|chatcmpl)[_-])?(?<![0-9a-f])({_UUID}|[0-9a-f]{{32}})\b"
+        rf"(?:\b(msg|response|call|approval|chatcmpl|mcpl)[_-])?(?<![0-9a-f])({_UUID}|[0-9a-f]{{32}})\b"
     )
     _CURSOR = re.compile(r"\b(\d{13})-(\d+)\b")
     _TIMES = (

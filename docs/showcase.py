@@ -11,6 +11,7 @@ from shared.protocol import (
     DataContent,
     FileContent,
     ImageContent,
+    Message,
     RefusalContent,
     VideoContent,
 )
@@ -31,6 +32,19 @@ async def every_content(turn: Turn) -> AsyncIterator[Any]:  # noqa: ARG001 - it 
     yield FileContent(file_url="https://example.com/a.pdf", filename="a.pdf")
     yield VideoContent(video_url="https://example.com/a.mp4")
     yield RefusalContent(refusal="More I may not say.")
+
+
+@agent
+async def mirror(turn: Turn) -> AsyncIterator[Any]:
+    """Tells which types of content it was sent."""
+    yield "I see " + ", ".join(part["type"] for part in turn.input[-1]["content"]) + "."
+
+
+@agent
+async def shop(turn: Turn) -> AsyncIterator[Any]:  # noqa: ARG001
+    """Meets an error, says so, and goes on."""
+    yield Message(type="error", role="assistant", code="out_of_stock", message="There are no apples left.")
+    yield "Would pears do?"
 
 
 @agent

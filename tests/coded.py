@@ -12,8 +12,10 @@ from shared.protocol import (
     AudioContent,
     DataContent,
     FileContent,
+    FunctionCall,
     ImageContent,
     Message,
+    MessageType,
     RefusalContent,
     TextContent,
     VideoContent,
@@ -39,6 +41,18 @@ async def everything(turn: Turn) -> AsyncIterator[Any]:
     yield VideoContent(video_url="https://example.com/a.mp4")
     yield RefusalContent(refusal="I would rather not.")
     yield Message(type="message", role="assistant", content=[TextContent(text="Another message.")])
+
+
+@agent
+async def every_message(turn: Turn) -> AsyncIterator[Any]:
+    """Says a message of each type, an error with its code, and tells which types it was given."""
+    for kind in MessageType:
+        call = FunctionCall(call_id="call_1", name="f", arguments="{}")
+        yield Message(type=kind, role="assistant", content=[DataContent.model_validate({"data": call})])
+    yield Message(
+        type="error", role="assistant", code="out_of_stock", message="None left.", metadata={"a": None}
+    )
+    yield DataContent(data={"given": [message["type"] for message in turn.input]})
 
 
 @agent

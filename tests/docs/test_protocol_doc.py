@@ -48,6 +48,7 @@ def test_the_reference_shows_every_message_type_of_ours() -> None:
         "function_call_output",
     }
     wanted |= {"mcp_approval_request", "mcp_approval_response", "component_call", "component_call_output"}
+    wanted |= {"mcp_list_tools", "mcp_call", "mcp_call_output", "error"}
     wanted |= {"text", "image", "data", "audio", "file", "video", "refusal"}
     wanted |= {
         "taskStatus",
