@@ -161,8 +161,9 @@ async def _stream(answer: Answer, model: str) -> AsyncIterator[bytes]:
             {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": named}]},
         )
         # In pieces that split wherever they like, as providers send them.
-        for at in range(0, len(call.arguments), 7):
-            more = {"arguments": call.arguments[at : at + 7]}
+        size = max(7, len(call.arguments) // 1000)
+        for at in range(0, len(call.arguments), size):
+            more = {"arguments": call.arguments[at : at + size]}
             yield _chunk(model, {"tool_calls": [{"index": index, "function": more}]})
     yield _chunk(model, {}, answer.finish or ("tool_calls" if answer.calls else "stop"))
     yield _event({**_envelope(model), "choices": [], "usage": _usage(answer)})

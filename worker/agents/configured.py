@@ -94,19 +94,21 @@ class ConfiguredAgent:
         if self.spec.model == DEMO:
             client_tools += demo.client_tools(memory.plain_text(prompt))
         model, settings = None, None
+        requested: list[ClientTool] = []
         if not run.speaker.path:
             # What the request asks is meant for the session's agent, not for its helpers.
-            client_tools += self._requested_tools(run.turn)
+            requested = self._requested_tools(run.turn)
             model, settings = self._requested_model(run.turn)
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
         toolsets: list[AbstractToolset[Any]] = [
             ServerTools(self._tools, run=run, deadline=self.spec.tool_deadline),
-            ClientTools(run, client_tools),
+            ClientTools(run, [*client_tools, *requested]),
             SubAgents(run, helpers),
         ]
         if self._servers:
             taken = {tool.name for tool in client_tools} | helpers.keys() | self._own_tools
-            toolsets.append(McpTools(run, self.spec.name, self._servers, taken))
+            brought = {tool.name for tool in requested}
+            toolsets.append(McpTools(run, self.spec.name, self._servers, taken, brought))
         with self.library_agent.override(toolsets=toolsets, tools=[]):
             return await run.answer(self.library_agent, prompt, history, model=model, settings=settings)
 
