@@ -63,6 +63,12 @@ class ConfiguredAgent:
                 model_settings=models.settings_of(spec),
             )
             self._tools = _server_tools(spec)
+        for field, names in (
+            ("client_tools", [tool.name for tool in spec.client_tools]),
+            ("subagents", spec.subagents),
+        ):
+            if both := sorted(self._own_tools.intersection(names)):
+                raise AgentFieldError(spec.name, field, f"{both[0]!r} is the name of a server tool too")
         self._servers = [McpConnection(server, spec) for server in spec.mcp]
 
     async def run(self, turn: Turn) -> Done | NeedsClient:
@@ -233,11 +239,6 @@ def _server_tools(spec: AgentSpec) -> FunctionToolset[Any]:
         toolset = FunctionToolset(tools)
     except UserError as error:
         raise AgentFieldError(spec.name, "tools", str(error)) from None
-    for tool in spec.client_tools:
-        if tool.name in toolset.tools:
-            raise AgentFieldError(
-                spec.name, "client_tools", f"{tool.name!r} is the name of a server tool too"
-            )
     return toolset
 
 
@@ -257,5 +258,6 @@ def _load(spec: AgentSpec, field: str, reference: str) -> Any:
     module, _, attribute = reference.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        raise AgentFieldError(spec.name, field, f"{reference!r} cannot be loaded: {error}") from None
+    except (Exception, SystemExit) as error:
+        why = str(error) if isinstance(error, ImportError | AttributeError | SyntaxError) else repr(error)
+        raise AgentFieldError(spec.name, field, f"{reference!r} cannot be loaded: {why}") from None
