@@ -6,6 +6,7 @@ Nothing here imports an agent library.
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -26,12 +27,29 @@ from shared.toml_lines import Lines
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pydantic_core import ErrorDetails
+
 DEMO = "demo"
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+_NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+_REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+_VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
+_ADDRESS = r"^https?://"
+
+# What a wrong text is told, which never quotes it: it may be a key that stands in the wrong place.
+_PATTERNS = {
+    _NAME: "must be a name of letters, digits, '_', '.' and '-', at most 64 of them",
+    _REFERENCE: "must be of the form 'module:name', as 'shop:discount' for discount in shop.py",
+    _VARIABLE: "must be the name of an environment variable, in capital letters; the value itself never stands in a file",
+    _ADDRESS: "must begin with http:// or https://",
+}
+
+Name = Annotated[str, Field(pattern=_NAME)]
 
 # "module:attribute", as Python's own entry points spell it.
-Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+Reference = Annotated[str, Field(pattern=_REFERENCE)]
+
+Variable = Annotated[str, Field(pattern=_VARIABLE)]
 
 
 # What a request may ask of the model, where the agent allows it.
@@ -102,11 +120,11 @@ class McpServer(BaseModel):
     command: str | None = Field(None, description="The program of a stdio server.")
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict, description="Variables for the program.")
-    env_from: tuple[str, ...] = Field(
+    env_from: tuple[Variable, ...] = Field(
         (), description="Variables of the worker that the program gets too; it gets no others."
     )
-    url: str | None = Field(None, pattern=r"^https?://", description="A streamable HTTP server.")
-    headers_env: dict[str, str] = Field(
+    url: str | None = Field(None, pattern=_ADDRESS, description="A streamable HTTP server.")
+    headers_env: dict[str, Variable] = Field(
         default_factory=dict, description="Header → the environment variable that holds its value."
     )
     approval: Literal["never", "always"] | McpApprovals = "never"
@@ -147,8 +165,8 @@ class AgentSpec(BaseModel):
     python: Reference | None = Field(
         None, description="A coded agent: an async generator function, or a pydantic-ai Agent."
     )
-    base_url: str | None = Field(None, description="An OpenAI-compatible endpoint.")
-    api_key_env: str | None = Field(
+    base_url: str | None = Field(None, pattern=_ADDRESS, description="An OpenAI-compatible endpoint.")
+    api_key_env: Variable | None = Field(
         None, description="The environment variable that holds the provider's key."
     )
     description: str = Field("", description="What other agents are told of it, when it is their sub-agent.")
@@ -193,6 +211,15 @@ class AgentSpec(BaseModel):
             raise ValueError(f"labels must differ: {', '.join(twice)}")
         return servers
 
+    @field_validator("client_tools", "subagents", "critics")
+    @classmethod
+    def _own_names(cls, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [getattr(each, "name", each) for each in given]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        return given
+
     @model_validator(mode="after")
     def _one_kind(self) -> AgentSpec:
         if bool(self.model) == bool(self.python):
@@ -201,6 +228,9 @@ class AgentSpec(BaseModel):
             extra = self.model_fields_set & _CONFIGURED_ONLY
             if extra:
                 raise ValueError(f"python agents bring their own {', '.join(sorted(extra))}")
+        both = sorted({tool.name for tool in self.client_tools} & set(self.subagents))
+        if both:
+            raise ValueError(f"the name of a client tool and of a sub-agent: {', '.join(both)}")
         return self
 
 
@@ -312,8 +342,38 @@ class AgentsFile:
             try:
                 specs.append(AgentSpec.model_validate({**table, "name": name}))
             except ValidationError as error:
-                wrong += [f"{self.place(name, *each['loc'])}: {each['msg']}" for each in error.errors()]
+                wrong += [f"{self.place(name, *each['loc'])}: {_in_words(each)}" for each in error.errors()]
         return specs, wrong
+
+
+def _in_words(error: ErrorDetails) -> str:
+    """What is wrong with a field, for somebody who writes TOML."""
+    field = str(error["loc"][-1]) if error["loc"] else ""
+    match error["type"]:
+        case "extra_forbidden":
+            near = difflib.get_close_matches(field, _fields_at(error["loc"]), 1)
+            return f"there is no such field; did you mean {near[0]!r}?" if near else "there is no such field"
+        case "missing":
+            return "is missing"
+        case "tuple_type":
+            return "must be a list, in brackets"
+        case "value_error":
+            return str(error["ctx"]["error"])
+        case "string_pattern_mismatch":
+            return _PATTERNS.get(error["ctx"]["pattern"], error["msg"])
+    return error["msg"]
+
+
+def _fields_at(place: tuple[int | str, ...]) -> list[str]:
+    """The fields that a table knows in which something stands."""
+    tables: dict[str, type[BaseModel]] = {
+        "client_tools": ClientTool,
+        "mcp": McpServer,
+        "memory": MemoryLimits,
+        "approval": McpApprovals,
+    }
+    known = next((tables[step] for step in reversed(place[:-1]) if step in tables), AgentSpec)
+    return list(known.model_fields)
 
 
 def load(path: Path | None) -> Agents:

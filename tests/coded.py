@@ -160,12 +160,12 @@ def exits_in_a_thread(a: float, b: float) -> str:
     raise SystemExit(3)
 
 
-exiting: Agent[None, str] = Agent(FunctionModel(stream_function=_demo, model_name="scripted"))
+unheard: Agent[None, str] = Agent(FunctionModel(stream_function=_demo, model_name="scripted"))
 
 
-@exiting.instructions
-def _exit() -> str:
-    raise SystemExit(3)
+@unheard.instructions
+def _raise() -> str:
+    raise Unheard("hunter2")
 
 
 @agent

@@ -5,15 +5,25 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
-import sys
-import api.server, turnstream.cli, turnstream.roles
-libraries = {"pydantic_ai", "fastmcp", "mcp", "mcp_types", "openai"}
-print(sorted(libraries & {name.partition(".")[0] for name in sys.modules}))
+import importlib, pkgutil, sys
+import {first}
+for package in {packages}:
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+libraries = {{"worker", "pydantic_ai", "pydantic_graph", "fastmcp", "mcp", "mcp_types", "openai", "rich"}}
+print(sorted(libraries & {{name.partition(".")[0] for name in sys.modules}}))
 """
 
 
-def test_the_front_end_imports_no_agent_library() -> None:
-    """In a fresh process, with everything imported that `turnstream api` needs."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    ("first", "packages"),
+    [("api, shared", "(api, shared)"), ("api.server, turnstream.cli, turnstream.roles", "()")],
+)
+def test_the_front_end_imports_no_agent_library(first: str, packages: str) -> None:
+    """In a fresh process: every module of its own and of what it shares, and what `turnstream api` begins with."""
+    program = PROGRAM.format(first=first, packages=packages)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

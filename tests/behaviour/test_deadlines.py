@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,8 @@ from tests.client import calls_of, check_whole, terminal, text_of
 from tests.models import tools
 from tests.models.server import Call, calls, says
 from tests.waiting import wait_until
+from worker.agents import server_tools
+from worker.agents.tool_threads import ToolThreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,6 +133,55 @@ async def test_a_tool_that_hangs_in_a_thread_neither_blocks_nor_loses_the_turn(
     assert event["status"] == "canceled"
     worker = deploy.stack.workers[0][0]
     await wait_until(lambda: not len(worker.leases), "the worker to give up the turn")
+
+
+async def test_tools_that_hang_in_threads_block_nobody(
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty hang: their model is told, other turns and their threads run; over the bound none is begun."""
+    threads = ToolThreads(most=50, most_lost=60)
+    monkeypatch.setattr(server_tools, "THREADS", threads)
+    client = await deploy(tools=["tests.models.tools:hangs", "tests.models.tools:lookup"], tool_deadline=1)
+
+    async def hang(session: str, count: int) -> None:
+        provider.script.insert(0, calls(*(Call("hangs", "{}", str(number)) for number in range(count))))
+        frames = await client.turn(session, "Go")
+        check_whole(frames)
+        outputs = [each["output"] for each in calls_of(frames, "plugin_call_output")]
+        assert outputs == ["The tool took longer than 1 seconds and was ended."] * count
+
+    async def look_up(session: str) -> str:
+        provider.script = [calls(Call("lookup", '{"word": "sun"}')), says("Alas.")]
+        frames = await client.turn(session, "Go")
+        return str(calls_of(frames, "plugin_call_output")[0]["output"])
+
+    provider.script = [says("Hello."), says("Alas.")]
+    hanging = asyncio.create_task(hang("s1", 50))
+    await wait_until(lambda: len(tools.called) == 50, "all fifty to hang")
+    assert text_of(await client.turn("s2", "Hi")) == "Hello."
+    await hanging
+    assert threads.lost == 50
+    assert await look_up("s3") == "sun: True"
+    provider.script = [says("Alas.")]
+    await hang("s4", 10)
+    assert await look_up("s5") == "The tool was not run: too many calls of tools hang in this worker."
+    tools.release.set()
+    await wait_until(lambda: threads.lost == 0, "the threads to end")
+    assert await look_up("s6") == "sun: True"
+
+
+def test_a_tool_that_hangs_does_not_keep_the_process() -> None:
+    """A process ends though a thread of its tools never does."""
+    program = (
+        "import asyncio, time\n"
+        "from worker.agents.tool_threads import ToolThreads\n"
+        "async def main():\n"
+        "    run = asyncio.get_running_loop().run_in_executor(ToolThreads(), time.sleep, 3600)\n"
+        "    await asyncio.wait([run], timeout=0.1)\n"
+        "    run.cancel()\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True)
 
 
 async def _renewed(deploy: Deployments, after: int) -> bool:

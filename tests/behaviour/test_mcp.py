@@ -239,6 +239,20 @@ async def test_tools_of_the_same_name_are_told_apart(serve: Any, stdio: dict[str
     }
 
 
+async def test_a_request_may_not_bring_a_tool_of_a_servers_name(serve: Any, stdio: dict[str, Any]) -> None:
+    """Only the worker knows the server's tools: the turn ends, and names tool and server."""
+    client, _ = await serve(lead={"mcp": [stdio], "allow_overrides": ["tools"]})
+    function = {"name": "add", "parameters": {"type": "object", "properties": {}}}
+    frames = await client.turn("s1", script("hi"), tools=[{"type": "function", "function": function}])
+    check_whole(frames)
+    ended = terminal(frames)
+    assert ended is not None
+    assert ended["error"] == {
+        "code": "tool_name_taken",
+        "message": "tools: 'add' is a tool of the agent's MCP server 'tests'.",
+    }
+
+
 async def test_an_image_is_told_by_its_kind(serve: Any, stdio: dict[str, Any]) -> None:
     """The log does not carry the bytes; the model gets the image."""
     client, _ = await serve(lead={"mcp": [stdio]})

@@ -12,6 +12,7 @@ from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from shared.agents import Agents, AgentSpec
 from shared.agents import load as load_agents
 from tests.client import calls_of, check_whole, terminal, text_of
+from tests.models.server import Call, calls, says
 from tests.stack import Stack
 from tests.waiting import wait_until
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.client import Client
     from tests.conftest import Place
+    from tests.models.deployment import Deployments
+    from tests.models.server import Provider
 
 
 def agents_with(**given: Any) -> Agents:
@@ -36,7 +39,7 @@ async def served(place: Place, **given: Any) -> tuple[Stack, Client]:
     return stack, await stack.front_end()
 
 
-@pytest.mark.parametrize("name", ["cancels_itself", "exits", "leaks"])
+@pytest.mark.parametrize("name", ["cancels_itself", "exits", "leaks", "raises_unheard", "exits_in_a_thread"])
 async def test_a_tool_that_breaks_ends_its_turn_once(place: Place, name: str, capsys: Any) -> None:
     """Cancelling itself, leaving the process, raising: the turn fails at once, and the next one works."""
     stack, client = await served(place, tools=(f"tests.coded:{name}",))
@@ -51,6 +54,100 @@ async def test_a_tool_that_breaks_ends_its_turn_once(place: Place, name: str, ca
     await stack.close()
     said = capsys.readouterr()
     assert "hunter2" not in said.out + said.err
+
+
+@pytest.mark.parametrize("helper", ["subagents", "critics"])
+async def test_what_a_helper_raises_ends_its_work_only(place: Place, helper: str) -> None:
+    """Even what is no `Exception`: a sub-agent's is told to its caller's model, a critic's ends the turn."""
+    specs = {spec.name: spec for spec in load_agents(None)}
+    names = {"critics": ("demo-critic",), "subagents": ("demo-researcher",)}
+    specs["demo"] = specs["demo"].model_copy(update=names)
+    (name,) = names[helper]
+    specs[name] = AgentSpec(name=name, python="tests.coded:unheard")
+    stack = Stack(place, Agents(specs))
+    await stack.worker()
+    client = await stack.front_end()
+    event = terminal(await client.turn("s1", "/dispatch" if helper == "subagents" else "/reflect"))
+    assert event is not None
+    assert event["status"] == ("completed" if helper == "subagents" else "failed")
+    assert text_of(await client.turn("s2", "hi")) == "You said: hi"
+    await stack.close()
+
+
+ODD = {
+    "circle": "its result cannot be written as JSON",
+    "surrogate": "half ?",
+    "object": "<class 'object'>",
+    "nan": "NaN",
+    "bytes": "__4=",
+    "huge": "its result is too large",
+    "integer": "1" + "0" * 30,
+    "nothing": "null",
+    "generator": "[0,1]",
+}
+
+
+async def test_whatever_a_tool_returns_reaches_the_model(deploy: Deployments, provider: Provider) -> None:
+    """What is no JSON, too large or half a character: as words, to model and client, and in the next turn again."""
+    client = await deploy(tools=["tests.models.tools:odd"])
+    provider.script = [calls(*(Call("odd", json.dumps({"kind": kind}), kind) for kind in ODD)), says("Well.")]
+    frames = await client.turn("s1", "Go")
+    check_whole(frames)
+    assert text_of(frames) == "Well."
+    outputs = {each["call_id"]: each["output"] for each in calls_of(frames, "plugin_call_output")}
+    for call in calls_of(frames, "plugin_call"):
+        assert ODD[json.loads(call["arguments"])["kind"]] in outputs[call["call_id"]]
+    provider.script = [says("Indeed.")]
+    assert text_of(await client.turn("s1", "And?")) == "Indeed."
+    told = [message["content"] for message in provider.messages() if message["role"] == "tool"]
+    assert len(told) == len(ODD)
+    assert all(len(text) < 1000 for text in told)
+
+
+async def test_images_that_tools_return_reach_the_model(deploy: Deployments, provider: Provider) -> None:
+    """As the result, or beside it; the client reads their kind and size only."""
+    client = await deploy(tools=["tests.models.tools:chart", "tests.models.tools:photo"])
+    provider.script = [calls(Call("chart", "{}", "a"), Call("photo", "{}", "b")), says("Nice.")]
+    frames = await client.turn("s1", "Go")
+    check_whole(frames)
+    outputs = {each["name"]: each["output"] for each in calls_of(frames, "plugin_call_output")}
+    assert outputs == {"chart": "Drawn.", "photo": "(image/png, 4 bytes)"}
+    parts = [
+        part
+        for message in provider.messages()
+        if message["role"] == "user" and isinstance(message["content"], list)
+        for part in message["content"]
+    ]
+    assert [part["type"] for part in parts].count("image_url") == 2
+    assert {"type": "text", "text": "The chart:"} in parts
+
+
+async def test_a_tool_may_send_the_model_back(deploy: Deployments, provider: Provider) -> None:
+    """`ModelRetry`, as the framework has it: the model reads why, and tries again."""
+    client = await deploy(tools=["tests.models.tools:picky"])
+    provider.script = [
+        calls(Call("picky", '{"number": 1}')),
+        calls(Call("picky", '{"number": 2}')),
+        says("2."),
+    ]
+    frames = await client.turn("s1", "Go")
+    check_whole(frames)
+    assert text_of(frames) == "2."
+    assert "1 is odd." in provider.messages(1)[-1]["content"]
+    assert provider.messages(2)[-1]["content"] == "2 is even."
+    assert len(calls_of(frames, "plugin_call_output")) == 2
+
+
+async def test_arguments_of_many_megabytes_end_the_turn(deploy: Deployments, provider: Provider) -> None:
+    """A model that raves costs its own turn, and nobody else's."""
+    client = await deploy(tools=["tests.models.tools:get_weather"])
+    raving = json.dumps({"city": "x" * 6_000_000})
+    provider.script = [calls(Call("get_weather", raving)), says("Never."), says("Fine.")]
+    event = terminal(await client.turn("s1", "Go"))
+    assert event is not None
+    assert event["error"]["code"] == "turn_too_large"
+    provider.script = [says("Fine.")]
+    assert text_of(await client.turn("s2", "Hi")) == "Fine."
 
 
 async def wrong_then_right(messages: list[Any], info: Any) -> AsyncIterator[Any]:

@@ -52,6 +52,29 @@ async def test_an_answer_through_another_front_end_resumes(client: Client, stack
         assert text_of(await stream.all()) == "The result is yes."
 
 
+async def test_several_calls_are_answered_in_any_order_through_any_front_end(
+    client: Client, stack: Stack
+) -> None:
+    """Three calls at once, the last one first, each through another front end; each finds its place."""
+    others = [await stack.front_end(), client, await stack.front_end()]
+    session = await client.init()
+    async with client.chat(session, "/calls 3") as stream:
+        said = await stream.until(lambda frames: len([f for f in frames if f.event == "functionCall"]) == 3)
+        calls = [frame.data["content"]["id"] for frame in said if frame.event == "functionCall"]
+        for other, number in zip(others, (2, 0, 1), strict=True):
+            answer = await other.callback(session, calls[number], f"out{number}")
+            assert answer.status_code == 200
+        frames = await stream.all()
+    told = [
+        frame.data["content"]["status"] if frame.data["type"] == "taskStatus" else frame.data["type"]
+        for frame in frames
+        if frame.event == "message" and frame.data["type"] in {"taskStatus", "toolReturn"}
+    ]
+    assert told == ["start", "toolsStart", *["toolReturn"] * 3, "toolsDone", "done"]
+    parts = "".join(frame.data["part"] for frame in frames if frame.event == "chunk")
+    assert parts == "The result is out0, out1, out2."
+
+
 async def test_an_answer_given_twice_counts_once(client: Client) -> None:
     """The first answer stands; a repeat, even another one, gets the first outcome, also after the end."""
     async with client.process("s1", "/call f {}", id="t1") as stream:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_ai import _ssrf
 
 from tests.client import calls_of, check_whole, terminal, text_of
 from tests.models import tools
@@ -14,6 +17,8 @@ from tests.models.server import KEY, Call, calls, says
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.client import Frame
     from tests.models.deployment import Deployments
     from tests.models.server import Provider
@@ -74,6 +79,21 @@ async def test_text_streams_and_is_paid_for(deploy: Deployments, provider: Provi
     assert provider.requests[0]["stream"] is True
     assert provider.requests[0]["model"] == "test"
     assert provider.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+async def test_reasoning_of_compatible_endpoints_is_streamed(deploy: Deployments, provider: Provider) -> None:
+    """`reasoning_content` becomes a reasoning message before the answer, piece by piece."""
+    client = await deploy()
+    provider.script = [says("Four.", thoughts=("Two ", "and two.")), says("Yes.")]
+    frames = await client.turn("s1", "2 + 2?")
+    check_whole(frames)
+    assert [frame.data["text"] for frame in frames if frame.data.get("delta")] == [
+        "Two ",
+        "and two.",
+        "Four.",
+    ]
+    assert [message["type"] for message in ended(frames)["output"]] == ["reasoning", "message"]
+    assert text_of(await client.turn("s1", "Sure?")) == "Yes."
 
 
 async def test_each_model_call_is_told_in_completions(deploy: Deployments, provider: Provider) -> None:
@@ -190,10 +210,13 @@ async def test_an_approval_is_asked_for_once(deploy: Deployments, provider: Prov
 
 
 async def test_the_second_turn_is_sent_the_first(deploy: Deployments, provider: Provider) -> None:
-    """Memory reaches the provider as messages: what was asked, called, returned and answered."""
-    client = await deploy(tools=[WEATHER])
+    """Memory reaches the provider as messages, from another worker too: asked, called, returned and answered."""
+    client = await deploy.front_end(tools=[WEATHER])
+    first = await deploy.stack.worker()
     provider.script = [calls(Call("get_weather", '{"city": "Rome"}')), says("Sunny."), says("As I said.")]
     await client.turn("s1", "Weather?")
+    await deploy.stack.stop_worker(first)
+    await deploy.stack.worker()
     await client.turn("s1", "Sure?")
     assert [message["role"] for message in provider.messages()] == [
         "user",
@@ -343,16 +366,91 @@ def _contents(provider: Provider, at: int = -1) -> list[dict[str, Any]]:
     return parts
 
 
+INSIDE = [
+    "127.0.0.1",
+    "169.254.169.254",
+    "10.0.0.1",
+    "100.100.100.200",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:169.254.169.254]",
+    "[fd00:ec2::254]",
+    "[fe80::1]",
+    "[64:ff9b::7f00:1]",
+    "2130706433",
+    "localhost",
+    "rebinds.example",
+]
+
+
 async def test_a_link_is_fetched_only_where_the_agent_asks_and_it_is_safe(
-    deploy: Deployments, provider: Provider
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `fetch_links` an address inside the network is refused by name, and nothing was asked of it."""
+    """With `fetch_links`: no address inside the network however it is spelled, by name, or behind a redirect."""
+    looked_up: list[str] = []
+    real = socket.getaddrinfo
+
+    def resolve(host: Any, *more: Any, **names: Any) -> Any:
+        """A name that somebody else controls, and points inwards."""
+        if host == "rebinds.example":
+            looked_up.append(host)
+            return real("127.0.0.1", *more, **names)
+        return real(host, *more, **names)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     client = await deploy(fetch_links=True)
-    part = {"type": "file", "file_url": f"{provider.address}/secret.pdf"}
-    async with client.open(
-        "POST", "/process", json={"session_id": "s1", "input": [{"role": "user", "content": [part]}]}
-    ) as stream:
-        error = ended(await stream.all())["error"]
-    assert error == {"code": "link_not_fetched", "message": "A link in the input could not be fetched."}
+    port = provider.address.rpartition(":")[2]
+    parts = [{"type": "file", "file_url": f"http://{host}:{port}/secret.pdf"} for host in INSIDE]
+    parts.append({"type": "audio", "data": f"{provider.address}/secret.mp3", "format": "mp3"})
+    for number, part in enumerate(parts):
+        async with client.open(
+            "POST",
+            "/process",
+            json={"session_id": f"s{number}", "input": [{"role": "user", "content": [part]}]},
+        ) as stream:
+            error = ended(await stream.all())["error"]
+        assert error == {
+            "code": "link_not_fetched",
+            "message": "A link in the input could not be fetched.",
+        }, part
+    assert looked_up == ["rebinds.example"], "looked up once: what was judged is what would be connected to"
     assert provider.others == []
     assert provider.requests == []
+
+
+async def test_a_redirect_inwards_is_not_followed(
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first address may be asked, the one that it names may not."""
+    # One address of our own stands in for one outside, for the test's server alone.
+    outside = "127.9.9.9"
+    private = _ssrf.is_private_ip
+    monkeypatch.setattr(_ssrf, "is_private_ip", lambda ip: ip != outside and private(ip))
+    client = await deploy(fetch_links=True)
+    port = provider.address.rpartition(":")[2]
+    async with _redirecting(outside, f"http://127.0.0.1:{port}/secret.pdf") as (url, asked):
+        part = {"type": "file", "file_url": url}
+        async with client.open(
+            "POST", "/process", json={"session_id": "s1", "input": [{"role": "user", "content": [part]}]}
+        ) as stream:
+            assert ended(await stream.all())["error"]["code"] == "link_not_fetched"
+        assert asked == ["/a.pdf"]
+    assert provider.others == []
+    assert provider.requests == []
+
+
+@asynccontextmanager
+async def _redirecting(host: str, to: str) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that sends everybody elsewhere; its URL, and the paths it was asked for."""
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(head.split()[1].decode())
+        writer.write(f"HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, host, 0)
+    async with server:
+        yield f"http://{host}:{server.sockets[0].getsockname()[1]}/a.pdf", asked

@@ -43,6 +43,7 @@ class Answer:
 
     Attributes:
         pieces: the text, piece by piece.
+        thoughts: reasoning before it, in the field in which DeepSeek, Qwen and vLLM send it.
         calls: tool calls, after the text.
         cut: end the connection after the text, without an end of the stream.
         until: wait for it after the text.
@@ -50,6 +51,7 @@ class Answer:
     """
 
     pieces: tuple[str, ...] = ()
+    thoughts: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     usage: tuple[int, int] = (10, 5)
     finish: str = ""
@@ -133,6 +135,8 @@ class Provider:
         body = orjson.loads(await request.body())
         self.requests.append(body)
         self.headers.append(dict(request.headers))
+        if wrong := _refused(body["messages"]):
+            return JSONResponse({"error": {"message": wrong}}, status_code=400)
         if not self.script:
             return JSONResponse({"error": {"message": "the test's script is over"}}, status_code=400)
         answer = self.script.pop(0)
@@ -143,8 +147,37 @@ class Provider:
         return StreamingResponse(_stream(answer, body["model"]), media_type="text/event-stream")
 
 
+def _refused(messages: list[dict[str, Any]]) -> str:
+    """What a strict provider has against a conversation; empty when it takes it.
+
+    As OpenAI: each call has its result, directly behind it. As others beside: user and assistant take turns.
+    """
+    open_calls: list[str] = []
+    last = ""
+    for message in messages:
+        role = message["role"]
+        if role == "tool":
+            if message["tool_call_id"] not in open_calls:
+                return "a tool's result without its call"
+            open_calls.remove(message["tool_call_id"])
+        elif open_calls:
+            return "a call without its result"
+        elif role == "assistant":
+            open_calls = [call["id"] for call in message.get("tool_calls") or ()]
+            if last == "assistant" or not (open_calls or message.get("content")):
+                return "an assistant's message after another one, or an empty one"
+        elif role == "system" and last:
+            return "a system message in the middle"
+        last = role if role != "system" else last
+    if open_calls or last not in {"user", "tool"}:
+        return "nothing to answer"
+    return ""
+
+
 async def _stream(answer: Answer, model: str) -> AsyncIterator[bytes]:
     yield _chunk(model, {"role": "assistant", "content": ""})
+    for piece in answer.thoughts:
+        yield _chunk(model, {"content": None, "reasoning_content": piece})
     for piece in answer.pieces:
         yield _chunk(model, {"content": piece})
     if answer.until is not None:
@@ -161,8 +194,9 @@ async def _stream(answer: Answer, model: str) -> AsyncIterator[bytes]:
             {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": named}]},
         )
         # In pieces that split wherever they like, as providers send them.
-        for at in range(0, len(call.arguments), 7):
-            more = {"arguments": call.arguments[at : at + 7]}
+        size = max(7, len(call.arguments) // 1000)
+        for at in range(0, len(call.arguments), size):
+            more = {"arguments": call.arguments[at : at + size]}
             yield _chunk(model, {"tool_calls": [{"index": index, "function": more}]})
     yield _chunk(model, {}, answer.finish or ("tool_calls" if answer.calls else "stop"))
     yield _event({**_envelope(model), "choices": [], "usage": _usage(answer)})

@@ -68,7 +68,34 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
         ("[agent.a]\nmodel = 'demo'\n", (":1: agent:",)),
         ("[agents]\na = 3\n", (":2: agents.a:",)),
         ("\n[agents.a]\ninstructions = 'x'\n", (":2: agents.a: ", "give either model or python")),
-        ("[agents.a]\nmodel = 'demo'\nmodle = 'x'\n", (":3: agents.a.modle:",)),
+        ("[agents.a]\nmodel = 'demo'\nmodle = 'x'\n", (":3: agents.a.modle:", "did you mean 'model'?")),
+        ("[agents.a]\nmodel = 'demo'\ntools = 'a:b'\n", (":3: agents.a.tools: must be a list",)),
+        (
+            "[agents.a]\nmodel = 'demo'\ntools = ['a.b']\n",
+            (":3: agents.a.tools.0: must be of the form 'module:name'",),
+        ),
+        ("[agents.a]\nmodel = 'gpt-5-mini'\n", (":2: agents.a.model:", "'openai:gpt-5-mini'")),
+        (
+            "[agents.a]\nmodel = 'openai:x'\nbase_url = '127.0.0.1/v1'\n",
+            (":3: agents.a.base_url: must begin with http",),
+        ),
+        ("[agents.'a b']\nmodel = 'demo'\n", (":1: agents.a b.name: must be a name of letters",)),
+        (
+            "[agents.a]\nmodel = 'demo'\ntools = ['tests.models.quits:x']\n",
+            (":3: agents.a.tools:", "SystemExit"),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\nsubagents = ['f']\n[[agents.a.client_tools]]\nname = 'f'\n[agents.f]\nmodel = 'demo'\n",
+            (":1: agents.a:", "client tool and of a sub-agent: f"),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\ncritics = ['b', 'b']\n[agents.b]\nmodel = 'demo'\n",
+            (":3: agents.a.critics: named twice: b",),
+        ),
+        (
+            "[agents.a]\npython = 'tests.coded:scripted'\n[[agents.a.client_tools]]\nname = 'add'\n",
+            (":3: agents.a.client_tools: 'add' is the name of a server tool too",),
+        ),
         ("[agents.a]\nmodel = 'demo'\nbusy = 'sometimes'\n", (":3: agents.a.busy:", "serial")),
         ("[agents.a]\nmodel = 'demo'\n\nmemory.turns = -1\n", (":4: agents.a.memory.turns:",)),
         ("[agents.a]\nmodel = 'demo'\nmemory = { turns = -1 }\n", (":3: agents.a.memory.turns:",)),
@@ -109,6 +136,21 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, named: 
     assert str(path) in wrong.value.public_text
     for words in named:
         assert words in wrong.value.public_text
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "api_key_env = 'sk-0123456789'",
+        "mcp = [{ label = 'a', url = 'http://x', headers_env = { A = 'sk-0123456789' } }]",
+    ],
+)
+def test_a_key_that_stands_in_the_file_is_not_repeated(tmp_path: Path, field: str) -> None:
+    """People put it where the variable's name belongs; what is printed may end up in a ticket."""
+    with pytest.raises(ConfigurationError) as wrong:
+        check(written(tmp_path, f"[agents.a]\nmodel = 'openai:x'\n{field}\n"))
+    assert "must be the name of an environment variable" in wrong.value.public_text
+    assert "sk-0123456789" not in wrong.value.public_text
 
 
 def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:

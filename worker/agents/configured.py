@@ -63,6 +63,12 @@ class ConfiguredAgent:
                 model_settings=models.settings_of(spec),
             )
             self._tools = _server_tools(spec)
+        for field, names in (
+            ("client_tools", [tool.name for tool in spec.client_tools]),
+            ("subagents", spec.subagents),
+        ):
+            if both := sorted(self._own_tools.intersection(names)):
+                raise AgentFieldError(spec.name, field, f"{both[0]!r} is the name of a server tool too")
         self._servers = [McpConnection(server, spec) for server in spec.mcp]
 
     async def run(self, turn: Turn) -> Done | NeedsClient:
@@ -94,19 +100,21 @@ class ConfiguredAgent:
         if self.spec.model == DEMO:
             client_tools += demo.client_tools(memory.plain_text(prompt))
         model, settings = None, None
+        requested: list[ClientTool] = []
         if not run.speaker.path:
             # What the request asks is meant for the session's agent, not for its helpers.
-            client_tools += self._requested_tools(run.turn)
+            requested = self._requested_tools(run.turn)
             model, settings = self._requested_model(run.turn)
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
         toolsets: list[AbstractToolset[Any]] = [
             ServerTools(self._tools, run=run, deadline=self.spec.tool_deadline),
-            ClientTools(run, client_tools),
+            ClientTools(run, [*client_tools, *requested]),
             SubAgents(run, helpers),
         ]
         if self._servers:
             taken = {tool.name for tool in client_tools} | helpers.keys() | self._own_tools
-            toolsets.append(McpTools(run, self.spec.name, self._servers, taken))
+            brought = {tool.name for tool in requested}
+            toolsets.append(McpTools(run, self.spec.name, self._servers, taken, brought))
         with self.library_agent.override(toolsets=toolsets, tools=[]):
             return await run.answer(self.library_agent, prompt, history, model=model, settings=settings)
 
@@ -231,11 +239,6 @@ def _server_tools(spec: AgentSpec) -> FunctionToolset[Any]:
         toolset = FunctionToolset(tools)
     except UserError as error:
         raise AgentFieldError(spec.name, "tools", str(error)) from None
-    for tool in spec.client_tools:
-        if tool.name in toolset.tools:
-            raise AgentFieldError(
-                spec.name, "client_tools", f"{tool.name!r} is the name of a server tool too"
-            )
     return toolset
 
 
@@ -255,5 +258,6 @@ def _load(spec: AgentSpec, field: str, reference: str) -> Any:
     module, _, attribute = reference.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        raise AgentFieldError(spec.name, field, f"{reference!r} cannot be loaded: {error}") from None
+    except (Exception, SystemExit) as error:
+        why = str(error) if isinstance(error, ImportError | AttributeError | SyntaxError) else repr(error)
+        raise AgentFieldError(spec.name, field, f"{reference!r} cannot be loaded: {why}") from None

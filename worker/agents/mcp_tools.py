@@ -17,6 +17,7 @@ from shared import json_schema
 from worker.agents import approval, results
 from worker.agents.client_tools import ANY_OBJECT, MOST_RETRIES
 from worker.agents.mcp_connection import McpTrouble
+from worker.agents.outcome import AgentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,13 +59,22 @@ class McpTools(AbstractToolset[Any]):
 
     Args:
         taken: names of the agent's other tools; a tool of the same name gets its server's label in front.
+        requested: names of the tools that the request brought; they must not be those of a server's.
     """
 
-    def __init__(self, run: Run, agent: str, connections: Sequence[McpConnection], taken: set[str]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        agent: str,
+        connections: Sequence[McpConnection],
+        taken: set[str],
+        requested: set[str],
+    ) -> None:
         self._run = run
         self._agent = agent
         self._connections = connections
         self._taken = taken
+        self._requested = requested
         self._offers: dict[str, _Offer] | None = None
         self._absent: list[str] = []
         self._alive: set[McpConnection] = set()
@@ -169,6 +179,10 @@ class McpTools(AbstractToolset[Any]):
                 self._absent.append(f"The tools of {label!r} are not available now. {error}")
             for tool in listing["tools"]:
                 name = _callable(tool["name"])
+                if name in self._requested:
+                    raise AgentError(
+                        "tool_name_taken", f"tools: {name!r} is a tool of the agent's MCP server {label!r}."
+                    )
                 if name in offers or name in self._taken:
                     name = _callable(f"{label}_{name}")
                 offers[name] = _Offer(connection, tool)

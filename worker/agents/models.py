@@ -52,6 +52,12 @@ def model_of(spec: AgentSpec) -> Model:
         return demo.model(spec.name)
     if spec.base_url is not None or spec.api_key_env is not None:
         return _compatible(spec)
+    if ":" not in spec.model and spec.model != "test":
+        raise AgentFieldError(
+            spec.name,
+            "model",
+            f"{spec.model!r} does not name its provider: write 'openai:{spec.model}', or what serves it",
+        )
     try:
         return infer_model(spec.model)
     except Exception as error:

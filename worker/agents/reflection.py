@@ -118,7 +118,7 @@ class Reflection:
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
-            # SystemExit and the like would end the worker's loop.
+            # Nobody else expects what is no Exception.
             raise RuntimeError(f"the critic {critic.spec.name!r} raised {type(error).__name__}") from error
         usage = result.usage
         run.turn.spent(usage.input_tokens, usage.output_tokens)

@@ -111,7 +111,7 @@ class SubAgents(AbstractToolset[Any]):
         except (LostAttempt, BrokerAway, asyncio.CancelledError):
             raise
         except BaseException as error:
-            # SystemExit and the like too: they would end the worker's loop.
+            # What is no Exception, too: nobody else expects it.
             code, text = explain(error)
             log.warning("subagent.failed", agent=name, code=code, **for_operators(error))
             await inner.abandon("The agent failed before this was done.")

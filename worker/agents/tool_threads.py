@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 from concurrent.futures import Executor, Future
@@ -48,55 +49,52 @@ class ToolThreads(Executor):
         self.lost = 0
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function.
+        """Run a function; called by the event loop.
 
         Raises:
             NoThread: too many hang.
         """
+        if self.lost >= self._most_lost:
+            raise NoThread(f"{self.lost} tools hang")
         call = _Call(self, partial(fn, *args, **kwargs))
         with self._lock:
-            if self.lost >= self._most_lost:
-                raise NoThread(f"{self.lost} tools hang")
-            if self._running >= self._most:
-                self._waiting.append(call)
-                return call
-            self._running += 1
-        self._start(call)
+            self._waiting.append(call)
+        self._fill()
         return call
 
     def give_up(self, call: _Call) -> None:
-        """Nobody waits for the call any more: its place is for the next one."""
+        """Nobody waits for the call any more: its place is for the next one; called by the event loop."""
         with self._lock:
             if call.lost or call.done():
                 return
             call.lost = True
             self.lost += 1
-            following = self._next()
+            self._running -= 1
         log.warning("tool.thread_lost", lost=self.lost)
-        if following is not None:
-            self._start(following)
+        # Not now: calls whose callers give up at the same moment must not be begun first.
+        asyncio.get_running_loop().call_soon(self._fill)
 
-    def _start(self, call: _Call) -> None:
-        # A thread a call: they are begun quickly, and daemons, unlike a pool's, are not waited for at exit.
-        threading.Thread(target=self._run, args=(call,), name="tool", daemon=True).start()
+    def _fill(self) -> None:
+        """Give free places to those that wait."""
+        while True:
+            with self._lock:
+                if not self._waiting or self._running >= self._most:
+                    return
+                call = self._waiting.popleft()
+                if call.cancelled():
+                    continue
+                self._running += 1
+            # A thread a call: begun quickly, and a daemon, which unlike a pool's is not waited for at exit.
+            threading.Thread(target=self._run, args=(call,), name="tool", daemon=True).start()
 
     def _run(self, call: _Call) -> None:
-        following: _Call | None = call
-        while following is not None:
-            call = following
-            call.run()
-            with self._lock:
-                if call.lost:
-                    self.lost -= 1
-                    return
-                following = self._next()
-
-    def _next(self) -> _Call | None:
-        """Hand the place on, or give it back; under the lock."""
-        if self._waiting:
-            return self._waiting.popleft()
-        self._running -= 1
-        return None
+        call.run()
+        with self._lock:
+            if call.lost:
+                self.lost -= 1
+                return
+            self._running -= 1
+        self._fill()
 
 
 class _Call(Future[Any]):
