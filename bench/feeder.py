@@ -219,7 +219,7 @@ def _record(url: str, packed: list[bytes], channels: list[str]) -> list[bytes]:
 
 
 def _pack(*words: Any) -> bytes:
-    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its stub knows one word
+    packed: bytes = hiredis.pack_command(words)
     return packed
 
 
