@@ -7,18 +7,23 @@ import importlib
 import sys
 import time
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import machine
 from bench.scale import FULL, QUICK
 from bench.table import markdown, plain
+from bench.topology import topology
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bench.scale import Scale
     from bench.table import Row
+    from bench.topology import Topology
 
-# Groups of rows, in the order of the table; each is a module with `run(scale)`, which yields rows.
+# Groups of rows, in the order of the table; each is a module with `run(built, scale)`, which yields rows.
 GROUPS = (
     "following",
     "worker",
@@ -56,16 +61,23 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def measure(groups: list[str] | tuple[str, ...], scale: Scale) -> tuple[list[Row], list[str]]:
-    """Measure groups, telling each row at once: the rows, and the groups that failed."""
+def measure(
+    groups: Sequence[str], scale: Scale, shared: Topology | None = None
+) -> tuple[list[Row], list[str]]:
+    """Measure groups, telling each row at once: the rows, and the groups that failed.
+
+    Each group has a deployment of its own unless there is one for all.
+    """
     rows: list[Row] = []
     failed = []
     for group in groups:
         begun = time.monotonic()
         try:
-            for row in importlib.import_module(f"bench.{group}").run(scale):
-                rows.append(row)
-                print(plain([row]), flush=True)
+            module = importlib.import_module(f"bench.{group}")
+            with nullcontext(shared) if shared else topology(**getattr(module, "NEEDS", {})) as built:
+                for row in module.run(built, scale):
+                    rows.append(row)
+                    print(plain([row]), flush=True)
         except Exception:
             traceback.print_exc()
             failed.append(group)

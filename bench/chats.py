@@ -17,12 +17,12 @@ from bench.accounts import Spent
 from bench.agents import TOKENS
 from bench.peers.agentscope import NAME, NotInstalledError, agentscope
 from bench.table import Row, number, percentile
-from bench.topology import topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from bench.scale import Scale
+    from bench.topology import Topology
 
 
 @dataclass
@@ -75,10 +75,9 @@ class Server:
         cell.seconds += seconds
 
 
-def run(scale: Scale) -> Iterator[Row]:
+def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """Time to the first token, tokens per second, CPU for each."""
     with ExitStack() as stack:
-        built = stack.enter_context(topology())
         key = built.key("echo")
         ours = Server(built.port, built.pids, lambda: streams.post(key, "go"))
         theirs = None

@@ -11,13 +11,13 @@ from bench.accounts import memory
 from bench.following import Delivery, follow_requests
 from bench.processes import helper
 from bench.table import Row, number
-from bench.topology import topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bench.processes import Helper
     from bench.scale import Scale
+    from bench.topology import Topology
 
 STEPS = (100, 1_000, 10_000)
 RATE = 4_000
@@ -32,13 +32,16 @@ OTHER_FILES = 200
 PAUSE_SECONDS = 0.05
 
 
-def run(scale: Scale) -> Iterator[Row]:
+# What `run` is given, where it is not one front end and one worker.
+NEEDS = {"front_ends": 2, "workers": 0}
+
+
+def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """Memory for each idle follower, and CPU per event at a fixed rate of events over more and more sessions."""
     most = _room(scale.many(STEPS[-1], 20))
     steps = [min(most, scale.many(step)) for step in STEPS]
     first = min(FIRST, steps[0])
     with ExitStack() as stack:
-        built = stack.enter_context(topology(front_ends=2, workers=0))
         feed = stack.enter_context(helper(feeder.serve, built.url))
         deliveries = []
         for step in steps:
@@ -48,7 +51,7 @@ def run(scale: Scale) -> Iterator[Row]:
             name = f"of{step}"
             asks = follow_requests(built, feed.ask("sessions", name, step, "echo"))
             # The second front end has seen none of the smaller loads: its memory is that of its followers.
-            port, pid = built.ports[fresh], built.pids["api 2" if fresh else "api"]
+            port, pid = built.front_ends[-1 if fresh else 0]
             if fresh:
                 yield _memory(stack, read, port, pid, asks, first)
             else:

@@ -15,7 +15,7 @@ from bench import feeder, readers, relay, streams
 from bench.accounts import Spent
 from bench.processes import helper
 from bench.table import Row, number
-from bench.topology import OWNER, topology
+from bench.topology import OWNER
 from shared.keys import SessionKeys
 
 if TYPE_CHECKING:
@@ -86,13 +86,16 @@ class Delivery:
         return 1e6 * self.seconds / self.events
 
 
-def run(scale: Scale) -> Iterator[Row]:
+# What `run` is given, where it is not one front end and one worker.
+NEEDS = {"workers": 0}
+
+
+def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """CPU per delivered event, with one and with five followers a session."""
     sessions = scale.many(SESSIONS)
     seconds, rounds = SECONDS if scale.size == 1 else 0.2, scale.count(ROUNDS)
     rate = RATE * sessions / SESSIONS
     with ExitStack() as stack:
-        built = stack.enter_context(topology(workers=0))
         bare = stack.enter_context(helper(relay.serve, built.broker.port))
         relay_port = bare.answer()
         feed = stack.enter_context(helper(feeder.serve, built.url))

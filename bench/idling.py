@@ -11,7 +11,6 @@ import psutil
 
 from bench.accounts import Spent, memory
 from bench.table import Row, number
-from bench.topology import topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,21 +22,24 @@ IDLE_SECONDS = 15.0
 STARTS = 5
 
 
-def run(scale: Scale) -> Iterator[Row]:
+# What `run` is given, where it is not one front end and one worker.
+NEEDS = {"front_ends": 0}
+
+
+def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """Idle worker, then starts."""
     seconds = max(1.0, IDLE_SECONDS * scale.length)
-    with topology(front_ends=0) as built:
-        # What it does once, at its start, is over.
-        time.sleep(1)
-        commands, spent = _commands(built), Spent(built.pids)
-        time.sleep(seconds)
-        used = spent.seconds()
-        yield Row("idle worker: broker commands", (_commands(built) - commands) / seconds, "/s").at_most(5)
-        yield Row("idle worker: CPU", 100 * used["worker"] / seconds, "%").at_most(1)
-        starts = [_start(built) for _ in range(1 + scale.count(STARTS))][1:]
-        took, cpu, rss, pss = (statistics.median(each) for each in zip(*starts, strict=True))
-        yield Row("turnstream api: start to ready", took, "s", note=f"CPU {number(cpu)} s").at_most(1.5)
-        yield Row("turnstream api: RSS when ready", rss, "MiB", note=f"PSS {number(pss)} MiB").at_most(85)
+    # What it does once, at its start, is over.
+    time.sleep(1)
+    commands, spent = _commands(built), Spent(built.pids)
+    time.sleep(seconds)
+    used = spent.seconds()
+    yield Row("idle worker: broker commands", (_commands(built) - commands) / seconds, "/s").at_most(5)
+    yield Row("idle worker: CPU", 100 * used["worker"] / seconds, "%").at_most(1)
+    starts = [_start(built) for _ in range(1 + scale.count(STARTS))][1:]
+    took, cpu, rss, pss = (statistics.median(each) for each in zip(*starts, strict=True))
+    yield Row("turnstream api: start to ready", took, "s", note=f"CPU {number(cpu)} s").at_most(1.5)
+    yield Row("turnstream api: RSS when ready", rss, "MiB", note=f"PSS {number(pss)} MiB").at_most(85)
 
 
 def _commands(built: Topology) -> int:

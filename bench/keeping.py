@@ -11,7 +11,7 @@ import uvloop
 from bench import streams
 from bench.agents import TOKENS
 from bench.table import Row, number
-from bench.topology import OWNER, topology
+from bench.topology import OWNER
 from shared.broker import Broker
 from shared.keys import SessionKeys
 from shared.log import Log
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bench.scale import Scale
+    from bench.topology import Topology
 
 CHATS = 200
 
 
-def run(scale: Scale) -> Iterator[Row]:
+def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """Of the logs, and of all that a chat leaves behind."""
-    with topology() as built:
-        key = built.key("echo")
-        uvloop.run(streams.closed_loop(built.port, 4, [streams.post(key, "go") for _ in range(4)]))
-        client = built.client
-        before = int(client.info("memory")["used_memory_dataset"])
-        names = [uuid.uuid4().hex for _ in range(scale.count(CHATS, 4))]
-        arrived, _ = uvloop.run(
-            streams.closed_loop(built.port, 8, [streams.post(key, "go", name) for name in names])
-        )
-        for each in arrived:
-            each.check(TOKENS)
-        everything = int(client.info("memory")["used_memory_dataset"]) - before
-        logs = sum(client.memory_usage(SessionKeys(OWNER, name).log, samples=0) for name in names)
-        events = asyncio.run(_events(built.url, names))
-        yield Row(
-            "broker's memory per event kept, of the log",
-            logs / events,
-            "B",
-            423,
-            "Agno, measured earlier",
-            note=f"all that a chat of {events // len(names)} events leaves, by the broker's total: "
-            f"{number(everything / events)} B per event",
-        ).at_most(250)
+    key = built.key("echo")
+    uvloop.run(streams.closed_loop(built.port, 4, [streams.post(key, "go") for _ in range(4)]))
+    client = built.client
+    before = int(client.info("memory")["used_memory_dataset"])
+    names = [uuid.uuid4().hex for _ in range(scale.count(CHATS, 4))]
+    arrived, _ = uvloop.run(
+        streams.closed_loop(built.port, 8, [streams.post(key, "go", name) for name in names])
+    )
+    for each in arrived:
+        each.check(TOKENS)
+    everything = int(client.info("memory")["used_memory_dataset"]) - before
+    logs = sum(client.memory_usage(SessionKeys(OWNER, name).log, samples=0) for name in names)
+    events = asyncio.run(_events(built.url, names))
+    yield Row(
+        "broker's memory per event kept, of the log",
+        logs / events,
+        "B",
+        423,
+        "Agno, measured earlier",
+        note=f"all that a chat of {events // len(names)} events leaves, by the broker's total: "
+        f"{number(everything / events)} B per event",
+    ).at_most(250)
 
 
 async def _events(url: str, names: list[str]) -> int:

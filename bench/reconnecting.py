@@ -15,7 +15,7 @@ from bench import feeder, streams
 from bench.accounts import BrokerSpent
 from bench.processes import helper
 from bench.table import Row
-from bench.topology import OWNER, topology
+from bench.topology import OWNER
 from shared.keys import SessionKeys
 
 if TYPE_CHECKING:
@@ -38,10 +38,14 @@ SAME = 1.1
 _NUMBER = re.compile(rb'"sequence_number":(\d+),')
 
 
-def run(scale: Scale) -> Iterator[Row]:
+# What `run` is given, where it is not one front end and one worker.
+NEEDS = {"workers": 0}
+
+
+def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """Broker commands, broker bytes and time, of the long log beside the short one."""
     long = scale.many(LONG, 2000)
-    with topology(workers=0) as built, helper(feeder.serve, built.url) as feed:
+    with helper(feeder.serve, built.url) as feed:
         kinds = {}
         for name, count in (("warm", SHORT), ("short", SHORT), ("long", long)):
             sessions = [session for session, _ in feed.ask("sessions", name, SESSIONS, "echo")]

@@ -12,7 +12,6 @@ import uvloop
 
 from bench import streams
 from bench.table import Row, percentile
-from bench.topology import topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +23,8 @@ ONE_BY_ONE = 50
 AT_ONCE = 25
 ROUNDS = 4
 
+ROUND_SECONDS = 30
+
 _END = re.compile(rb'("status":"canceled")')
 
 # agent → what it is asked: one that speaks, and one that says a word and is then silent.
@@ -31,23 +32,22 @@ SPEAKING = ("paced", "100000 50")
 SILENT = ("silent", "60")
 
 
-def run(scale: Scale) -> Iterator[Row]:
+def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """One, many at once, and with an agent that is silent."""
-    with topology() as built:
-        uvloop.run(stop_some(built, *SPEAKING, at_once=2, rounds=1))
-        for what, agent, at_once, rounds in (
-            ("one that speaks", SPEAKING, 1, scale.count(ONE_BY_ONE)),
-            (f"{AT_ONCE} at once", SPEAKING, AT_ONCE, scale.count(ROUNDS)),
-            ("one that is silent", SILENT, 1, scale.count(ONE_BY_ONE)),
-        ):
-            times = uvloop.run(stop_some(built, *agent, at_once=at_once, rounds=rounds))
-            for share, most in ((0.5, 8.0), (0.99, 40.0)):
-                row = Row(
-                    f"stop to end at another follower, {what}, p{100 * share:.0f}",
-                    percentile(times, share),
-                    "ms",
-                )
-                yield row.at_most(most)
+    uvloop.run(stop_some(built, *SPEAKING, at_once=2, rounds=1))
+    for what, agent, at_once, rounds in (
+        ("one that speaks", SPEAKING, 1, scale.count(ONE_BY_ONE)),
+        (f"{AT_ONCE} at once", SPEAKING, AT_ONCE, scale.count(ROUNDS)),
+        ("one that is silent", SILENT, 1, scale.count(ONE_BY_ONE)),
+    ):
+        times = uvloop.run(stop_some(built, *agent, at_once=at_once, rounds=rounds))
+        for share, most in ((0.5, 8.0), (0.99, 40.0)):
+            row = Row(
+                f"stop to end at another follower, {what}, p{100 * share:.0f}",
+                percentile(times, share),
+                "ms",
+            )
+            yield row.at_most(most)
 
 
 async def stop_some(built: Topology, agent: str, text: str, *, at_once: int, rounds: int) -> list[float]:
@@ -55,14 +55,18 @@ async def stop_some(built: Topology, agent: str, text: str, *, at_once: int, rou
     key = await asyncio.to_thread(built.key, agent)
     times: list[float] = []
     for _ in range(rounds):
-        ready, go = asyncio.Barrier(at_once + 1), asyncio.Event()
-        all_of_them = [
-            asyncio.create_task(_stop_one(built.port, key, text, ready, go)) for _ in range(at_once)
-        ]
-        await ready.wait()
-        go.set()
-        times += await asyncio.gather(*all_of_them)
+        # Whatever goes wrong with one, the others would wait for it.
+        async with asyncio.timeout(ROUND_SECONDS):
+            times += await _stop_round(built.port, key, text, at_once)
     return times
+
+
+async def _stop_round(port: int, key: str, text: str, at_once: int) -> list[float]:
+    ready, go = asyncio.Barrier(at_once + 1), asyncio.Event()
+    stops = [asyncio.create_task(_stop_one(port, key, text, ready, go)) for _ in range(at_once)]
+    await ready.wait()
+    go.set()
+    return await asyncio.gather(*stops)
 
 
 async def _stop_one(port: int, key: str, text: str, ready: asyncio.Barrier, go: asyncio.Event) -> float:

@@ -53,6 +53,13 @@ class Topology:
         """Where the first front end listens."""
         return self.ports[0]
 
+    @property
+    def front_ends(self) -> list[tuple[int, int]]:
+        """Port and process id of each."""
+        return list(
+            zip(self.ports, (pid for name, pid in self.pids.items() if name.startswith("api")), strict=True)
+        )
+
     def key(self, agent: str) -> str:
         """An API key that speaks to this agent."""
         if agent not in self._keys:

@@ -18,7 +18,7 @@ from bench import agents, streams
 from bench.accounts import Spent
 from bench.processes import helper
 from bench.table import Row, number
-from bench.topology import HOST, OWNER, topology
+from bench.topology import HOST, OWNER
 from shared.broker import Broker
 from shared.keys import SessionKeys
 from shared.log import Log
@@ -38,10 +38,10 @@ TOKENS = 1000
 ENDED_SECONDS = 60
 
 
-def run(scale: Scale) -> Iterator[Row]:
+def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """CPU per appended event, without the agent's."""
     chats, tokens = scale.many(CHATS), scale.count(TOKENS, 50)
-    with topology() as built, helper(bare) as alone:
+    with helper(bare) as alone:
         load_of(built, 4, 50)
         spent = Spent(built.pids)
         names, seconds = load_of(built, chats, tokens)

@@ -1,0 +1,37 @@
+"""The benches still run: each kind of load, as small as it gets, with its own checks of what arrived."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bench.__main__ import GROUPS, measure
+from bench.scale import TINY
+from bench.table import markdown
+from bench.topology import Topology, topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The others are made of the same parts, or wait more than they do.
+QUICK_ONES = ("following", "worker", "chats", "stopping", "keeping")
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Topology]:
+    """One front end, one worker, one broker, for all of them."""
+    with topology() as started:
+        yield started
+
+
+@pytest.mark.parametrize("group", QUICK_ONES)
+def test_a_group_of_rows_can_be_measured(built: Topology, group: str) -> None:
+    """Every event arrives, once and in order, and each row has a figure."""
+    assert set(QUICK_ONES) <= set(GROUPS)
+    rows, failed = measure([group], TINY, built)
+    assert not failed
+    assert rows
+    assert all(math.isfinite(row.ours) for row in rows)
+    assert markdown(rows).count("\n") == len(rows) + 1
