@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 # Between two injections. Shorter, and the deployment does nothing but start processes.
 PACE_SECONDS = (0.4, 1.8)
 
-# How long a process is frozen: from within its lease (2 s) to well past it.
+# How long a process is frozen: from within its lease (2 s) to past it; in half of the cases for so long that
+# others have gone on, and ended, what it had, and that all who spoke with it have given it up.
 FROZEN_SECONDS = (1.0, 5.0)
+LONG_FROZEN_SECONDS = (11.0, 15.0)
 
 # How long the broker is away; in one case of five for longer than a request insists.
 AWAY_SECONDS = (0.1, 1.0)
@@ -108,8 +110,14 @@ class Faults:
         return await self._replace_worker(signal.SIGTERM)
 
     async def freeze_worker(self) -> bool:
-        """SIGSTOP, and SIGCONT after a while; often past its lease."""
-        return self._freeze(self._rng.choice(self._workers))
+        """SIGSTOP, and SIGCONT after a while; mostly past its lease.
+
+        The rules hold it to say nothing then: a closed message that goes on, or a second one beside that of
+        the attempt that took over, breaks them.
+        """
+        # One stays awake: somebody must take over for a thawed one to have something to disturb.
+        awake = [each for each in self._workers if each not in self._frozen and _serves(each)]
+        return len(awake) > 1 and self._freeze(self._rng.choice(awake))
 
     async def kill_front_end(self) -> bool:
         """SIGKILL: its streams break within a frame."""
@@ -121,7 +129,8 @@ class Faults:
 
     async def freeze_front_end(self) -> bool:
         """SIGSTOP, and SIGCONT after a while."""
-        return self._freeze(self._rng.choice(list(self._fronts.values())))
+        awake = [each for each in self._fronts.values() if each not in self._frozen]
+        return len(awake) > 1 and self._freeze(self._rng.choice(awake))
 
     async def restart_broker(self) -> bool:
         """SIGKILL; it is back with its append-only file."""
@@ -179,7 +188,8 @@ class Faults:
             return False
         self._frozen.add(process)
         process.signal(signal.SIGSTOP)
-        thaw = asyncio.create_task(self._thaw(process, self._rng.uniform(*FROZEN_SECONDS)))
+        seconds = self._rng.choice((FROZEN_SECONDS, LONG_FROZEN_SECONDS))
+        thaw = asyncio.create_task(self._thaw(process, self._rng.uniform(*seconds)))
         self._thaws.add(thaw)
         thaw.add_done_callback(self._thaws.discard)
         return True
