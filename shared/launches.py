@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from shared import keys
+from shared.broker import command
 from shared.scripts import Script
 
 if TYPE_CHECKING:
@@ -100,6 +101,14 @@ class Launches:
     async def depth(self) -> int:
         """How many launches wait."""
         return int(await self._redis.zcard(keys.QUEUE))
+
+    async def try_writing(self) -> None:
+        """Nothing, by a command that a broker refuses which is full or read-only.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the broker takes no writes.
+        """
+        await command(self._redis, "ZADD", keys.DUE, "XX", "0", "-")
 
     async def remind(self, ref: TaskRef, ms: int) -> None:
         """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from tests.processes.deployment import START_SECONDS
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ LONG_FROZEN_SECONDS = (11.0, 15.0)
 AWAY_SECONDS = (0.1, 1.0)
 LONG_AWAY_SECONDS = (3.0, 6.0)
 
+# How long the broker takes no writes: within a lease (2 s) or past it.
+REFUSING_SECONDS = (0.2, 4.0)
+
+# By how much the clocks of the processes' hosts are wrong.
+SKEWS_SECONDS = (-5, 0, 5)
+
 # How often each is done, relative to the others. Those that start a process cost most of a core for seconds.
 WEIGHTS = {
     "kill_worker": 3,
@@ -40,9 +47,13 @@ WEIGHTS = {
     "drain_front_end": 1,
     "freeze_front_end": 1,
     "restart_broker": 2,
+    "fill_memory": 1,
+    "become_replica": 1,
     "cut_commands": 4,
     "cut_subscribers": 3,
     "flush_scripts": 2,
+    # Only when it is asked for by name.
+    "roll": 0,
 }
 
 
@@ -63,10 +74,16 @@ class Faults:
         self._thaws: set[asyncio.Task[None]] = set()
         self._frozen: set[Process] = set()
         self._fronts = {port: self._start_front_end(port) for port in ports}
-        self._workers = [deployment.start("worker") for _ in range(workers)]
+        self._workers = [self._start_worker() for _ in range(workers)]
 
     def _start_front_end(self, port: int) -> Process:
-        return self._deployment.start("api", "--port", str(port))
+        return self._deployment.start("api", "--port", str(port), **self._skew())
+
+    def _start_worker(self) -> Process:
+        return self._deployment.start("worker", **self._skew())
+
+    def _skew(self) -> dict[str, str]:
+        return self._deployment.skewed(self._rng.choice(SKEWS_SECONDS))
 
     async def inject(self, only: tuple[str, ...] = (), pace: tuple[float, float] = PACE_SECONDS) -> None:
         """Do one thing after the other, until `heal`."""
@@ -78,7 +95,7 @@ class Faults:
                 return
             except TimeoutError:
                 pass
-            [kind] = self._rng.choices(kinds, [WEIGHTS[each] for each in kinds])
+            [kind] = self._rng.choices(kinds, None if only else list(WEIGHTS.values()))
             act: Callable[[], Awaitable[bool]] = getattr(self, kind)
             when = time.monotonic()
             if await act():
@@ -140,6 +157,14 @@ class Faults:
         await asyncio.to_thread(self._broker.start)
         return True
 
+    async def fill_memory(self) -> bool:
+        """No memory left, for a while: whatever would need some is refused."""
+        return await self._refuse(("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"))
+
+    async def become_replica(self) -> bool:
+        """A replica of nobody, as after a failover that went back and forth: it answers, but takes no writes."""
+        return await self._refuse(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"))
+
     async def cut_commands(self) -> bool:
         """CLIENT KILL TYPE normal."""
         return await self._tell("CLIENT", "KILL", "TYPE", "normal")
@@ -152,12 +177,24 @@ class Faults:
         """SCRIPT FLUSH."""
         return await self._tell("SCRIPT", "FLUSH")
 
+    async def roll(self) -> bool:
+        """A new release: every process is drained and started anew, one after the other."""
+        for at, worker in enumerate(self._workers):
+            await self._end(worker, signal.SIGTERM)
+            self._workers[at] = self._start_worker()
+            await self.serving()
+        for port, front in self._fronts.items():
+            await self._end(front, signal.SIGTERM)
+            self._fronts[port] = self._start_front_end(port)
+            await self.serving()
+        return True
+
     # ── how ──
 
     async def serving(self) -> None:
         """Wait until every process has started."""
         standing = [*self._fronts.values(), *self._workers]
-        await wait_until(lambda: all(map(_serves, standing)), "every process to start", seconds=60)
+        await wait_until(lambda: all(map(_serves, standing)), "every process to start", START_SECONDS)
 
     async def _replace_worker(self, number: int) -> bool:
         at = self._rng.randrange(len(self._workers))
@@ -165,7 +202,7 @@ class Faults:
         if sum(map(_serves, self._workers)) < 2 or not _serves(self._workers[at]):
             return False
         await self._end(self._workers[at], number)
-        self._workers[at] = self._deployment.start("worker")
+        self._workers[at] = self._start_worker()
         return True
 
     async def _replace_front_end(self, number: int) -> bool:
@@ -199,6 +236,13 @@ class Faults:
         if process in self._frozen:
             self._frozen.discard(process)
             process.signal(signal.SIGCONT)
+
+    async def _refuse(self, begin: tuple[str, ...], end: tuple[str, ...]) -> bool:
+        if not await self._tell(*begin):
+            return False
+        await asyncio.sleep(self._rng.uniform(*REFUSING_SECONDS))
+        await self._tell(*end)
+        return True
 
     async def _tell(self, *words: str) -> bool:
         redis: Any = Redis(port=self._broker.port)
