@@ -116,6 +116,14 @@ class Launches:
         """How many launches wait."""
         return int(await self._redis.zcard(keys.QUEUE))
 
+    async def try_writing(self) -> None:
+        """Nothing, by a command that a broker refuses which is full or read-only.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the broker takes no writes.
+        """
+        await command(self._redis, "ZADD", keys.DUE, "XX", "0", "-")
+
     async def remind(self, ref: TaskRef, ms: int) -> None:
         """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""
         await _remind(self._redis, (keys.DUE,), (str(ref), ms))

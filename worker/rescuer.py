@@ -37,8 +37,8 @@ class Rescuer:
 
     Duties:
         1. take due refs and sweep each: launch again, end, re-date or drop;
-        2. hold still until its own connection has been whole for one lease, so that a broker's
-           outage does not look like a hundred dead workers: their renewals come first.
+        2. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only,
+           full) does not look like a hundred dead workers: their renewals come first.
     """
 
     def __init__(self, ender: Ender, settings: Settings) -> None:
@@ -69,8 +69,7 @@ class Rescuer:
 
     async def _look(self) -> None:
         if time.monotonic() - self._whole_since < self._lease:
-            # Asking keeps the watch on the connection; nothing is taken yet.
-            await self._ender.launches.depth()
+            await self._ender.launches.try_writing()
             return
         more = True
         while more:

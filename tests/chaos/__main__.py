@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1, help="of faults, for each seed")
     parser.add_argument("--clients", type=int, default=30)
     parser.add_argument("--only", nargs="*", default=[], choices=sorted(WEIGHTS))
+    parser.add_argument("--rolls", type=int, default=0, help="so many rolling restarts, and nothing else")
     parser.add_argument(
         "--pace", type=float, nargs=2, default=PACE_SECONDS, help="seconds between two faults"
     )
@@ -32,8 +33,9 @@ def main() -> int:
             seed,
             given.minutes * 60,
             given.clients,
-            only=tuple(given.only),
+            only=("roll",) if given.rolls else tuple(given.only),
             pace=(given.pace[0], given.pace[1]),
+            most_faults=given.rolls or Plan.most_faults,
         )
         report = asyncio.run(run(plan, folder))
         print(report.text(), flush=True)
@@ -47,7 +49,7 @@ def main() -> int:
         if given.keep or report.violations or report.stuck:
             print(f"  logs: {folder}", flush=True)
         turns += len(report.account.turns)
-        bad += len(report.violations) + len(report.stuck)
+        bad += len(report.violations) + len(report.stuck) + (report.crashes if given.rolls else 0)
     print(f"{turns} turns, {len(given.seeds)} seeds, {bad} violations")
     return 1 if bad else 0
 

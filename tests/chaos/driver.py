@@ -48,6 +48,7 @@ class Plan:
     fronts: int = 2
     workers: int = 3
     most_turns: int = 1_000_000
+    most_faults: int = 1_000_000
     only: tuple[str, ...] = ()
     pace: tuple[float, float] = PACE_SECONDS
 
@@ -128,6 +129,9 @@ async def run(plan: Plan, folder: Path) -> Report:
         for outcome in await asyncio.gather(*living, return_exceptions=True):
             if isinstance(outcome, Exception):
                 raise outcome
+        # One that was killed just before the end may still be starting.
+        await faults.serving()
+        await wait_until(lambda: _ready(town), "the front ends to be ready")
         account = await _account(broker.port, town)
         stuck += _unended(account)
         report = Report(plan, account, faults.done, stuck)
@@ -144,6 +148,8 @@ async def _injure(faults: Faults, plan: Plan, town: Town) -> None:
     injecting = asyncio.create_task(faults.inject(plan.only, plan.pace))
     end = time.monotonic() + plan.seconds
     while time.monotonic() < end and len(town.turns) < plan.most_turns and not injecting.done():
+        if len(faults.done) >= plan.most_faults:
+            break
         await asyncio.wait([injecting], timeout=0.2)
     town.closing.set()
     await faults.heal()

