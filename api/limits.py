@@ -70,7 +70,7 @@ class Limiter:
             Overloaded: too many turns of all owners wait.
             BrokerAway: the broker did not answer.
         """
-        if self._most_queued and self._launches.waiting >= self._most_queued:
+        if self._most_queued and self._launches.waiting >= self._most_queued and await self._full():
             measures.turns_refused.add("queue")
             raise Overloaded
         if not caller.limits.turns:
@@ -133,6 +133,11 @@ class Limiter:
             for owner in list(self._told):
                 async with self._telling(owner):
                     await self._tell(owner, self._hub.followers_of(owner))
+
+    async def _full(self) -> bool:
+        """Whether as many launches wait as may."""
+        waiting = await insist(self._launches.depth, seconds=PATIENCE_SECONDS, what="depth")
+        return waiting >= self._most_queued
 
     async def _look(self) -> None:
         if not self._most_queued:
