@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
-import secrets
-import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -53,14 +50,17 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001 - Starlette's signature
         presence = _presence(services)
-        background = [asyncio.create_task(_register(services, keys)), asyncio.create_task(presence.show())]
+        background = [
+            asyncio.create_task(each)
+            for each in (_register(services, keys), presence.show(), services.limiter.keep())
+        ]
         try:
             yield
         finally:
             for each in background:
                 each.cancel()
             await asyncio.gather(*background, return_exceptions=True)
-            await presence.end()
+            await asyncio.gather(presence.end(), services.limiter.end())
             await services.hub.stop()
             if broker is None:
                 await services.broker.close()
@@ -89,12 +89,11 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
 
 def _presence(services: Services) -> Presence:
     """The sign of life of this front end."""
-    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
     def tell() -> dict[str, int]:
         return {"followers": services.hub.followers}
 
-    return Presence(services.broker.primary, FRONT_ENDS, name, tell, lambda: None)
+    return Presence(services.broker.primary, FRONT_ENDS, services.name, tell, lambda: None)
 
 
 def _keys_to_register(settings: Settings, agents: Agents) -> list[tuple[str, str, str]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from api.follow import PATIENCE_SECONDS, Visitor
-from shared.api_keys import digest, well_formed
+from shared.api_keys import Limits, digest, well_formed
 from shared.broker import insist
 from shared.errors import BadToken, Forbidden, UnknownKey
 from shared.keys import SessionKeys
@@ -30,10 +30,11 @@ MOST_REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A chat key's holder: for whom it speaks, and with which agent."""
+    """A chat key's holder: for whom it speaks, with which agent, and how much it may do."""
 
     owner: str
     spec: AgentSpec
+    limits: Limits = field(default_factory=Limits)
 
     def keys(self, session: str) -> SessionKeys:
         """The keys of one of the owner's sessions."""
@@ -90,7 +91,7 @@ class Auth:
         spec = self._agents.get(key.agent)
         if spec is None:
             raise Forbidden(f"The agent {key.agent!r} of this API key is no longer configured here.")
-        return Caller(key.owner, spec)
+        return Caller(key.owner, spec, key.limits)
 
     async def admin(self, request: Request) -> ApiKey:
         """An operator's key.

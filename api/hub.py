@@ -19,7 +19,7 @@ from api.ring import Ring, Shown
 from api.tails import TailReader
 from shared.broker import is_trouble
 from shared.entry import Cursor
-from shared.errors import ShuttingDown, TooMany
+from shared.errors import Overloaded, ShuttingDown, TooMany
 from shared.log import PAGE, Log, SessionMeta, parse_tail
 
 if TYPE_CHECKING:
@@ -40,10 +40,6 @@ LINGER_SECONDS = 2.0
 # Between two tries to read from a broker that is away.
 RETRY_SECONDS = 0.25
 
-# Followers at once; each holds a connection. Above it, clients are sent elsewhere.
-MOST_FOLLOWERS = 50_000
-MOST_PER_OWNER = 20_000
-
 
 class Over(Enum):
     """Why a feed has no more entries."""
@@ -63,8 +59,13 @@ class Hub:
     The reader starts with the first follower.
     """
 
-    def __init__(self, redis: Redis, reader: Log) -> None:
+    def __init__(
+        self, redis: Redis, reader: Log, *, most: int = 50_000, most_per_owner: int = 20_000
+    ) -> None:
+        """``most`` followers at once, each of which holds a connection; above it, clients are sent elsewhere."""
         self._log = reader
+        self._most = most
+        self._most_per_owner = most_per_owner
         self._tails = TailReader(redis, self)
         self._running: asyncio.Task[None] | None = None
         self._followed: dict[bytes, _Followed] = {}
@@ -76,6 +77,10 @@ class Hub:
         """How many follow something here."""
         return self._followers.total()
 
+    def followers_of(self, owner: str) -> int:
+        """How many of them are the owner's."""
+        return self._followers[owner]
+
     @property
     def sessions(self) -> int:
         """How many sessions are followed here."""
@@ -85,12 +90,17 @@ class Hub:
         """A feed of the session's entries; the session need not exist yet. Leave it when done (``with``).
 
         Raises:
-            ShuttingDown: this front end is stopping, or full.
+            ShuttingDown: this front end is stopping.
+            Overloaded: it holds as many followers as it may.
             TooMany: the owner has too many followers here.
         """
-        if self.closed or self._followers.total() >= MOST_FOLLOWERS:
+        if self.closed:
             raise ShuttingDown
-        if self._followers[keys.owner] >= MOST_PER_OWNER:
+        if self._followers.total() >= self._most:
+            raise Overloaded(
+                "This front end holds as many streams as it may. Try again: another one may answer."
+            )
+        if self._followers[keys.owner] >= self._most_per_owner:
             raise TooMany
         if self._running is None:
             self._running = asyncio.create_task(self._tails.run())

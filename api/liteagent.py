@@ -94,6 +94,7 @@ class LiteAgentRoutes:
         chat = parse_chat(body)
         cursor = cursor_of(request)
         keys = caller.keys(named or _one_shot(request, caller, chat))
+        await services.limiter.admit_follower(caller)
         with services.hub.following(keys) as feed:
             headers: Headers = ()
             if cursor is not None:
@@ -112,6 +113,7 @@ class LiteAgentRoutes:
         keys = caller.keys(session_id(request, "sessionId"))
         task, cursor = task_id(request.query_params.get("taskId")), cursor_of(request)
         dialect = _dialect(request.query_params.get("stream", "").lower() in {"true", "1"})
+        await services.limiter.admit_follower(caller)
         with services.hub.following(keys) as feed:
             start = await self._resume(caller, keys, task, cursor)
             return EventStream(feed, start, dialect, services.log, services.settings)

@@ -41,6 +41,7 @@ from shared.errors import (
     InvalidBody,
     NoSession,
     NoTask,
+    Overloaded,
     SessionBusy,
     ShuttingDown,
     TooMany,
@@ -105,7 +106,7 @@ PARAMETERS: dict[str, Json] = {
 
 _KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
 _SESSION = _KEY | {BadRequest, NoSession}
-_FOLLOW = _SESSION | {NoTask, BadCursor, CursorGone, ShuttingDown, TooMany}
+_FOLLOW = _SESSION | {NoTask, BadCursor, CursorGone, ShuttingDown, Overloaded, TooMany}
 _CALL = frozenset({UnknownCall, CallEnded, CallWithdrawn, CallExpired})
 _BODY = frozenset({InvalidBody, BodyTooLarge})
 _TURN = _FOLLOW | _BODY | {SessionBusy, IdempotencyMismatch}
@@ -248,7 +249,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "answer": {"session_id": "s1", "input": [_OUTPUT]},
             "reconnect": {"session_id": "s1", "reconnect": True},
         },
-        instead={SessionBusy: AgentResponse},
+        instead={SessionBusy: AgentResponse, TooMany: AgentResponse, Overloaded: AgentResponse},
     ),
     Operation(
         ("GET",),

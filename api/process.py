@@ -30,7 +30,7 @@ from api.turns import (
 )
 from shared.broker import insist
 from shared.entry import Cursor
-from shared.errors import InvalidBody, SessionBusy
+from shared.errors import InvalidBody, Overloaded, SessionBusy, TooMany
 from shared.keys import TaskRef
 from shared.protocol import MessageType, ResponseBuilder, java
 
@@ -94,13 +94,13 @@ class ProcessRoutes:
             asked = await asyncio.to_thread(self._read, request, caller, body, raw)
         else:
             asked = self._read(request, caller, body, raw)
-        with services.hub.following(asked.keys) as feed:
-            try:
+        try:
+            await services.limiter.admit_follower(caller)
+            with services.hub.following(asked.keys) as feed:
                 start, headers = await self._start(asked)
-            except SessionBusy as busy:
-                feed.leave()
-                return _rejected(asked, busy, dialect)
-            return await self._respond(feed, start, headers, asked, dialect)
+                return await self._respond(feed, start, headers, asked, dialect)
+        except (SessionBusy, TooMany, Overloaded) as refusal:
+            return _rejected(asked, refusal, dialect)
 
     async def watch(self, request: Request) -> EventStream:
         """Follow a response, or without ``response_id`` the whole session."""
@@ -111,6 +111,7 @@ class ProcessRoutes:
         task = task_id(task_of_response(request.query_params.get("response_id", "")))
         visitor = caller.visitor(request.query_params.get("user_id", ""))
         cursor = cursor_of(request)
+        await services.limiter.admit_follower(caller)
         with services.hub.following(keys) as feed:
             start = await follow.start(services.log, keys, visitor, task=task, cursor=cursor)
             return EventStream(feed, start, dialect, services.log, services.settings)
@@ -212,10 +213,12 @@ def _named(asked: _Asked, why: str) -> None:
         raise InvalidBody(f"session_id: needed {why}")
 
 
-def _rejected(asked: _Asked, busy: SessionBusy, dialect: Dialect) -> Response:
-    """The body of the 409: a response that is over before it began."""
+def _rejected(asked: _Asked, refusal: SessionBusy | TooMany | Overloaded, dialect: Dialect) -> Response:
+    """The body of a refused turn: a response that is over before it began."""
     builder = ResponseBuilder(session_id=asked.keys.session, response_id=asked.response)
-    event = builder.rejected("session_busy", busy.public_text).model_dump_json(exclude_none=True).encode()
+    code = "session_busy" if isinstance(refusal, SessionBusy) else str(refusal.code)
+    event = builder.rejected(code, refusal.public_text).model_dump_json(exclude_none=True).encode()
     if dialect.name == "java":
         event = java(event)
-    return Response(event, status_code=409, media_type="application/json")
+    headers = {} if isinstance(refusal, SessionBusy) else {"Retry-After": str(refusal.retry_after)}
+    return Response(event, status_code=refusal.status, media_type="application/json", headers=headers)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from api.auth import Auth
 from api.hub import Hub
+from api.limits import Limiter
 from api.overview import Overview
 from shared.api_keys import ApiKeys
+from shared.caps import Caps
 from shared.endings import Ender
 from shared.launches import Launches
 from shared.log import Log
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One of each, shared by all routes."""
+    """One of each, shared by all routes; ``name`` is what operators know this front end by."""
 
     settings: Settings
     agents: Agents
@@ -37,6 +42,8 @@ class Services:
     auth: Auth
     task_list: TaskList
     overview: Overview
+    limiter: Limiter
+    name: str
 
     @classmethod
     def make(cls, settings: Settings, agents: Agents, broker: Broker) -> Services:
@@ -46,6 +53,13 @@ class Services:
         launches = Launches(broker.primary)
         api_keys = ApiKeys(broker.primary)
         task_list = TaskList(broker)
+        hub = Hub(
+            broker.sessions,
+            log,
+            most=settings.max_followers,
+            most_per_owner=settings.max_followers_per_owner,
+        )
+        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         return cls(
             settings=settings,
             agents=agents,
@@ -54,9 +68,11 @@ class Services:
             log=log,
             launches=launches,
             ender=Ender(tasks, log, launches, broker.primary),
-            hub=Hub(broker.sessions, log),
+            hub=hub,
             api_keys=api_keys,
             auth=Auth(api_keys, agents),
             task_list=task_list,
             overview=Overview(broker, task_list),
+            limiter=Limiter(settings, Caps(broker.primary, broker.sessions), launches, hub, name),
+            name=name,
         )

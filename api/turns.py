@@ -18,10 +18,18 @@ from api.follow import PATIENCE_SECONDS, Start
 from api.overrides import NONE, Overrides
 from shared import measures
 from shared.batch import Batch
-from shared.broker import insist
+from shared.broker import command, insist
 from shared.endings import CANCELED, end_from_outside
 from shared.entry import Cursor
-from shared.errors import BadRequest, IdempotencyMismatch, InvalidBody, NoSession, SessionBusy, TooMany
+from shared.errors import (
+    BadRequest,
+    IdempotencyMismatch,
+    InvalidBody,
+    NoSession,
+    Overloaded,
+    SessionBusy,
+    TooMany,
+)
 from shared.keys import TaskRef
 from shared.protocol import Message, MessageType, Role, RunStatus, canonical, new_message_id
 from shared.tasks import Busy, Exists, Foreign, Full, Interrupt, Launch, Missing, Same, Turn, Waits, operation
@@ -153,7 +161,9 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
 
     Raises:
         NoSession: the session is unknown, or belongs to another agent or user.
-        SessionBusy, TooMany: the session takes no more turns at the moment.
+        SessionBusy: the session takes no more turns at the moment.
+        TooMany: the session has too many turns waiting, or the key's limits are reached.
+        Overloaded: too many turns of all owners wait.
         IdempotencyMismatch: the idempotency key was used with another body.
         InvalidBody: the input cannot be written as JSON.
         BrokerAway: the broker did not answer.
@@ -161,6 +171,7 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
     spec = caller.spec
     prepared = _prepare(caller, turn)
     op = operation()
+    counted = await _admit(services, caller, turn)
     for _ in range(MOST_INTERRUPTED):
         outcome, replicas = await accept(
             services,
@@ -169,6 +180,8 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
             what="submit",
             number=FIRST_LAUNCH,
         )
+        if counted and not isinstance(outcome, Launch | Waits | Interrupt):
+            await services.limiter.dismiss(turn.ref)
         match outcome:
             case Launch(_, epoch, first):
                 measures.turns_submitted.n += 1
@@ -188,12 +201,35 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
             case Busy():
                 raise SessionBusy
             case Full():
+                measures.turns_refused.add("session")
                 raise TooMany("Too many turns wait in this session: wait for some of them to end.")
             case Interrupt(other):
                 why = "interrupt" if spec.busy == "interrupt" else "superseded"
                 ref = TaskRef(turn.ref.owner, turn.ref.session, other)
                 await end_from_outside(services.ender, ref, CANCELED, why, who="submit")
     raise SessionBusy
+
+
+async def _admit(services: Services, caller: Caller, turn: NewTurn) -> bool:
+    """Have the turn counted; whether it was not so before.
+
+    A repeat is never refused: it begins nothing, its client wants to know what became of the turn.
+    """
+    try:
+        return await services.limiter.admit(turn.ref, caller)
+    except (TooMany, Overloaded):
+        keys = turn.ref.keys
+        sessions = services.broker.sessions
+        known = await insist(
+            lambda: command(
+                sessions, "EXISTS", keys.task(turn.ref.task), keys.idempotency(turn.idempotency or "-")
+            ),
+            seconds=PATIENCE_SECONDS,
+            what="known",
+        )
+        if not known:
+            raise
+        return False
 
 
 def _prepare(caller: Caller, turn: NewTurn) -> Turn:

@@ -49,6 +49,11 @@ class Limits(BaseModel):
     concurrency: int = Field(0, ge=0, le=100_000)
     followers: int = Field(0, ge=0, le=100_000)
 
+    @property
+    def turns(self) -> bool:
+        """Whether turns have to be counted."""
+        return bool(self.rate or self.concurrency)
+
 
 class ApiKey(BaseModel):
     """What is kept of a key.

@@ -22,6 +22,7 @@
     ├── Unavailable                 not the request's fault; sending it again later helps
     │   ├── BrokerAway         503  broker_away
     │   ├── ShuttingDown       503  shutting_down
+    │   ├── Overloaded         503  overloaded
     │   └── TooMany            429  too_many
     └── ConfigurationError          a setting or an agents file is wrong; the process does not start
         └── AgentFieldError         one agent's field is wrong
@@ -200,7 +201,10 @@ class Unavailable(TurnstreamError):  # noqa: N818 - named like the status
     code = "unavailable"
     text = "Not available at the moment."
     retry_may_help = True
-    retry_after: ClassVar[int] = 2
+
+    def __init__(self, text: str | None = None, *, retry_after: int = 2) -> None:
+        super().__init__(text)
+        self.retry_after = retry_after
 
 
 class BrokerAway(Unavailable):
@@ -218,6 +222,13 @@ class ShuttingDown(Unavailable):
 
     code = "shutting_down"
     text = "This front end is shutting down. Send the request again, with the same id or Idempotency-Key."
+
+
+class Overloaded(Unavailable):
+    """All of us together have as much to do as the operator allows."""
+
+    code = "overloaded"
+    text = "Too many turns of all users wait for a worker. Try again in a moment."
 
 
 class TooMany(Unavailable):

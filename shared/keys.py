@@ -102,6 +102,21 @@ def session_of_tail(channel: str) -> str:
     return channel[channel.index("{") + 1 : channel.index("}")]
 
 
+def owner_turns(owner: str) -> str:
+    """Sorted set of an owner's turns that count against a limit."""
+    return f"ts:caps:{owner}:turns"
+
+
+def owner_rate(owner: str) -> str:
+    """Sorted set of the turns that an owner began in the last minute, where that is limited."""
+    return f"ts:caps:{owner}:rate"
+
+
+def owner_followers(owner: str) -> str:
+    """Hash of an owner's followers by front end, where they are limited."""
+    return f"ts:caps:{owner}:followers"
+
+
 def job(job_id: str) -> str:
     """Where arq finds the job of that id."""
     return JOB_PREFIX + job_id

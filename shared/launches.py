@@ -7,6 +7,7 @@ leaves the queue at once: our lease owns it from then on (docs/internals.md).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,8 @@ class Launches:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
+        # Launches that waited when this process looked last, or launched something.
+        self.waiting = 0
 
     async def launch(self, ref: TaskRef, number: int, *, if_queued: str = "") -> None:
         """Queue launch ``number`` of a task and ring the doorbell; safe to repeat.
@@ -86,7 +89,7 @@ class Launches:
             {"t": None, "f": FUNCTION, "a": [str(ref), number], "k": {}, "et": int(time.time() * 1000)}
         )
         queue = (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT, keys.LIVE, keys.DUE)
-        await _launch(
+        self.waiting = await _launch(
             self._redis,
             (*queue, if_queued) if if_queued else queue,
             (
@@ -114,7 +117,8 @@ class Launches:
 
     async def depth(self) -> int:
         """How many launches wait."""
-        return int(await self._redis.zcard(keys.QUEUE))
+        self.waiting = int(await command(self._redis, "ZCARD", keys.QUEUE))
+        return self.waiting
 
     async def try_writing(self) -> None:
         """Nothing, by a command that a broker refuses which is full or read-only.
@@ -133,8 +137,14 @@ class Launches:
         await _remind(self._redis, (keys.DUE, keys.RECENT, keys.LIVE), (str(ref), QUEUED_LOOK_MS))
 
     async def ended(self, ref: TaskRef) -> None:
-        """Take a task that has ended off the list of live ones. Whatever is left there, a worker notices."""
-        await command(self._redis, "ZREM", keys.LIVE, str(ref))
+        """Count a task no more that has ended: neither as live nor against its owner's limit.
+
+        Should this be lost, workers notice the one, and front ends the other when it matters.
+        """
+        await asyncio.gather(
+            command(self._redis, "ZREM", keys.LIVE, str(ref)),
+            command(self._redis, "ZREM", keys.owner_turns(ref.owner), str(ref)),
+        )
 
     async def due(self, count: int, again_ms: int) -> tuple[int, list[str]]:
         """Take refs whose time has come; each is due again in ``again_ms`` unless it is re-dated.

@@ -66,6 +66,21 @@ class Settings(BaseSettings):
         description="Bytes of events that one turn may make; more ends it as failed.",
     )
     max_waiting: int = Field(50, ge=0, le=100_000, description="Turns that may wait in one serial session.")
+    max_queued: int = Field(
+        100_000,
+        ge=0,
+        le=10_000_000,
+        description="Launches of all owners that may wait for a worker before new turns are refused; 0 is any number.",
+    )
+    max_followers: int = Field(
+        50_000, ge=1, le=1_000_000, description="Streams that one front end holds at once."
+    )
+    max_followers_per_owner: int = Field(
+        20_000,
+        ge=1,
+        le=1_000_000,
+        description="Streams of one owner that one front end holds at once; keys can have a lower limit of their own.",
+    )
     max_body: int = Field(2**20, ge=1024, le=2**30, description="Largest request body.")
     max_image_body: int = Field(
         10 * 2**20, ge=1024, le=2**30, description="Largest request body for agents that take images."

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared import agents
+from turnstream.table import aligned
 from worker.agents import configured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from shared.agents import AgentSpec
@@ -25,7 +25,7 @@ def check(path: Path) -> str:
     found = agents.load(path)
     configured.build(found)
     rows = [_row(spec) for spec in found.of_the_file()]
-    return "\n".join(_aligned([_HEADINGS, *rows]))
+    return aligned([_HEADINGS, *rows])
 
 
 def _row(spec: AgentSpec) -> tuple[str, ...]:
@@ -39,9 +39,3 @@ def _row(spec: AgentSpec) -> tuple[str, ...]:
         spec.busy,
         ", ".join(spec.allow_overrides) or "nothing",
     )
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterable[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

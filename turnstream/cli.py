@@ -108,15 +108,59 @@ def keys_create(
         list[ScopeName] | None, typer.Option(help="What the key may do; repeat for several.")
     ] = None,
     days: Annotated[int, typer.Option(min=0, help="Days until it expires; 0 is never.")] = 0,
+    rate: Annotated[
+        int,
+        typer.Option(min=0, max=100_000, help="Turns that the owner may begin in a minute; 0 is any number."),
+    ] = 0,
+    concurrency: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Turns that may be queued or running; 0 is any number.")
+    ] = 0,
+    followers: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Streams at once, over all front ends; 0 is any number.")
+    ] = 0,
 ) -> None:
     """Make a key. It is shown once, and kept only as a hash."""
+    from shared.api_keys import Limits
     from turnstream.keys import create
 
     scopes: tuple[Scope, ...] = tuple(
         "admin" if each is ScopeName.ADMIN else "chat" for each in scope or [ScopeName.CHAT]
     )
     settings = _scaled(settings_module.load(), "keys create")
-    typer.echo(asyncio.run(create(settings, owner, agent, scopes, days)))
+    limits = Limits(rate=rate, concurrency=concurrency, followers=followers)
+    typer.echo(asyncio.run(create(settings, owner, agent, scopes, days, limits)))
+
+
+@keys_app.command("list")
+def keys_list() -> None:
+    """List all keys: what they may do, and until when. The keys themselves are not kept."""
+    from turnstream.keys import listed
+
+    typer.echo(asyncio.run(listed(_scaled(settings_module.load(), "keys list"))))
+
+
+KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `turnstream keys list` tells it.")]
+
+
+@keys_app.command("revoke")
+def keys_revoke(key: KeyId) -> None:
+    """Forget a key. It is refused everywhere within 10 seconds; turns that run go on."""
+    from turnstream.keys import revoke
+
+    asyncio.run(revoke(_scaled(settings_module.load(), "keys revoke"), key))
+
+
+@keys_app.command("rotate")
+def keys_rotate(
+    key: KeyId,
+    hours: Annotated[
+        float, typer.Option(min=0, max=8760, help="How long the former key goes on working; 0 ends it now.")
+    ] = 24,
+) -> None:
+    """Make a key's successor, which may do the same. It is shown once."""
+    from turnstream.keys import rotate
+
+    typer.echo(asyncio.run(rotate(_scaled(settings_module.load(), "keys rotate"), key, hours)))
 
 
 @agents_app.command("check")

@@ -1,23 +1,34 @@
-"""Making API keys from the command line."""
+"""API keys from the command line, at the broker: it works before any front end runs."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
 
 from shared import agents
-from shared.api_keys import IDENTIFIER, ApiKeys, Scope, make_token
+from shared.api_keys import IDENTIFIER, ApiKeys, make_token
 from shared.broker import Broker, insist
 from shared.errors import ConfigurationError
+from turnstream.table import aligned
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from shared.api_keys import ApiKey, Limits, Scope
     from shared.settings import Settings
+
+T = TypeVar("T")
 
 # How long the command insists with a broker that does not answer.
 PATIENCE_SECONDS = 3.0
 
+_HEADINGS = ("ID", "KEY", "OWNER", "AGENT", "SCOPES", "TURNS/MIN", "AT ONCE", "STREAMS", "EXPIRES")
 
-async def create(settings: Settings, owner: str, agent: str, scopes: tuple[Scope, ...], days: int) -> str:
+
+async def create(
+    settings: Settings, owner: str, agent: str, scopes: tuple[Scope, ...], days: int, limits: Limits
+) -> str:
     """Make and register a key; returns it.
 
     Raises:
@@ -32,15 +43,66 @@ async def create(settings: Settings, owner: str, agent: str, scopes: tuple[Scope
         raise ConfigurationError(f"--agent {agent!r}: no such agent; there are {known}")
     token = make_token()
     expires = int(time.time()) + days * 86_400 if days else 0
+    await _ask(
+        settings,
+        lambda keys: keys.register(
+            token, owner=owner, agent=agent, scopes=scopes, expires=expires, limits=limits
+        ),
+    )
+    return token
+
+
+async def listed(settings: Settings) -> str:
+    """A table of all keys.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    found = await _ask(settings, lambda keys: keys.all())
+    return aligned([_HEADINGS, *(_row(key) for key in found)])
+
+
+async def revoke(settings: Settings, key_id: str) -> None:
+    """Forget a key.
+
+    Raises:
+        NoKey: there is none of that id.
+        BrokerAway: the broker did not answer.
+    """
+    await _ask(settings, lambda keys: keys.revoke(key_id), seconds=0)
+
+
+async def rotate(settings: Settings, key_id: str, hours: float) -> str:
+    """Make a key's successor, and return it; the former one works for ``hours`` more.
+
+    Raises:
+        NoKey: there is none of that id.
+        BrokerAway: the broker did not answer.
+    """
+    token, _ = await _ask(settings, lambda keys: keys.rotate(key_id, int(hours * 3600)), seconds=0)
+    return token
+
+
+async def _ask(
+    settings: Settings, ask: Callable[[ApiKeys], Awaitable[T]], seconds: float = PATIENCE_SECONDS
+) -> T:
+    """Ask the broker, and insist for so long: not at all, where to ask twice does it twice."""
     broker = Broker(settings)
     try:
-        await insist(
-            lambda: ApiKeys(broker.primary).register(
-                token, owner=owner, agent=agent, scopes=scopes, expires=expires
-            ),
-            seconds=PATIENCE_SECONDS,
-            what="keys",
-        )
+        return await insist(lambda: ask(ApiKeys(broker.primary)), seconds=seconds, what="keys")
     finally:
         await broker.close()
-    return token
+
+
+def _row(key: ApiKey) -> tuple[str, ...]:
+    limits = key.limits
+    caps = [str(limit) if limit else "any" for limit in (limits.rate, limits.concurrency, limits.followers)]
+    return (key.id, f"{key.shown}…", key.owner, key.agent or "–", ",".join(key.scopes), *caps, _expiry(key))
+
+
+def _expiry(key: ApiKey) -> str:
+    if not key.expires:
+        return "never"
+    when = datetime.fromtimestamp(key.expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    replaced = f", replaced by {key.replaced_by}" if key.replaced_by else ""
+    return when + replaced if key.valid(time.time()) else f"expired {when}{replaced}"

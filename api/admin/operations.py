@@ -32,6 +32,7 @@ from shared.errors import (
     NoKey,
     NoSession,
     NoTask,
+    Overloaded,
     ShuttingDown,
     TooMany,
     TurnstreamError,
@@ -121,7 +122,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminFollow",
         "The task's events as they come.",
         {200: (_EVENTS,)},
-        _KEY | {NoTask, BadCursor, NoSession, CursorGone, ShuttingDown, TooMany},
+        _KEY | {NoTask, BadCursor, NoSession, CursorGone, ShuttingDown, Overloaded, TooMany},
         (*_REF, "cursor", "Last-Event-ID"),
     ),
     Operation(

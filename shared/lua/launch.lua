@@ -4,16 +4,16 @@
 --      8 ms after which a rescuer looks at the task at the latest  9 launch
 -- Start-time fair queueing: a launch's score is one more than its owner's last one, but never behind
 -- the turn that was claimed last. So owners are claimed in turn, and each owner's launches in order.
--- → 1 if it was new, 0 if it already waits, or is not wanted
+-- → how many launches wait now
 if KEYS[7] then
   local task = redis.call('HMGET', KEYS[7], 'status', 'launch')
   if task[1] ~= 'queued' or task[2] ~= ARGV[9] then
-    return 0
+    return redis.call('ZCARD', KEYS[1])
   end
 end
 redis.call('SET', KEYS[3], ARGV[3], 'PX', ARGV[4])
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) then
-  return 0
+  return redis.call('ZCARD', KEYS[1])
 end
 local tags = redis.call('HMGET', KEYS[2], ARGV[2], '')
 local tag = math.max(tonumber(tags[1] or '0'), tonumber(tags[2] or '0')) + 1
@@ -26,4 +26,4 @@ redis.call('ZADD', KEYS[4], 'NX', string.format('%.0f', now), ARGV[6])
 redis.call('ZADD', KEYS[5], 'NX', string.format('%.0f', now), ARGV[6])
 redis.call('ZADD', KEYS[6], 'LT', string.format('%.0f', now + tonumber(ARGV[8])), ARGV[6])
 redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -tonumber(ARGV[7]) - 1)
-return 1
+return redis.call('ZCARD', KEYS[1])

@@ -36,7 +36,7 @@ async def test_a_lost_workers_task_is_launched_again(place: Place) -> None:
     desk = Desk(place)
     await _lost(desk)
     await _rescuer(desk, whole_for=60)._look()
-    assert await desk.launches.claim(1) == ["o1/s1/t1:2"]
+    assert list(await desk.launches.claim(1)) == ["o1/s1/t1:2"]
     assert await desk.field(ref(), "crashes") == "1"
 
 
@@ -60,7 +60,7 @@ async def test_a_forgotten_turn_is_launched_under_its_own_name(place: Place) -> 
     await desk.put(ref(), status="completed")
     await desk.launches.remind(ref("t3"), 0)
     await _rescuer(desk, whole_for=60)._look()
-    assert await desk.launches.claim(8) == ["o1/s1/t2:1"]
+    assert list(await desk.launches.claim(8)) == ["o1/s1/t2:1"]
     assert await desk.tasks.sweep(ref("t3"), operation()) is not None
 
 

@@ -1,0 +1,209 @@
+"""Limits of keys and of the whole deployment, held at the broker: the same through every front end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter, defaultdict
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from api.follow import PATIENCE_SECONDS
+from shared import measures
+from shared.broker import insist, is_trouble
+from shared.caps import Admitted, ManyTurns, TooFast
+from shared.errors import Overloaded, TooMany
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from api.auth import Caller
+    from api.hub import Hub
+    from shared.caps import Caps
+    from shared.keys import TaskRef
+    from shared.launches import Launches
+    from shared.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+# How often a front end tells its followers of limited keys, and for how long it is believed. That some left
+# is noticed elsewhere after the first; that a whole front end is gone, after the second.
+TELL_SECONDS = 1.0
+BELIEVED_MS = 10_000
+
+# For how long turns that wait for their client are known not to count, before they are asked again.
+SLACK_SECONDS = 1.0
+
+
+class Limiter:
+    """Refuses what is too much.
+
+    Duties:
+        1. let turns in, or not: no round trip, or one where the key has limits;
+        2. when an owner seems to have too many, ask the turns themselves before saying so;
+        3. count the followers of limited keys over all front ends;
+        4. know about how many launches wait: each own one tells it, and it is looked at now and then.
+    """
+
+    def __init__(self, settings: Settings, caps: Caps, launches: Launches, hub: Hub, front_end: str) -> None:
+        self._most_queued = settings.max_queued
+        self._caps = caps
+        self._launches = launches
+        self._hub = hub
+        self._front_end = front_end
+        self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._waiting: Counter[str] = Counter()
+        self._asked: dict[str, float] = {}
+        self._slack: dict[str, tuple[float, int]] = {}
+        # Owners whose followers the broker may have been told of.
+        self._told: set[str] = set()
+        self._turnstile: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._tellers: Counter[str] = Counter()
+
+    async def admit(self, ref: TaskRef, caller: Caller) -> bool:
+        """Let a turn in; whether it is counted now and was not before.
+
+        Raises:
+            TooMany: the key's limits say no.
+            Overloaded: too many turns of all owners wait.
+            BrokerAway: the broker did not answer.
+        """
+        if self._most_queued and self._launches.waiting >= self._most_queued and await self._full():
+            measures.turns_refused.add("queue")
+            raise Overloaded
+        if not caller.limits.turns:
+            return False
+        outcome = await self._ask(ref, caller)
+        if isinstance(outcome, ManyTurns):
+            outcome = await self._ask_the_turns(ref, caller)
+        match outcome:
+            case ManyTurns():
+                measures.turns_refused.add("concurrency")
+                raise TooMany(
+                    f"This API key allows {caller.limits.concurrency} turns at once, and as many are queued or "
+                    "running. Try again when one has ended."
+                )
+            case TooFast(ms):
+                measures.turns_refused.add("rate")
+                raise TooMany(
+                    f"This API key allows {caller.limits.rate} turns a minute, and as many were begun.",
+                    retry_after=math.ceil(ms / 1000),
+                )
+        return outcome.new
+
+    async def dismiss(self, ref: TaskRef) -> None:
+        """A turn that was counted did not begin; should this fail, it is found out when there seems to be no room."""
+        try:
+            await self._caps.dismiss(ref)
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+
+    async def admit_follower(self, caller: Caller) -> None:
+        """Let a follower in; the caller is to follow without awaiting anything else first.
+
+        Raises:
+            TooMany: the key's owner has as many followers as the key allows, over all front ends.
+            BrokerAway: the broker did not answer.
+        """
+        limit, owner = caller.limits.followers, caller.owner
+        if not limit:
+            return
+        async with self._telling(owner):
+            count = self._hub.followers_of(owner) + 1
+            self._told.add(owner)
+            room = await insist(
+                lambda: self._caps.tell_followers(owner, self._front_end, count, limit=limit, ms=BELIEVED_MS),
+                seconds=PATIENCE_SECONDS,
+                what="followers",
+            )
+            if not room:
+                measures.turns_refused.add("followers")
+                raise TooMany(
+                    f"This API key allows {limit} streams at once, and as many are open. Close some, or try again."
+                )
+
+    async def keep(self) -> None:
+        """Tell the followers of limited keys' owners, and look at the queue, for ever; to be run as a task."""
+        while True:
+            await asyncio.sleep(TELL_SECONDS)
+            await self._look()
+            for owner in list(self._told):
+                async with self._telling(owner):
+                    await self._tell(owner, self._hub.followers_of(owner))
+
+    async def _full(self) -> bool:
+        """Whether as many launches wait as may."""
+        waiting = await insist(self._launches.depth, seconds=PATIENCE_SECONDS, what="depth")
+        return waiting >= self._most_queued
+
+    async def _look(self) -> None:
+        if not self._most_queued:
+            return
+        try:
+            await self._launches.depth()
+        except Exception as error:
+            if not is_trouble(error):
+                log.exception("limits.not_looked")
+
+    async def end(self) -> None:
+        """Take this front end's followers out of the count; does not wait for a broker that is away."""
+        for owner in list(self._told):
+            await self._tell(owner, 0)
+
+    async def _tell(self, owner: str, count: int) -> None:
+        try:
+            await self._caps.tell_followers(owner, self._front_end, count, limit=0, ms=BELIEVED_MS)
+        except Exception as error:
+            if not is_trouble(error):
+                log.exception("limits.not_told")
+        else:
+            if count == 0:
+                self._told.discard(owner)
+
+    @asynccontextmanager
+    async def _telling(self, owner: str) -> AsyncIterator[None]:
+        """One at a time for an owner: what is told later must be what was counted later."""
+        self._tellers[owner] += 1
+        try:
+            async with self._turnstile[owner]:
+                yield
+        finally:
+            self._tellers[owner] -= 1
+            if not self._tellers[owner]:
+                del self._tellers[owner], self._turnstile[owner]
+
+    async def _ask(self, ref: TaskRef, caller: Caller) -> Admitted | ManyTurns | TooFast:
+        until, slack = self._slack.get(caller.owner, (math.inf, 0))
+        if until < asyncio.get_running_loop().time():
+            del self._slack[caller.owner]
+            slack = 0
+        return await insist(
+            lambda: self._caps.admit(ref, caller.limits, slack=slack),
+            seconds=PATIENCE_SECONDS,
+            what="admit",
+        )
+
+    async def _ask_the_turns(self, ref: TaskRef, caller: Caller) -> Admitted | ManyTurns | TooFast:
+        """Find out which of the owner's turns still count, one request of an owner at a time, and ask again."""
+        loop = asyncio.get_running_loop()
+        owner = caller.owner
+        came = loop.time()
+        self._waiting[owner] += 1
+        try:
+            async with self._asking[owner]:
+                # One that was begun while this request waited serves it as well.
+                if self._asked.get(owner, -math.inf) <= came:
+                    self._asked[owner] = loop.time()
+                    parked = await insist(
+                        lambda: self._caps.recount(owner), seconds=PATIENCE_SECONDS, what="recount"
+                    )
+                    self._slack[owner] = loop.time() + SLACK_SECONDS, parked
+                return await self._ask(ref, caller)
+        finally:
+            self._waiting[owner] -= 1
+            if not self._waiting[owner]:
+                del self._waiting[owner], self._asking[owner]
+                self._asked.pop(owner, None)

@@ -1,0 +1,236 @@
+"""Limits of keys and of the deployment: what is too much is refused, everywhere, and not for longer than needed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared import keys
+from shared.api_keys import ApiKeys, Limits, make_token
+from tests.client import calls_of, terminal
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.client import Client
+    from tests.stack import Stack
+
+
+async def limited(stack: Stack, *front_ends: Client, **limits: int) -> list[Client]:
+    """Clients with one key of these limits, one for each front end."""
+    token = make_token()
+    await ApiKeys(stack.broker.primary).register(token, owner="acme", agent="demo", limits=Limits(**limits))
+    return [stack.client(each.base_url, token) for each in front_ends]
+
+
+def refused(answer: Any, code: str = "too_many", status: int = 429) -> bool:
+    """Whether the answer to `/process` is a response that was over before it began."""
+    assert answer.status_code == status, answer.text
+    assert int(answer.headers["retry-after"]) >= 1
+    body = answer.json()
+    assert body["object"] == "response"
+    assert body["status"] == "rejected"
+    return bool(body["error"]["code"] == code)
+
+
+async def ask(client: Client, session: str, text: str, **more: Any) -> Any:
+    """A turn without a stream."""
+    body = {"session_id": session, "stream": False, "input": [{"role": "user", "content": text}], **more}
+    return await client.http.post("/process", json=body)
+
+
+async def test_turns_a_minute_are_limited_over_all_front_ends(stack: Stack) -> None:
+    """The third turn within a minute is refused through either protocol; a repeat of an earlier one is not."""
+    await stack.worker()
+    a, b = await limited(stack, await stack.front_end(), await stack.front_end(), rate=2)
+    session = await b.init()
+    assert (await ask(a, "s1", "hello", id="t1")).status_code == 200
+    async with b.chat(session, "hello") as stream:
+        assert await stream.all()
+    for client in (a, b):
+        answer = await ask(client, "s2", "hello")
+        assert refused(answer)
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert "2 turns a minute" in answer.json()["error"]["message"]
+    async with b.chat(session, "again") as stream:
+        answer = stream.response
+        assert answer.status_code == 429
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert orjson_code(await answer.aread()) == "too_many"
+    repeated = await ask(b, "s1", "hello", id="t1")
+    assert repeated.status_code == 200
+    assert repeated.json()["status"] == "completed"
+    assert (await a.http.get("/process", params={"session_id": "s1", "response_id": "t1"})).status_code == 200
+
+
+def orjson_code(body: bytes) -> Any:
+    """The code of an error's body."""
+    import orjson
+
+    return orjson.loads(body)["code"]
+
+
+async def test_room_comes_back_as_the_minute_passes(stack: Stack) -> None:
+    """What was begun more than a minute ago does not count."""
+    await stack.worker()
+    (client,) = await limited(stack, await stack.front_end(), rate=1)
+    assert (await ask(client, "s1", "hello", id="t1")).status_code == 200
+    assert refused(await ask(client, "s1", "hello", id="t2"))
+    await stack.broker.primary.zincrby(keys.owner_rate("acme"), -59_000, "acme/s1/t1")
+    assert (await ask(client, "s1", "hello", id="t2")).headers["retry-after"] == "1"
+    await stack.broker.primary.zincrby(keys.owner_rate("acme"), -1_001, "acme/s1/t1")
+    assert (await ask(client, "s1", "hello", id="t2")).status_code == 200
+
+
+async def test_turns_at_once_are_limited_over_all_front_ends(stack: Stack) -> None:
+    """Queued and running ones count, over sessions and front ends; one that ends makes room at once."""
+    await stack.worker()
+    a, b = await limited(stack, await stack.front_end(), await stack.front_end(), concurrency=2)
+    async with (
+        a.process("s1", "/tokens 100000 5", id="t1") as first,
+        b.process("s2", "/tokens 100000 5", id="t2"),
+    ):
+        await first.until(lambda frames: len(frames) > 3)
+        for client in (a, b):
+            assert refused(await ask(client, "s3", "hello"))
+        answers = await asyncio.gather(*(ask(a, f"s{number}", "hello") for number in range(3, 13)))
+        assert all(refused(answer) for answer in answers)
+        # Who only asks again for what runs already is not refused.
+        async with b.process("s1", "/tokens 100000 5", id="t1") as again:
+            assert again.response.status_code == 200
+        assert (await a.stop("s1", "t1")).status_code == 200
+        assert (await ask(b, "s3", "hello")).status_code == 200
+        assert (await ask(a, "s3", "hello")).status_code == 200
+        await a.stop("s2", "t2")
+
+
+async def test_a_turn_that_waits_for_its_client_does_not_count(stack: Stack) -> None:
+    """It holds no worker; when it goes on it counts again."""
+    await stack.worker()
+    (client,) = await limited(stack, await stack.front_end(), concurrency=1)
+    async with client.process("s1", "/call f {}", id="t1") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        await wait_until(lambda: parked(stack, "s1", "t1"), "the turn to be parked")
+        assert (await ask(client, "s2", "hello")).status_code == 200
+        assert (await ask(client, "s2", "hello")).status_code == 200
+        await client.callback("s1", call["call_id"], "x")
+        assert terminal(await stream.all())
+
+
+async def parked(stack: Stack, session: str, task: str) -> bool:
+    """Whether the owner's task is parked."""
+    return await stack.status(session, task, "acme") == "parked"
+
+
+async def test_counts_do_not_leak(stack: Stack) -> None:
+    """What ended unnoticed, expired, or was never made takes nobody's place for long."""
+    await stack.worker()
+    (client,) = await limited(stack, await stack.front_end(), concurrency=2)
+    assert (await ask(client, "s1", "hello", id="t1")).status_code == 200
+    counted = keys.owner_turns("acme")
+    assert await stack.broker.primary.zcard(counted) == 0
+    # Their enders died before they took them out; the second one's session is long gone.
+    await stack.broker.primary.zadd(counted, {"acme/s1/t1": 1, "acme/s9/t9": 1})
+    assert (await ask(client, "s2", "hello")).status_code == 200
+    assert await stack.broker.primary.zcard(counted) == 0
+    # A turn that its session refuses is not counted either.
+    for _ in range(3):
+        assert (await ask(client, "s1", "hello", id="t1")).status_code == 200
+    async with client.chat("unknown", "hello") as stream:
+        assert stream.response.status_code == 404
+    assert await stack.broker.primary.zcard(counted) == 0
+
+
+async def test_followers_are_limited_over_all_front_ends(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third stream is refused at either front end; one that is closed makes room."""
+    monkeypatch.setattr("api.limits.TELL_SECONDS", 0.05)
+    await stack.worker()
+    a, b = await limited(stack, await stack.front_end(), await stack.front_end(), followers=2)
+    await a.turn("s1", "hello", id="t1")
+    async with AsyncExitStack() as streams:
+        # Whoever drops a stream closes it.
+        held = [await streams.enter_async_context(client.follow("s1")) for client in (a, b)]
+        for stream in held:
+            assert stream.response.status_code == 200
+            await stream.until(lambda frames: frames)
+        for client in (a, b):
+            answer = await client.http.get("/process", params={"session_id": "s1"})
+            assert answer.status_code == 429
+            assert answer.json()["code"] == "too_many"
+            assert refused(await ask(client, "s1", "hello"))
+
+    async def room() -> bool:
+        return bool((await ask(b, "s1", "hello")).status_code == 200)
+
+    await wait_until(room, "the closed streams to make room")
+
+
+async def test_a_full_queue_refuses_new_turns_of_everybody(stack: Stack) -> None:
+    """503 with `Retry-After`, in each protocol's shape; repeats find their turn, and a worker makes room."""
+    client = await stack.front_end(max_queued=1)
+    session = await client.init()
+    async with client.process("s1", "hello", id="t1") as first:
+        await first.until(lambda frames: frames)
+        assert refused(await ask(client, "s2", "hello"), "overloaded", 503)
+        async with client.chat(session, "hello") as stream:
+            assert stream.response.status_code == 503
+            assert orjson_code(await stream.response.aread()) == "overloaded"
+        async with client.process("s1", "hello", id="t1") as again:
+            assert again.response.status_code == 200
+            await stack.worker()
+            assert terminal(await again.all())
+    assert (await ask(client, "s2", "hello")).status_code == 200
+
+
+async def test_a_full_front_end_sends_followers_elsewhere(stack: Stack) -> None:
+    """503 `overloaded` when it holds as many streams as it may, 429 when one owner does."""
+    await stack.worker()
+    client = await stack.front_end(max_followers=2, max_followers_per_owner=1)
+    (other,) = await limited(stack, client)
+    await client.turn("s1", "hello")
+    await other.turn("s1", "hello")
+    async with client.follow("s1") as first:
+        await first.until(lambda frames: frames)
+        assert (await client.http.get("/process", params={"session_id": "s1"})).status_code == 429
+        async with other.follow("s1") as second:
+            await second.until(lambda frames: frames)
+            answer = await other.http.get("/process", params={"session_id": "s1"})
+            assert answer.status_code == 503
+            assert answer.json()["code"] == "overloaded"
+
+
+@pytest.mark.parametrize("change", ["revoke", "rotate"])
+async def test_a_changed_key_is_changed_everywhere_soon(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Revoked or rotated over HTTP, a key that front ends know is refused without a restart; its successor works."""
+    monkeypatch.setattr("api.auth.KNOWN_SECONDS", 0.1)
+    client = await stack.front_end()
+    admin = stack.client(client.base_url, stack.admin)
+    made = (await admin.http.post("/admin/v1/keys", json={"owner": "acme", "rate": 7, "days": 1})).json()
+    holder = stack.client(client.base_url, made["token"])
+    assert (await holder.http.post("/liteAgent/v1/initSession")).status_code == 200
+    (row,) = [
+        key for key in (await admin.http.get("/admin/v1/keys")).json()["keys"] if key["id"] == made["id"]
+    ]
+    assert row == {name: value for name, value in made.items() if name != "token"}
+    assert (row["rate"], row["owner"], row["shown"]) == (7, "acme", made["token"][:7])
+    if change == "rotate":
+        new = (await admin.http.post(f"/admin/v1/keys/{made['id']}/rotate", json={"hours": 0})).json()
+        assert {**new, "id": "", "shown": "", "token": "", "created_at": 0} == {
+            **made, "id": "", "shown": "", "token": "", "created_at": 0,
+        }  # fmt: skip
+        successor = stack.client(client.base_url, new["token"])
+        assert (await successor.http.post("/liteAgent/v1/initSession")).status_code == 200
+    else:
+        assert (await admin.http.post(f"/admin/v1/keys/{made['id']}/revoke")).json()["revoked"]
+
+    async def refused_everywhere() -> bool:
+        return bool((await holder.http.post("/liteAgent/v1/initSession")).status_code == 401)
+
+    await wait_until(refused_everywhere, "the former key to be refused")
+    assert (await admin.http.post(f"/admin/v1/keys/{made['id']}/revoke")).status_code == 404
