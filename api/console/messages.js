@@ -73,7 +73,7 @@ export class TurnView {
     if (turn.status === "canceled") text = "Stopped";
     const parked = !ended && this.body.querySelector(".ask:not([data-done])");
     if (parked) text = "Waits for you";
-    else if (!ended && turn.status === "in_progress") text = "Working";
+    else if (!ended && turn.status === "in_progress") text = this.body.querySelector(".growing") ? "" : "Working";
     this.state.hidden = turn.status === "completed" || !text;
     this.state.classList.toggle("busy", !ended && !parked);
     say(this.state, text);

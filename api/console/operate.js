@@ -7,6 +7,8 @@ import { ask, insist } from "./wire.js";
 const ADMIN = "admin/v1";
 const POLL_MS = 2000;
 const PAGE = 50;
+// Processes report what they count every few seconds; a rate over less would jump.
+const RATE_SECONDS = 12;
 // A page of the list may hold fewer rows than were asked for; so many are joined before what came is shown.
 const MOST_PAGES = 5;
 
@@ -16,7 +18,7 @@ export class Operate {
     this.dialog = dialog;
     this.key = null;
     this.timer = 0;
-    this.totals = null;
+    this.past = [];
     this.rows = new Map();
     dialog.addEventListener("close", () => { this.shown = null; });
     document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible" && this.running) this.poll(); });
@@ -47,7 +49,7 @@ export class Operate {
       turns: new Chart("Turns ended", { unit: "/s" }), events: new Chart("Events", { unit: "/s" }), followers: new Chart("Followers"),
     };
     this.rows.clear();
-    this.totals = null;
+    this.past = [];
     this.problem = h("p", { class: "error", role: "alert", hidden: true });
     this.status = h("select", { id: "task-status" }, ...["live", "queued", "running", "parked", "completed", "failed", "canceled", ""].map((each) => h("option", { value: each }, each || "all")));
     this.filter = h("input", { id: "task-filter", type: "search", placeholder: "agent, owner or session", autocomplete: "off" });
@@ -117,18 +119,19 @@ export class Operate {
 
   showStats(stats) {
     const { charts } = this;
-    const { totals } = stats;
+    // Counters appear with their first count.
+    const totals = { completed: 0, failed: 0, canceled: 0, events: 0, leases_lost: 0, ...stats.totals };
     charts.depth.push(stats.queue.depth, stats.queue.depth ? `${stats.queue.depth} · ${duration(stats.queue.oldest_seconds)}` : "0");
     charts.running.push(stats.tasks.running, stats.workers.slots ? `${stats.tasks.running} of ${stats.workers.slots}` : String(stats.tasks.running));
     charts.parked.push(stats.tasks.parked);
     charts.followers.push(stats.front_ends.followers);
     const ended = totals.completed + totals.failed + totals.canceled;
-    if (this.totals && stats.now > this.totals.now) {
-      const seconds = stats.now - this.totals.now;
-      charts.turns.push(Math.max(0, ended - this.totals.ended) / seconds);
-      charts.events.push(Math.max(0, totals.events - this.totals.events) / seconds);
+    this.past = [...this.past.filter((each) => each.now > stats.now - RATE_SECONDS), { now: stats.now, ended, events: totals.events }];
+    const [first] = this.past;
+    if (stats.now > first.now) {
+      charts.turns.push(Math.max(0, ended - first.ended) / (stats.now - first.now));
+      charts.events.push(Math.max(0, totals.events - first.events) / (stats.now - first.now));
     }
-    this.totals = { now: stats.now, ended, events: totals.events };
     say(this.summary, `${ended} turns ended, ${totals.failed} failed, ${totals.leases_lost} leases lost since the beginning`);
   }
 
