@@ -1,0 +1,106 @@
+// The page: keys, views, the connection light.
+
+import { Chat } from "./chat.js";
+import { byId, h, say } from "./dom.js";
+import { Operate } from "./operate.js";
+import * as store from "./store.js";
+import { ask } from "./wire.js";
+
+const VIEWS = ["chat", "operate"];
+const chat = new Chat(light);
+const operate = new Operate(byId("view-operate"), byId("detail"));
+let current = "chat";
+
+function light(state, text) {
+  const element = byId("light");
+  element.dataset.state = state;
+  say(byId("light-text"), text);
+}
+
+// ── views ──
+
+function show(view) {
+  current = VIEWS.includes(view) ? view : "chat";
+  for (const each of VIEWS) {
+    byId(`view-${each}`).hidden = each !== current;
+    if (each === current) byId(`tab-${each}`).setAttribute("aria-current", "page");
+    else byId(`tab-${each}`).removeAttribute("aria-current");
+  }
+  byId("light").hidden = current !== "chat";
+  if (current === "operate") operate.begin(store.keys().find((key) => key.scopes.includes("admin")) ?? null);
+  else operate.end();
+  if (location.hash.slice(1) !== current) history.replaceState(null, "", `#${current}`);
+}
+
+for (const each of VIEWS) byId(`tab-${each}`).addEventListener("click", () => show(each));
+addEventListener("hashchange", () => show(location.hash.slice(1)));
+
+// ── keys ──
+
+const dialog = byId("keys");
+
+function listKeys() {
+  byId("key-list").replaceChildren(...store.keys().map((key) => h("li", {},
+    h("div", {}, h("strong", {}, key.scopes.includes("chat") ? key.agent : "operator"),
+      h("span", { class: "note" }, `${key.owner} · ${key.shown} · ${key.scopes.join(", ")}${key.kept ? " · remembered" : ""}`)),
+    h("button", { type: "button", class: "quiet", onclick: () => remove(key) }, "Remove"))));
+}
+
+function remove(key) {
+  store.forget(key);
+  store.saveKeys(store.keys().filter((each) => each.token !== key.token));
+  refresh();
+}
+
+async function add(token, kept) {
+  const use = await ask(token, "GET", "console/key");
+  const key = { token, kept, shown: `${token.slice(0, 9)}…`, owner: use.owner, agent: use.agent, scopes: use.scopes };
+  store.saveKeys([...store.keys().filter((each) => each.token !== token), key]);
+  return key;
+}
+
+function refresh(chosen = null) {
+  const keys = store.keys();
+  const chats = keys.filter((key) => key.scopes.includes("chat"));
+  const before = chosen ?? chats.find((key) => key.token === (chat.key?.token ?? store.view().token));
+  chat.use(before ?? chats[0] ?? null);
+  if (!chat.key) chat.open("", []);
+  chat.offer(keys);
+  listKeys();
+  if (current === "operate") show("operate");
+}
+
+/** With an admin key, any agent can be tried: a key of its own is made for it, for a day. */
+chat.onMakeKey = async (agent) => {
+  const admin = store.keys().find((key) => key.scopes.includes("admin"));
+  try {
+    const made = await ask(admin.token, "POST", "admin/v1/keys", { body: { owner: "console", agent, days: 1 } });
+    refresh(await add(made.token, admin.kept));
+  } catch (error) {
+    chat.tell(error.message);
+  }
+};
+
+byId("open-keys").addEventListener("click", () => { listKeys(); dialog.showModal(); byId("key-token").focus(); });
+byId("add-key").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const field = byId("key-token");
+  const error = byId("key-error");
+  error.hidden = true;
+  try {
+    const key = await add(field.value.trim(), byId("key-keep").checked);
+    field.value = "";
+    const chats = key.scopes.includes("chat");
+    refresh(chats ? key : null);
+    dialog.close();
+    if (!chats) show("operate");
+    else byId("said").focus();
+  } catch (problem) {
+    say(error, problem.message);
+    error.hidden = false;
+    field.focus();
+  }
+});
+
+show(location.hash.slice(1));
+refresh();

@@ -1,0 +1,387 @@
+// The chat side: one conversation at a time, followed from wherever it stands.
+
+import { byId, h, say, short } from "./dom.js";
+import { Conversation, ENDED, saidBy, textOf, turnsOf } from "./fold.js";
+import { picture, TurnView } from "./messages.js";
+import * as store from "./store.js";
+import { ask, Following, insist, submit, Trouble } from "./wire.js";
+
+const API = "liteAgent/v1";
+const MOST_IMAGE = 7_000_000;
+const SAVE_MS = 1000;
+
+export class Chat {
+  /** @param {(state: string, text: string) => void} light */
+  constructor(light) {
+    this.light = light;
+    this.key = null;
+    this.session = "";
+    this.known = false;
+    this.conversation = new Conversation();
+    this.views = new Map();
+    this.dirty = new Map();
+    this.images = [];
+    this.following = null;
+    this.log = byId("log");
+    this.log.addEventListener("scroll", () => { this.stuck = this.atEnd(); });
+    this.stuck = true;
+    this.bind();
+  }
+
+  bind() {
+    const said = byId("said");
+    byId("composer").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
+    said.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.send(); }
+    });
+    said.addEventListener("input", () => grow(said));
+    said.addEventListener("paste", (event) => this.attach(event.clipboardData?.files));
+    byId("attach").addEventListener("change", (event) => { this.attach(event.target.files); event.target.value = ""; });
+    byId("stop").addEventListener("click", () => this.stop());
+    byId("new-chat").addEventListener("click", () => { this.open("", []); said.focus(); });
+    byId("clear-chat").addEventListener("click", () => this.clear());
+    byId("pick-key").addEventListener("change", (event) => this.pick(event.target.value));
+    byId("open-sessions").addEventListener("click", () => this.drawer());
+    addEventListener("pagehide", () => this.save());
+    document.addEventListener("visibilitychange", () => { if (document.visibilityState === "hidden") this.save(); });
+  }
+
+  /** Chat with a key; take up what this tab showed before a reload. */
+  use(key) {
+    if (this.key?.token === key?.token) return;
+    this.following?.stop();
+    this.key = key;
+    const before = store.view();
+    if (key && before.token === key.token && before.session) this.open(before.session, before.turns ?? [], before.cursor);
+    else this.open("", []);
+  }
+
+  // ── conversations ──
+
+  open(session, turns, cursor = "") {
+    this.following?.stop();
+    this.following = null;
+    this.session = session;
+    this.known = Boolean(session);
+    this.fromStart = false;
+    this.conversation = new Conversation(turns, cursor);
+    this.views.clear();
+    this.dirty.clear();
+    this.log.replaceChildren();
+    this.stuck = true;
+    if (!turns.length && !session) this.welcome();
+    for (const turn of turns) this.view(turn);
+    this.light("idle", this.key ? "ready" : "no key");
+    if (session) this.follow(cursor);
+    this.refresh();
+    this.listSessions();
+    this.toEnd();
+    this.save();
+  }
+
+  welcome() {
+    const text = this.key ? `You talk to ${this.key.agent}. A turn goes on even when this page is closed.` : "Add an API key to begin.";
+    const commands = ["/think", "/tool add 1 2", "/call weather {\"city\": \"Bern\"}", "/approve", "/dispatch", "/tokens 200 20"];
+    const tries = this.key?.agent === "demo" ? h("div", { class: "tries" }, h("span", { class: "note" }, "The demo agent knows"), ...commands.map((each) => h("button", { type: "button", class: "chip", onclick: () => { byId("said").value = each; this.send(); } }, each))) : null;
+    const add = this.key ? null : h("button", { type: "button", class: "primary", onclick: () => byId("open-keys").click() }, "Add a key");
+    this.log.append(h("div", { class: "welcome" }, h("p", {}, text), add, tries));
+  }
+
+  /** Follow the whole session: turns of other tabs and terminals show, too. */
+  follow(cursor = "") {
+    const key = this.key.token;
+    this.following?.stop();
+    const mine = new Following({
+      key, cursor, path: "process", query: { session_id: this.session },
+      onEvent: (id, event) => this.event(mine, id, event),
+      onState: (state, text) => { if (this.following === mine) this.light(state, text); },
+      onRefused: (error) => { if (this.following === mine) this.refused(error); },
+    });
+    this.following = mine;
+    mine.start();
+    if (!cursor) this.recall();
+  }
+
+  event(following, id, event) {
+    if (this.following !== following) return;
+    if (!this.conversation.cursor && Number(id.split("-")[1]) > 1 && !this.fromStart) {
+      // The log's beginning was trimmed: what it held stands in the history, for those who ask from before it.
+      this.fromStart = true;
+      this.follow(`${id.split("-")[0]}-0`);
+      return;
+    }
+    const { turn, message } = this.conversation.take(id, event);
+    if (!turn) return;
+    if (!turn.said && event.object === "response") this.recallSoon();
+    if (turn.said === null && this.sent?.id === turn.id) turn.said = this.sent.parts;
+    this.touch(turn, message);
+    if (event.object === "response" && ENDED.has(event.status)) this.announceEnd(turn);
+    else if (event.object === "message" && event.status === "completed" && /^(function_call|mcp_approval_request)$/.test(event.type)) say(byId("announce"), "The agent waits for you.");
+  }
+
+  refused(error) {
+    this.following = null;
+    if (error.status === 410) {
+      this.open(this.session, []);
+      return;
+    }
+    if (error.status === 404) {
+      this.known = false;
+      if (this.conversation.turns.length) this.tell("This conversation is no longer kept by the server. A new message starts it anew.");
+      return;
+    }
+    this.light("refused", "refused");
+    this.tell(error.message);
+  }
+
+  /** What users said comes from the history: events of a response do not hold it. */
+  async recall() {
+    const { session, conversation } = this;
+    try {
+      const history = await insist(this.key.token, "GET", `${API}/history`, { query: { sessionId: session } });
+      if (conversation !== this.conversation) return;
+      const said = saidBy(history);
+      for (const turn of conversation.turns) {
+        if (!turn.said) turn.said = said.get(turn.id.replace(/^response_/, "")) ?? null;
+        this.touch(turn);
+      }
+      if (!conversation.turns.length && history.length) {
+        conversation.turns = turnsOf(history);
+        for (const turn of conversation.turns) this.view(turn);
+        this.refresh();
+      }
+    } catch {
+      // The stream tells what is wrong, if something is.
+    }
+  }
+
+  recallSoon() {
+    clearTimeout(this.recalling);
+    this.recalling = setTimeout(() => this.recall(), 150);
+  }
+
+  // ── drawing ──
+
+  touch(turn, message = null) {
+    const others = this.dirty.get(turn.id);
+    this.dirty.set(turn.id, this.dirty.has(turn.id) && others !== message ? null : message);
+    if (this.drawing) return;
+    this.drawing = true;
+    // A hidden tab draws nothing, and must not fall behind for it.
+    const draw = () => { if (this.drawing) { this.drawing = false; this.draw(); } };
+    requestAnimationFrame(draw);
+    setTimeout(draw, 200);
+  }
+
+  draw() {
+    const dirty = [...this.dirty];
+    this.dirty.clear();
+    for (const [id, message] of dirty) {
+      const turn = this.conversation.turn(id);
+      if (turn) this.view(turn).update(turn, this.conversation, message);
+    }
+    this.refresh();
+    if (this.stuck) this.toEnd();
+    if (!this.saving) this.saving = setTimeout(() => { this.saving = 0; this.save(); }, SAVE_MS);
+  }
+
+  view(turn) {
+    let view = this.views.get(turn.id);
+    if (!view) {
+      this.log.querySelector(".welcome")?.remove();
+      view = new TurnView(turn, { answer: (call, result) => this.answer(call, result) });
+      view.update(turn, this.conversation);
+      this.views.set(turn.id, view);
+      this.log.append(view.element);
+    }
+    return view;
+  }
+
+  refresh() {
+    const live = this.conversation.live.length > 0;
+    byId("stop").hidden = !live;
+    byId("clear-chat").hidden = !this.known || !this.conversation.turns.length;
+    byId("send").disabled = !this.key;
+    const first = this.conversation.turns[0];
+    say(byId("talk-title"), first ? titleOf(first) : "New conversation");
+    document.title = live ? "● Turnstream console" : "Turnstream console";
+  }
+
+  atEnd() {
+    return this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 60;
+  }
+
+  toEnd() {
+    this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  tell(text) {
+    this.log.append(h("p", { class: "notice", role: "alert" }, text));
+    if (this.stuck) this.toEnd();
+  }
+
+  announceEnd(turn) {
+    const last = turn.messages.filter((message) => message.type === "message").at(-1);
+    const words = { completed: last ? `The agent answered: ${short(textOf(last), 400)}` : "The turn is complete", canceled: "The turn was stopped", failed: `The turn failed: ${turn.error?.message ?? ""}` };
+    say(byId("announce"), words[turn.status] ?? "");
+    if (this.sent?.id === turn.id) this.sent = null;
+  }
+
+  // ── acts ──
+
+  async send() {
+    const field = byId("said");
+    const text = field.value.trim();
+    if (!this.key || (!text && !this.images.length)) return;
+    const images = this.images;
+    const parts = [...(text ? [{ type: "text", text }] : []), ...images.map((image) => ({ type: "image", image }))];
+    const id = `response_${crypto.randomUUID?.() ?? fallbackId()}`;
+    if (!this.session) this.session = fallbackId();
+    const content = parts.map((part) => (part.type === "image" ? { type: "image", image_url: part.image } : { type: "text", text: part.text }));
+    field.value = "";
+    grow(field);
+    this.setImages([]);
+    this.sent = { id, parts };
+    const turn = this.conversation.begin(id, parts);
+    this.stuck = true;
+    this.touch(turn);
+    this.remember(text || "Image");
+    try {
+      await submit(this.key.token, { session_id: this.session, id, stream: true, input: [{ role: "user", type: "message", content }] });
+      this.known = true;
+      if (!this.following) this.follow(this.conversation.cursor);
+    } catch (error) {
+      turn.status = "failed";
+      turn.error = { message: error.message };
+      this.touch(turn);
+      field.value ||= text;
+      grow(field);
+      if (!this.images.length) this.setImages(images);
+    }
+  }
+
+  async answer(call, result) {
+    await insist(this.key.token, "POST", `${API}/callback`, { query: { sessionId: this.session }, body: { id: call, result } });
+  }
+
+  async stop() {
+    byId("stop").disabled = true;
+    try {
+      await insist(this.key.token, "POST", `${API}/stop`, { query: { sessionId: this.session } });
+    } catch (error) {
+      this.tell(error.message);
+    } finally {
+      byId("stop").disabled = false;
+    }
+  }
+
+  async clear() {
+    if (!confirm("Forget this conversation? What runs is stopped, and all that was said is removed from the server.")) return;
+    try {
+      await insist(this.key.token, "POST", `${API}/clear`, { query: { sessionId: this.session } });
+    } catch (error) {
+      if (!(error instanceof Trouble) || error.status !== 404) {
+        this.tell(error.message);
+        return;
+      }
+    }
+    store.saveSessions(this.key, store.sessions(this.key).filter((each) => each.id !== this.session));
+    this.open("", []);
+  }
+
+  async attach(files) {
+    for (const file of files ?? []) {
+      if (!file.type.startsWith("image/")) continue;
+      if (file.size > MOST_IMAGE) {
+        this.tell(`${file.name} is larger than ${MOST_IMAGE / 1e6} MB: send a smaller one.`);
+        continue;
+      }
+      this.setImages([...this.images, await dataUrl(file)]);
+    }
+  }
+
+  setImages(images) {
+    this.images = images;
+    const thumbs = byId("thumbs");
+    thumbs.hidden = !images.length;
+    thumbs.replaceChildren(...images.map((image, at) => h("div", { class: "thumb" }, picture(image),
+      h("button", { type: "button", class: "quiet", "aria-label": `Remove image ${at + 1}`, onclick: () => this.setImages(images.filter((_, each) => each !== at)) }, "×"))));
+  }
+
+  // ── memory ──
+
+  remember(text) {
+    const list = store.sessions(this.key).filter((each) => each.id !== this.session);
+    const before = store.sessions(this.key).find((each) => each.id === this.session);
+    store.saveSessions(this.key, [{ id: this.session, title: before?.title ?? short(text, 60), at: Date.now() }, ...list]);
+    this.listSessions();
+  }
+
+  listSessions() {
+    const list = this.key ? store.sessions(this.key) : [];
+    byId("session-list").replaceChildren(...list.map((each) => h("li", {}, h("button", {
+      type: "button", class: "session", "aria-current": each.id === this.session ? "true" : null,
+      onclick: () => { this.drawer(false); if (each.id !== this.session) this.open(each.id, []); },
+    }, each.title))));
+  }
+
+  save() {
+    if (!this.key) return;
+    const { turns, cursor } = this.conversation;
+    store.saveView({ view: store.view().view, token: this.key.token, session: this.known ? this.session : "", cursor, turns });
+  }
+
+  drawer(open = !byId("sessions").classList.contains("open")) {
+    byId("sessions").classList.toggle("open", open);
+    byId("open-sessions").setAttribute("aria-expanded", String(open));
+  }
+
+  // ── keys ──
+
+  /** Offer the chat keys, and with an admin key every agent. */
+  async offer(keys) {
+    const pick = byId("pick-key");
+    const chats = keys.filter((key) => key.scopes.includes("chat"));
+    const options = chats.map((key) => h("option", { value: `key:${key.token}`, selected: key.token === this.key?.token }, `${key.agent} (${key.owner})`));
+    if (!options.length) options.push(h("option", { value: "", disabled: true, selected: true }, "no key yet"));
+    pick.replaceChildren(...options);
+    const admin = keys.find((key) => key.scopes.includes("admin"));
+    if (!admin) return;
+    try {
+      const { agents } = await ask(admin.token, "GET", "admin/v1/agents");
+      const others = agents.filter(({ agent }) => !chats.some((key) => key.agent === agent));
+      if (others.length) pick.append(h("optgroup", { label: "Make a key for a day" }, ...others.map(({ agent }) => h("option", { value: `make:${agent}` }, agent))));
+    } catch {
+      // Without the list there are still the keys.
+    }
+  }
+
+  async pick(value) {
+    if (value.startsWith("key:")) this.use(store.keys().find((key) => key.token === value.slice(4)) ?? null);
+    else if (value.startsWith("make:")) await this.onMakeKey(value.slice(5));
+  }
+}
+
+function titleOf(turn) {
+  const text = (turn.said ?? []).filter((part) => part.text).map((part) => part.text).join(" ");
+  return short(text || "Conversation", 70);
+}
+
+function grow(field) {
+  field.style.height = "auto";
+  field.style.height = `${Math.min(field.scrollHeight + 2, 220)}px`;
+}
+
+/** A random name, also where the page is served without TLS and `randomUUID` is missing. */
+function fallbackId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result);
+    reader.onerror = () => reject(reader.error);
+    reader.readAsDataURL(file);
+  });
+}

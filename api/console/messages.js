@@ -1,0 +1,293 @@
+// How a turn and its messages look. Views are made once and brought up to date, so that forms keep their focus.
+
+import { h, inline, pretty, say, short } from "./dom.js";
+import { ENDED, textOf } from "./fold.js";
+import { Growing } from "./markdown.js";
+
+const CALLS = new Set(["plugin_call", "mcp_call", "function_call"]);
+const STATUS = { queued: "waiting", created: "starting", in_progress: "", canceled: "stopped", failed: "failed" };
+
+/** One turn: what the user said, and all that came of it. */
+export class TurnView {
+  /** @param {{answer: (call: string, result: any) => Promise<void>}} acts */
+  constructor(turn, acts) {
+    this.acts = acts;
+    this.views = new Map();
+    this.said = h("div", { class: "said", hidden: true });
+    this.body = h("div", { class: "body" });
+    this.state = h("p", { class: "state", hidden: true });
+    this.element = h("article", { class: "turn", "aria-label": "Turn" }, this.said, this.body, this.state);
+    this.update(turn);
+  }
+
+  update(turn, conversation = null, touched = null) {
+    this.showSaid(turn);
+    const answers = conversation ? conversation.answers(turn) : new Map();
+    const changed = touched && !CALLS.has(touched.type) && !/_output$|_response$|_call$/.test(touched.type) ? [touched] : turn.messages;
+    for (const message of changed) this.show(turn, message, answers);
+    if (changed === turn.messages) this.arrange(turn);
+    this.showState(turn);
+  }
+
+  showSaid(turn) {
+    if (!turn.said || this.said.childElementCount) return;
+    for (const part of turn.said) {
+      if (part.type === "image") this.said.append(picture(part.image));
+      else if (part.text) this.said.append(h("p", {}, part.text));
+    }
+    this.said.hidden = false;
+  }
+
+  show(turn, message, answers) {
+    let view = this.views.get(message.id);
+    if (!view) {
+      view = viewOf(message, this.acts);
+      if (!view) return;
+      this.views.set(message.id, view);
+      if (message.inner) view.element.classList.add("inner");
+      this.body.append(view.element);
+    }
+    view.update(message, answers, turn);
+  }
+
+  /** Messages that came late to their turn, or whose order the end told. */
+  arrange(turn) {
+    const wanted = turn.messages.map((message) => this.views.get(message.id)?.element).filter(Boolean);
+    const known = new Set(wanted);
+    for (const [id, view] of this.views) {
+      if (!known.has(view.element)) {
+        view.element.remove();
+        this.views.delete(id);
+      }
+    }
+    wanted.forEach((element, at) => {
+      if (this.body.children[at] !== element) this.body.insertBefore(element, this.body.children[at] ?? null);
+    });
+  }
+
+  showState(turn) {
+    const ended = ENDED.has(turn.status);
+    this.element.dataset.status = turn.status;
+    let text = STATUS[turn.status] ?? "";
+    if (turn.status === "failed" || turn.status === "rejected") text = turn.error?.message ? `Failed: ${turn.error.message}` : "Failed";
+    if (turn.status === "canceled") text = "Stopped";
+    const parked = !ended && this.body.querySelector(".ask:not([data-done])");
+    if (parked) text = "Waits for you";
+    else if (!ended && turn.status === "in_progress") text = this.body.querySelector(".growing") ? "" : "Working";
+    this.state.hidden = turn.status === "completed" || !text;
+    this.state.classList.toggle("busy", !ended && !parked);
+    say(this.state, text);
+  }
+}
+
+function viewOf(message, acts) {
+  if (message.type === "function_call") return new AskView(message, acts, false);
+  if (message.type === "mcp_approval_request") return new AskView(message, acts, true);
+  if (CALLS.has(message.type)) return new ToolView();
+  if (message.type === "reasoning") return new ThoughtView();
+  if (message.type === "component_call") return new DispatchView();
+  if (message.type === "component_call_output") return isReflection(message) ? new CriticView() : null;
+  if (message.type === "mcp_list_tools") return new ToolsView();
+  if (/_output$|_response$|^heartbeat$/.test(message.type)) return null;
+  return new TextView();
+}
+
+class TextView {
+  constructor() {
+    this.text = new Growing();
+    this.extra = h("div", { class: "parts" });
+    this.shown = 0;
+    this.element = h("div", { class: "answer" }, this.text.element, this.extra);
+  }
+
+  update(message) {
+    this.text.update(textOf(message));
+    const others = message.parts.filter((part) => part && part.type !== "text");
+    for (const part of others.slice(this.shown)) this.extra.append(partView(part));
+    this.shown = others.length;
+    this.element.classList.toggle("growing", !ENDED.has(message.status));
+    this.element.classList.toggle("torn", message.status === "incomplete");
+  }
+}
+
+class ThoughtView {
+  constructor() {
+    this.text = h("p", { class: "thought" });
+    this.label = h("summary", {}, "Thinking");
+    this.element = h("details", { class: "thinking", open: true }, this.label, this.text);
+    this.closed = false;
+  }
+
+  update(message) {
+    say(this.text, textOf(message));
+    if (this.closed || !ENDED.has(message.status)) return;
+    this.closed = true;
+    this.element.open = false;
+    say(this.label, "Thought");
+  }
+}
+
+class ToolView {
+  constructor() {
+    this.name = h("span", { class: "tool-name" });
+    this.result = h("span", { class: "tool-result" });
+    this.given = h("pre", { tabIndex: 0 });
+    this.output = h("pre", { tabIndex: 0 });
+    this.element = h("details", { class: "tool" },
+      h("summary", {}, h("i", { class: "mark", ariaHidden: "true" }), this.name, this.result),
+      h("div", { class: "tool-body" }, h("span", { class: "label" }, "Arguments"), this.given, h("span", { class: "label" }, "Result"), this.output));
+  }
+
+  update(message, answers, turn) {
+    const data = dataOf(message);
+    if (!data) return;
+    const id = data.call_id ?? data.id;
+    const answer = answers.get(id);
+    say(this.name, `${data.name ?? "tool"}(${inline(data.arguments ?? "{}")})`);
+    say(this.given, pretty(data.arguments ?? "{}"));
+    const output = answer ? String(answer.error ?? answer.output ?? "") : "";
+    const state = answer ? (answer.error ? "failed" : "done") : ENDED.has(turn.status) ? "failed" : "busy";
+    this.element.dataset.state = state;
+    say(this.result, answer ? short(output, 90) : state === "busy" ? "running" : "no result");
+    say(this.output, answer ? pretty(output) : "");
+  }
+}
+
+class ToolsView {
+  constructor() {
+    this.element = h("p", { class: "aside" });
+  }
+
+  update(message) {
+    const data = dataOf(message);
+    if (data) say(this.element, `${data.server_label ?? "Server"} offers ${(data.tools ?? []).length} tools`);
+  }
+}
+
+class DispatchView {
+  constructor() {
+    this.element = h("p", { class: "aside dispatch" });
+  }
+
+  update(message, answers) {
+    const data = dataOf(message);
+    if (!data) return;
+    const task = (data.content ?? []).map((part) => part.message ?? "").join(" ");
+    say(this.element, `${answers.has(data.dispatchId) ? "Asked" : "Asks"} ${data.name ?? data.agentId}: ${short(task, 200)}`);
+  }
+}
+
+class CriticView {
+  constructor() {
+    this.element = h("p", { class: "aside critic" });
+  }
+
+  update(message) {
+    const output = dataOf(message)?.output ?? {};
+    const scores = output.messageScore?.reflectScoreList ?? [];
+    const words = scores.map((each) => `${each.score}/10 ${each.description ?? ""}`.trim()).join("; ");
+    say(this.element, `Critics, round ${output.count ?? "?"}: ${output.isPass ? "passed" : "not yet"}${words ? ` (${words})` : ""}`);
+  }
+}
+
+let asked = 0;
+
+/** The agent waits for a person: a function's result, or consent. */
+class AskView {
+  constructor(message, acts, approval) {
+    this.acts = acts;
+    this.approval = approval;
+    this.id = `ask-${(asked += 1)}`;
+    this.title = h("h3", { id: `${this.id}-title` });
+    this.given = h("pre", { tabIndex: 0 });
+    this.error = h("p", { class: "error", role: "alert", hidden: true });
+    this.outcome = h("p", { class: "outcome", hidden: true });
+    this.form = approval ? this.consent() : this.result();
+    this.element = h("section", { class: "ask", "aria-labelledby": `${this.id}-title` }, this.title, this.given, this.form, this.error, this.outcome);
+  }
+
+  result() {
+    this.field = h("textarea", { id: `${this.id}-field`, rows: 3, spellcheck: false, placeholder: '{"temperature": 21}' });
+    return h("form", { onsubmit: (event) => this.submit(event, () => readResult(this.field.value)) },
+      h("label", { class: "field" }, h("span", {}, "Result, as JSON or text"), this.field),
+      h("div", { class: "row" }, h("button", { type: "submit", class: "primary" }, "Send result")));
+  }
+
+  consent() {
+    this.field = h("input", { id: `${this.id}-field`, type: "text", autocomplete: "off" });
+    const decide = (approve) => (event) => this.submit(event, () => ({ approve, ...(this.field.value.trim() ? { reason: this.field.value.trim() } : {}) }));
+    return h("form", { onsubmit: decide(true) },
+      h("label", { class: "field" }, h("span", {}, "Reason (optional)"), this.field),
+      h("div", { class: "row" },
+        h("button", { type: "submit", class: "primary" }, "Approve"),
+        h("button", { type: "button", class: "danger", onclick: decide(false) }, "Refuse")));
+  }
+
+  async submit(event, read) {
+    event.preventDefault();
+    this.lock(true);
+    this.error.hidden = true;
+    try {
+      await this.acts.answer(this.call, read());
+    } catch (error) {
+      say(this.error, error.message);
+      this.error.hidden = false;
+      this.lock(false);
+    }
+  }
+
+  lock(locked) {
+    for (const each of this.form.elements) each.disabled = locked;
+  }
+
+  update(message, answers, turn) {
+    const data = dataOf(message);
+    if (!data) return;
+    this.call = data.call_id ?? data.id;
+    say(this.title, this.approval ? `May ${data.name} be used?` : `${data.name} is asked of you`);
+    say(this.given, pretty(data.arguments ?? "{}"));
+    const answer = answers.get(this.call);
+    const over = ENDED.has(turn.status);
+    if (answer) {
+      say(this.outcome, this.approval ? (answer.approve ? "Approved" : `Refused${answer.reason ? `: ${answer.reason}` : ""}`) : `Result: ${short(String(answer.output), 400)}`);
+    } else if (over) say(this.outcome, "The turn ended without an answer");
+    const done = Boolean(answer) || over;
+    this.outcome.hidden = !done;
+    this.form.hidden = done;
+    if (done) {
+      this.error.hidden = true;
+      this.element.dataset.done = "";
+    }
+  }
+}
+
+function readResult(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+function partView(part) {
+  if (part.type === "image" && part.image) return picture(part.image);
+  if (part.type === "refusal") return h("p", { class: "aside" }, `Refused: ${part.refusal ?? ""}`);
+  if (part.type === "data") return h("pre", { tabIndex: 0 }, pretty(part.data));
+  const link = part.file ?? part.video;
+  if (link && /^https?:/i.test(link)) return h("p", {}, h("a", { href: link, rel: "noreferrer noopener", target: "_blank" }, part.filename ?? link));
+  return h("p", { class: "aside" }, `A part of type ${part.type}${part.filename ? `: ${part.filename}` : ""}`);
+}
+
+/** A picture. One that lies elsewhere is loaded when its reader wants it: its address could carry secrets out. */
+export function picture(source) {
+  if (/^data:image\/(png|jpeg|gif|webp|avif);/i.test(source)) return h("img", { class: "picture", src: source, alt: "Image" });
+  if (!/^https?:/i.test(source)) return h("p", { class: "aside" }, `Image: ${short(source, 80)}`);
+  const holder = h("p", { class: "aside" });
+  const host = new URL(source).host;
+  holder.append(h("button", { type: "button", class: "quiet", onclick: () => holder.replaceWith(h("img", { class: "picture", src: source, alt: `Image from ${host}`, referrerPolicy: "no-referrer" })) }, `Load image from ${host}`));
+  return holder;
+}
+
+const dataOf = (message) => message.parts.find((part) => part?.data)?.data;
+const isReflection = (message) => dataOf(message)?.name === "reflection";
+

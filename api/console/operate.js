@@ -1,0 +1,303 @@
+// The operator's side: what runs, where, how fast; and how to stop it.
+
+import { Chart } from "./charts.js";
+import { duration, h, pretty, say, short } from "./dom.js";
+import { ask, insist } from "./wire.js";
+
+const ADMIN = "admin/v1";
+const POLL_MS = 2000;
+const PAGE = 50;
+// Processes report what they count every few seconds; a rate over less would jump.
+const RATE_SECONDS = 12;
+// A page of the list may hold fewer rows than were asked for; so many are joined before what came is shown.
+const MOST_PAGES = 5;
+
+export class Operate {
+  constructor(element, dialog) {
+    this.element = element;
+    this.dialog = dialog;
+    this.key = null;
+    this.timer = 0;
+    this.past = [];
+    this.rows = new Map();
+    dialog.addEventListener("close", () => { this.shown = null; });
+    document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible" && this.running) this.poll(); });
+  }
+
+  begin(key) {
+    if (this.running && this.key?.token === key?.token) return;
+    this.end();
+    this.key = key;
+    this.running = true;
+    if (!key) {
+      this.element.replaceChildren(h("div", { class: "welcome" }, h("p", {}, "Add an admin key to see and stop what runs."),
+        h("button", { type: "button", class: "primary", onclick: () => document.getElementById("open-keys").click() }, "Add a key")));
+      return;
+    }
+    this.build();
+    this.poll();
+  }
+
+  end() {
+    this.running = false;
+    clearTimeout(this.timer);
+  }
+
+  build() {
+    this.charts = {
+      depth: new Chart("Queue depth"), running: new Chart("Running"), parked: new Chart("Waiting for clients"),
+      turns: new Chart("Turns ended", { unit: "/s" }), events: new Chart("Events", { unit: "/s" }), followers: new Chart("Followers"),
+    };
+    this.rows.clear();
+    this.past = [];
+    this.problem = h("p", { class: "error", role: "alert", hidden: true });
+    this.status = h("select", { id: "task-status" }, ...["live", "queued", "running", "parked", "completed", "failed", "canceled", ""].map((each) => h("option", { value: each }, each || "all")));
+    this.filter = h("input", { id: "task-filter", type: "search", placeholder: "agent, owner or session", autocomplete: "off" });
+    this.stopAll = h("button", { type: "button", class: "danger", disabled: true, onclick: () => this.stopSelected() }, "Stop selected");
+    this.body = h("tbody");
+    this.none = h("p", { class: "note empty", hidden: true }, "No tasks.");
+    this.workers = h("tbody");
+    this.fronts = h("tbody");
+    this.summary = h("p", { class: "note" });
+    this.status.addEventListener("change", () => this.poll());
+    this.filter.addEventListener("input", () => { clearTimeout(this.typing); this.typing = setTimeout(() => this.poll(), 250); });
+    this.element.replaceChildren(
+      this.problem,
+      h("div", { class: "cards" }, ...Object.values(this.charts).map((chart) => chart.element)),
+      h("div", { class: "section-head" }, h("h2", { id: "tasks-title" }, "Tasks"),
+        h("div", { class: "row" }, h("label", { class: "inline", htmlFor: "task-status" }, h("span", {}, "Status"), this.status),
+          h("label", { class: "inline", htmlFor: "task-filter" }, h("span", {}, "Filter"), this.filter), this.stopAll)),
+      h("div", { class: "table-wrap", tabIndex: 0, role: "region", "aria-labelledby": "tasks-title" },
+        table(["", "Status", "Agent", "Owner and session", "Age", "Attempt", "Worker", "Events", ""], this.body, "Tasks, newest first"), this.none),
+      h("div", { class: "section-head" }, h("h2", { id: "processes-title" }, "Processes"), this.summary),
+      h("div", { class: "table-wrap", tabIndex: 0, role: "region", "aria-labelledby": "processes-title" },
+        table(["Worker", "Running", "Up for", "Seen", "Version", "State"], this.workers, "Workers"),
+        table(["Front end", "Followers", "Up for", "Seen", "Version", "State"], this.fronts, "Front ends")),
+    );
+  }
+
+  // ── polling ──
+
+  async poll() {
+    clearTimeout(this.timer);
+    if (!this.running || !this.key) return;
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    if (document.visibilityState === "visible") {
+      try {
+        const [stats, tasks, processes] = await Promise.all([this.get("stats"), this.tasks(), this.get("workers")]);
+        if (turn !== this.turn || !this.running) return;
+        this.problem.hidden = true;
+        this.showStats(stats);
+        this.showTasks(tasks);
+        this.showProcesses(processes, stats.now);
+      } catch (error) {
+        if (turn !== this.turn) return;
+        say(this.problem, `${error.message}${error.passing ? "; trying again" : ""}`);
+        this.problem.hidden = false;
+        if (!error.passing) return;
+      }
+    }
+    if (turn === this.turn) this.timer = setTimeout(() => this.poll(), POLL_MS);
+  }
+
+  get(path, query) {
+    return ask(this.key.token, "GET", `${ADMIN}/${path}`, { query });
+  }
+
+  async tasks() {
+    const wanted = this.filter.value.trim().toLowerCase();
+    let found = [];
+    let cursor = "";
+    for (let pages = 0; pages < MOST_PAGES && found.length < PAGE; pages += 1) {
+      const page = await this.get("tasks", { status: this.status.value, limit: PAGE, cursor });
+      found = found.concat(page.tasks.filter((task) => !wanted || [task.agent, task.owner, task.session, task.user ?? ""].some((each) => each.toLowerCase().includes(wanted))));
+      cursor = page.next;
+      if (!cursor) break;
+    }
+    return found.slice(0, PAGE);
+  }
+
+  showStats(stats) {
+    const { charts } = this;
+    // Counters appear with their first count.
+    const totals = { completed: 0, failed: 0, canceled: 0, events: 0, leases_lost: 0, ...stats.totals };
+    charts.depth.push(stats.queue.depth, stats.queue.depth ? `${stats.queue.depth} · ${duration(stats.queue.oldest_seconds)}` : "0");
+    charts.running.push(stats.tasks.running, stats.workers.slots ? `${stats.tasks.running} of ${stats.workers.slots}` : String(stats.tasks.running));
+    charts.parked.push(stats.tasks.parked);
+    charts.followers.push(stats.front_ends.followers);
+    const ended = totals.completed + totals.failed + totals.canceled;
+    this.past = [...this.past.filter((each) => each.now > stats.now - RATE_SECONDS), { now: stats.now, ended, events: totals.events }];
+    const [first] = this.past;
+    if (stats.now > first.now) {
+      charts.turns.push(Math.max(0, ended - first.ended) / (stats.now - first.now));
+      charts.events.push(Math.max(0, totals.events - first.events) / (stats.now - first.now));
+    }
+    say(this.summary, `${ended} turns ended, ${totals.failed} failed, ${totals.leases_lost} leases lost since the beginning`);
+  }
+
+  showTasks(tasks) {
+    const seen = new Set();
+    tasks.forEach((task, at) => {
+      seen.add(task.ref);
+      const row = this.rows.get(task.ref) ?? this.newRow(task);
+      row.update(task);
+      if (this.body.children[at] !== row.element) this.body.insertBefore(row.element, this.body.children[at] ?? null);
+    });
+    for (const [ref, row] of this.rows) {
+      if (seen.has(ref)) continue;
+      row.element.remove();
+      this.rows.delete(ref);
+    }
+    this.none.hidden = tasks.length > 0;
+    this.selected();
+  }
+
+  newRow(task) {
+    const cells = Array.from({ length: 9 }, () => h("td"));
+    const mark = h("span", { class: "status" });
+    const check = h("input", { type: "checkbox", "aria-label": `Select ${task.ref}`, onchange: () => this.selected() });
+    const open = h("button", { type: "button", class: "link", onclick: () => this.open(task.ref) });
+    const stop = h("button", { type: "button", class: "danger small", "aria-label": `Stop ${task.ref}`, onclick: () => this.stop([task.ref], stop) }, "Stop");
+    cells[0].append(check);
+    cells[1].append(mark);
+    cells[3].append(open);
+    cells[8].append(stop);
+    const labels = ["", "Status", "Agent", "Session", "Age", "Attempt", "Worker", "Events", ""];
+    cells.forEach((cell, index) => { if (labels[index]) cell.dataset.label = labels[index]; });
+    const row = {
+      element: h("tr", {}, ...cells), check,
+      update: (now) => {
+        row.live = isLive(now);
+        mark.dataset.status = now.status;
+        say(mark, now.waits_for_turn ? "queued (its turn)" : now.status);
+        say(cells[2], now.agent);
+        say(open, `${now.owner} / ${short(now.session, 34)}`);
+        open.title = now.ref;
+        say(cells[4], duration(now.age));
+        say(cells[5], String(now.attempt) + (now.crashes ? ` (${now.crashes} lost)` : ""));
+        say(cells[6], now.worker ?? "–");
+        say(cells[7], String(now.events ?? ""));
+        stop.hidden = !row.live;
+        check.disabled = !row.live;
+        if (!row.live) check.checked = false;
+      },
+    };
+    this.rows.set(task.ref, row);
+    return row;
+  }
+
+  selected() {
+    const refs = [...this.rows].filter(([, row]) => row.check.checked).map(([ref]) => ref);
+    this.stopAll.disabled = !refs.length;
+    say(this.stopAll, refs.length ? `Stop ${refs.length} selected` : "Stop selected");
+    return refs;
+  }
+
+  showProcesses({ workers, front_ends: fronts }, now) {
+    this.workers.replaceChildren(...workers.map((each) => processRow(each.worker, `${each.running} of ${each.max_jobs}`, each, now, each.draining ? "draining" : "working")));
+    this.fronts.replaceChildren(...fronts.map((each) => processRow(each.front_end, String(each.followers), each, now, "serving")));
+  }
+
+  // ── acts ──
+
+  stopSelected() {
+    const refs = this.selected();
+    if (refs.length > 1 && !confirm(`Stop ${refs.length} tasks?`)) return;
+    this.stop(refs, this.stopAll);
+  }
+
+  async stop(refs, button, query = null) {
+    button.disabled = true;
+    try {
+      let body = query ?? { refs };
+      for (let more = true; more;) {
+        const outcome = await insist(this.key.token, "POST", `${ADMIN}/stop`, { body });
+        more = Boolean(query && outcome.more);
+      }
+      await this.poll();
+    } catch (error) {
+      say(this.problem, error.message);
+      this.problem.hidden = false;
+    } finally {
+      button.disabled = false;
+      this.selected();
+    }
+  }
+
+  // ── one task ──
+
+  async open(ref) {
+    this.shown = ref;
+    const facts = h("dl", { class: "facts" });
+    const calls = h("p", { class: "note", hidden: true });
+    const events = h("tbody");
+    const problem = h("p", { class: "error", role: "alert", hidden: true });
+    const stop = h("button", { type: "button", class: "danger", onclick: () => this.stop([ref], stop) }, "Stop task");
+    const [owner, session] = ref.split("/");
+    const stopSession = h("button", { type: "button", class: "danger", onclick: () => this.stop([], stopSession, { owner, session }) }, "Stop session");
+    this.dialog.replaceChildren(
+      h("form", { method: "dialog", class: "dialog-head" }, h("h2", { id: "detail-title" }, "Task"), h("button", { class: "quiet", value: "close" }, "Close")),
+      problem, facts, calls, h("div", { class: "row" }, stop, stopSession),
+      h("h3", { id: "events-title" }, "Events"),
+      h("div", { class: "table-wrap events", tabIndex: 0, role: "region", "aria-labelledby": "events-title" }, table(["Seq", "At", "Kind", "Event"], events, "Events of the task")));
+    this.dialog.showModal();
+    let cursor = "";
+    while (this.shown === ref && this.dialog.open) {
+      try {
+        const task = await this.get(`tasks/${ref}`);
+        if (this.shown !== ref) return;
+        showFacts(facts, task);
+        const pending = (task.calls ?? []).map((call) => `${call.kind === "approval" ? "approval of " : ""}${call.name}`).join(", ");
+        say(calls, pending ? `Waits for ${pending}` : "");
+        calls.hidden = !pending;
+        stop.hidden = !isLive(task);
+        const page = await this.get(`tasks/${ref}/events`, { cursor, limit: 200 });
+        if (this.shown !== ref) return;
+        problem.hidden = true;
+        for (const each of page.events) events.append(eventRow(each));
+        cursor = page.next ?? page.events.at(-1)?.cursor ?? cursor;
+        if (!page.next && !page.live) return;
+        if (page.events.length === 200) continue;
+      } catch (error) {
+        say(problem, error.message);
+        problem.hidden = false;
+        if (!error.passing) return;
+      }
+      await new Promise((resolve) => { setTimeout(resolve, 1000); });
+    }
+  }
+}
+
+const isLive = (task) => ["queued", "running", "parked"].includes(task.status);
+
+function table(heads, body, caption) {
+  return h("table", {}, h("caption", { class: "hidden-text" }, caption), h("thead", {}, h("tr", {}, ...heads.map((each) => (each ? h("th", { scope: "col" }, each) : h("td"))))), body);
+}
+
+function processRow(name, load, each, now, state) {
+  const values = [name, load, duration(now - each.started_at), `${duration(Math.max(0, now - each.seen_at))} ago`, each.version, state];
+  const labels = ["Name", "Load", "Up for", "Seen", "Version", "State"];
+  return h("tr", {}, ...values.map((value, at) => {
+    const cell = h("td", {}, value ?? "");
+    cell.dataset.label = labels[at];
+    return cell;
+  }));
+}
+
+function showFacts(list, task) {
+  const at = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleTimeString() : "–");
+  const facts = {
+    Status: task.why ? `${task.status} (${task.why})` : task.status, Agent: task.agent, Owner: task.owner, Session: task.session, Task: task.task,
+    User: task.user, Attempt: task.attempt, "Workers lost": task.crashes || undefined, Worker: task.worker, Submitted: at(task.submitted_at),
+    Started: at(task.started_at), Ended: task.ended_at ? at(task.ended_at) : undefined, Age: duration(task.age),
+  };
+  list.replaceChildren(...Object.entries(facts).filter(([, value]) => value !== undefined).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value)))));
+}
+
+function eventRow({ cursor, kind, path, at, event }) {
+  const { object, status, type, delta, text } = event;
+  const what = delta ? JSON.stringify(text ?? "") : [object, type === object ? "" : type, status].filter(Boolean).join(" ");
+  return h("tr", {}, h("td", {}, cursor.split("-")[1]), h("td", {}, new Date(at * 1000).toLocaleTimeString()), h("td", {}, path ? `${kind} · ${path}` : kind),
+    h("td", {}, h("details", { ontoggle: (toggled) => { const body = toggled.target.querySelector("pre"); if (!body.textContent) body.textContent = pretty(event); } },
+      h("summary", {}, short(what, 90)), h("pre", { tabIndex: 0 }))));
+}

@@ -1,0 +1,152 @@
+"""A real Chromium, and the console in it. Without Chromium these tests skip, and say so."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.async_api import async_playwright, expect
+
+from tests.turnstream.client.conftest import port_of
+from tests.turnstream.client.proxy import CuttingProxy
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, BrowserContext, Locator, Page, Request
+
+    from tests.client import Client
+    from tests.stack import Stack
+
+ARTIFACTS = Path(__file__).parent.parent / "artifacts"
+
+# What a person would call broken on a busy machine, and no sooner.
+PATIENCE_MS = 30_000
+
+
+class Console:
+    """One tab with the console, and what it did."""
+
+    def __init__(self, page: Page, url: str) -> None:
+        self.page = page
+        self.url = url
+        self.requests: list[Request] = []
+        self.complaints: list[str] = []
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("request", lambda request: self.requests.append(request))  # noqa: PLW0108 - it marks what it is given
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on(
+            "console",
+            lambda message: (
+                self.complaints.append(message.text) if "Security Policy" in message.text else None
+            ),
+        )
+
+    async def open(self) -> None:
+        """Go to the page."""
+        await self.page.goto(f"{self.url}/console")
+
+    async def add_key(self, key: str, *, keep: bool = False) -> None:
+        """Tell it a key."""
+        await self.page.get_by_role("button", name="Keys").click()
+        await self.page.get_by_label("API key").fill(key)
+        if keep:
+            await self.page.get_by_label("Remember on this device").check()
+        await self.page.get_by_role("button", name="Add key").click()
+        await expect(self.page.locator("#keys")).to_be_hidden(timeout=PATIENCE_MS)
+
+    async def say(self, text: str) -> Locator:
+        """Say something; the turn that it begins."""
+        turns = self.page.locator(".turn")
+        before = await turns.count()
+        field = self.page.get_by_label("Message")
+        await field.fill(text)
+        await field.press("Enter")
+        return turns.nth(before)
+
+    async def ended(self, turn: Locator, status: str = "completed") -> None:
+        """Wait for a turn's end."""
+        await expect(turn).to_have_attribute("data-status", status, timeout=PATIENCE_MS)
+
+    async def sees(self, where: Locator, text: Any) -> None:
+        """Wait until the text is there."""
+        await expect(where).to_contain_text(text, timeout=PATIENCE_MS)
+
+    async def light(self, state: str) -> None:
+        """Wait for the connection light."""
+        await expect(self.page.locator("#light")).to_have_attribute("data-state", state, timeout=PATIENCE_MS)
+
+    async def picture(self, name: str) -> None:
+        """Keep a screenshot."""
+        ARTIFACTS.mkdir(exist_ok=True)
+        await self.page.screenshot(path=ARTIFACTS / f"{name}.png")
+
+    def resumed_from(self) -> list[str]:
+        """The cursors that its streams asked to go on after."""
+        cursors = [each.headers.get("last-event-id", "") for each in self.requests if "/process" in each.url]
+        return [cursor for cursor in cursors if cursor]
+
+
+class Tabs:
+    """Opens tabs, each with its own storage unless they share a window."""
+
+    def __init__(self, browser: Browser, url: str) -> None:
+        self.browser = browser
+        self.url = url
+        self.windows: list[BrowserContext] = []
+
+    async def window(self, **given: Any) -> BrowserContext:
+        """A window of its own: nothing is remembered."""
+        window = await self.browser.new_context(**given)
+        self.windows.append(window)
+        return window
+
+    async def tab(self, window: BrowserContext | None = None, url: str = "", **given: Any) -> Console:
+        """A tab with the console."""
+        window = window or await self.window(**given)
+        console = Console(await window.new_page(), url or self.url)
+        await console.open()
+        return console
+
+
+@pytest.fixture
+async def browser(stack: Stack) -> AsyncIterator[Browser]:
+    """Chromium; closed before the deployment is."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    async with async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def proxy(client: Client) -> AsyncIterator[CuttingProxy]:
+    """A proxy before the front end, as a deployment has one."""
+    proxy = CuttingProxy(port_of(client))
+    await proxy.start()
+    yield proxy
+    await proxy.close()
+
+
+@pytest.fixture
+async def tabs(client: Client, proxy: CuttingProxy, browser: Browser) -> AsyncIterator[Tabs]:
+    """Opens tabs at the proxy."""
+    tabs = Tabs(browser, proxy.url)
+    yield tabs
+    for window in tabs.windows:
+        await window.close()
+
+
+@pytest.fixture
+async def console(tabs: Tabs, stack: Stack) -> AsyncIterator[Console]:
+    """A tab that knows the chat key. Afterwards: no script failed, nothing broke the page's policy."""
+    console = await tabs.tab()
+    await console.add_key(stack.key)
+    yield console
+    assert console.complaints == []
+    strangers = [each.url for each in console.requests if not each.url.startswith((console.url, "data:"))]
+    assert strangers == [], "the page asks nobody but its own server"
