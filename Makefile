@@ -6,9 +6,10 @@ INSTALLED := $(VENV)/.installed
 MINUTES ?= 10
 SEEDS ?= 1 2 3 4 5
 ROWS ?= --write
+PORT ?= 8080
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check format lint types protocol fuzz chaos bench lock clean
+.PHONY: help serve secrets cluster test check format lint types protocol fuzz chaos bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +23,12 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 serve: $(INSTALLED) ## Front end, worker and embedded broker in one process, with the demo agent
 	@$(BIN)/turnstream serve
+
+secrets: ## The passwords and the admin key that docker-compose.yml mounts; made once
+	@sh deploy/secrets.sh
+
+cluster: $(INSTALLED) ## The whole deployment as local processes: nginx, 2 front ends, 2 workers, a broker (PORT=8080)
+	@$(BIN)/python -m deploy --port $(PORT)
 
 test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
 	@# Chaos by itself, since it wants the machine; the rest side by side, since most tests wait more than they work.
@@ -54,6 +61,9 @@ bench: $(INSTALLED) ## Measure ROWS (all), beside others; prints one table
 lock: ## Resolve the dependencies anew (needs uv)
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --upgrade -o requirements.lock
+	@# What the image gets: the same versions, without what only developers need.
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --constraint requirements.lock \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements-runtime.lock
 
 clean: ## Remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

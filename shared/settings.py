@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from shared.errors import ConfigurationError
 MEMORY_URL = "memory://"
 
 PREFIX = "TURNSTREAM_"
+
+# Names a folder, as /run/secrets, whose files are settings too: turnstream_redis_password and the like.
+SECRETS_DIR = PREFIX + "SECRETS_DIR"
 
 
 class Settings(BaseSettings):
@@ -28,6 +33,14 @@ class Settings(BaseSettings):
     session_redis_url: SecretStr | None = Field(
         None,
         description="A second broker that holds the sessions; launches, keys and hints stay on the first.",
+    )
+    redis_password: SecretStr | None = Field(
+        None,
+        description="The password at both brokers, when their URLs name only the user: redis://api@host.",
+    )
+    redis_ca: Path | None = Field(
+        None,
+        description="File of the certificate authorities trusted for rediss:// brokers, beside the system's.",
     )
     host: str = Field("127.0.0.1", description="Address the front end listens on.")
     port: int = Field(8090, ge=0, le=65535, description="Port the front end listens on; 0 takes a free one.")
@@ -133,6 +146,16 @@ class Settings(BaseSettings):
                 raise ValueError(f"must be redis://, rediss://, unix:// or {MEMORY_URL}: {error}") from None
         return url
 
+    @field_validator("redis_ca")
+    @classmethod
+    def _readable(cls, path: Path | None) -> Path | None:
+        if path is not None:
+            try:
+                ssl.create_default_context(cafile=path)
+            except OSError as error:
+                raise ValueError(f"must be a PEM file of certificates: {error.strerror or error}") from None
+        return path
+
     @property
     def embedded(self) -> bool:
         """Whether the broker is the one inside this process."""
@@ -150,19 +173,25 @@ class Settings(BaseSettings):
 
 
 def load(**given: Any) -> Settings:
-    """Read the settings; ``given`` (from the command line) wins over the environment.
+    """Read the settings; ``given`` (from the command line) wins over the environment, that over secret files.
 
     Raises:
         ConfigurationError: names each wrong variable, its value (unless secret) and what is allowed.
     """
+    folder = os.environ.get(SECRETS_DIR)
+    if folder is not None and not Path(folder).is_dir():
+        raise ConfigurationError(f"{SECRETS_DIR} = {folder!r}: there is no such folder")
     try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
+        return Settings(
+            _secrets_dir=folder,
+            **{name: value for name, value in given.items() if value is not None},
+        )
     except ValidationError as error:
         raise ConfigurationError("\n".join(_explain(each) for each in error.errors())) from None
 
 
 def _explain(error: Any) -> str:
     field = str(error["loc"][0]) if error["loc"] else "?"
-    secret = field.endswith(("url", "key"))
+    secret = field.endswith(("url", "key", "password"))
     shown = "(value hidden)" if secret else repr(error["input"])
     return f"{PREFIX}{field.upper()} = {shown}: {error['msg']}"

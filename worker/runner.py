@@ -103,6 +103,7 @@ class Runner:
         publisher = Publisher(self._ender.tasks, attempt, held.refused, most_bytes=self._turn_bytes)
         timer = self._arm_deadline(held)
         with structlog.contextvars.bound_contextvars(ref=str(attempt.ref), attempt=attempt.number):
+            log.info("attempt.began", worker=self._worker)
             try:
                 await self._answer(held, publisher)
             except asyncio.CancelledError:

@@ -1,0 +1,49 @@
+"""The shipped deployment as local processes, one for all tests of this folder: nginx, two front ends, two workers, a broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from deploy.cluster import Cluster, ClusterError, find_nginx
+from tests.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """The cluster; nothing that it said holds a key or a password."""
+    try:
+        find_nginx()
+    except ClusterError as error:
+        pytest.skip(str(error))
+    heard: list[str] = []
+    # nginx's workers, when root starts it, are nobody: pytest's own folders let only their owner in.
+    folder = tmp_path_factory.mktemp("cluster")
+    for each in (folder, *list(folder.parents)[:2]):
+        each.chmod(0o711)
+    running = Cluster(
+        folder, say=lambda name, line: heard.append(f"{name} {line}"), TURNSTREAM_LEASE_SECONDS="2"
+    )
+    try:
+        await running.__aenter__()
+    except ClusterError as error:
+        raise AssertionError("\n".join([str(error), *heard])) from None
+    try:
+        yield running
+    finally:
+        await running.end()
+    for secret in (running.key, running.admin, *running.passwords.values()):
+        assert not [line for line in heard if secret in line]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(cluster: Cluster) -> AsyncIterator[Client]:
+    """A client that knows nginx only."""
+    client = Client(cluster.url, cluster.key)
+    yield client
+    await client.close()

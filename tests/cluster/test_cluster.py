@@ -1,0 +1,182 @@
+"""What users and operators do, through the shipped nginx.conf, with the shipped broker configuration and its users."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import redis
+
+from tests.client import Frame, asked, check_whole, terminal, text_of
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from deploy.cluster import Cluster
+    from deploy.part import Part
+    from tests.client import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def to_the_end(client: Client, session: str, task: str, seen: list[Frame]) -> list[Frame]:
+    """Follow the turn until its end, coming back with the last cursor as often as the stream is cut."""
+
+    async def followed() -> bool:
+        try:
+            async with client.follow(session, task, seen[-1].id) as stream:
+                if stream.response.status_code == 200:
+                    try:
+                        await stream.until(lambda _: False)
+                    finally:
+                        seen.extend(stream.frames)
+        except (httpx.TransportError, AssertionError):
+            # Cut off, perhaps within a frame, which is not counted as received.
+            pass
+        return terminal(seen) is not None
+
+    await wait_until(followed, f"the end of {task}", 40)
+    return seen
+
+
+def holder(cluster: Cluster, task: str) -> Part:
+    """The worker that runs the task."""
+    workers = [part for name, part in cluster.parts.items() if name.startswith("worker")]
+    return next(part for part in workers if part.said("attempt.began", f"/{task}"))
+
+
+async def answers(part: Part) -> bool:
+    """Whether a front end serves again."""
+    try:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return (await http.get(f"http://127.0.0.1:{part.port}/readyz")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+async def test_a_turn_is_followed_resumed_and_stopped(client: Client) -> None:
+    """Events pass as they come; a second reader with a cursor gets exactly the rest; stop ends both."""
+    async with client.process("s1", "/tokens 100000 10", id="t1") as own:
+        begun = list(await own.until(lambda frames: len(frames) >= 20))
+        assert "x-accel-buffering" not in own.response.headers, "nginx has understood it, and keeps it"
+        async with client.follow("s1", "t1", begun[9].id) as again:
+            await again.until(lambda frames: len(frames) >= 20)
+            assert (await client.stop("s1", "t1")).status_code == 200
+            mine, rest = await own.all(), await again.all()
+    check_whole(mine)
+    ended = terminal(mine)
+    assert ended is not None
+    assert ended["status"] == "canceled"
+    assert [frame.raw for frame in mine[10:]] == [frame.raw for frame in rest]
+
+
+async def test_a_worker_dies_and_then_a_front_end(cluster: Cluster, client: Client) -> None:
+    """The turn goes on at the other worker, on the same connection; and through the other front end, with the cursor."""
+    seen: list[Frame] = []
+    try:
+        async with client.process("s2", "/tokens 300 20", id="t2") as own:
+            await own.until(lambda frames: len(frames) >= 20)
+            holder(cluster, "t2").signal(signal.SIGKILL)
+            await own.until(
+                lambda frames: [frame for frame in frames if frame.data.get("status") == "incomplete"]
+            )
+            seen = list(await own.until(lambda frames: text_of(frames).count("tok0 ") > 1))
+            used = [part for name, part in cluster.parts.items() if name.startswith("api")]
+            for part in used:
+                part.signal(signal.SIGKILL)
+                await wait_until(lambda part=part: answers(part), "the front end to be back")  # type: ignore[misc]
+            seen = list(await own.until(lambda _: False))
+    except (httpx.TransportError, AssertionError):
+        seen = own.frames
+    assert terminal(seen) is None, "the turn has ended before its front end died"
+    check_whole(await to_the_end(client, "s2", "t2", seen))
+    ended = terminal(seen)
+    assert ended is not None
+    assert [message["status"] for message in ended["output"]] == ["incomplete", "completed"]
+    assert ended["output"][1]["content"][0]["text"] == "".join(f"tok{number} " for number in range(300))
+
+
+async def test_front_ends_are_replaced_one_by_one(cluster: Cluster, client: Client) -> None:
+    """SIGTERM to each in turn: every request is answered, and a turn is followed to its end without a gap."""
+    async with client.process("s3", "/tokens 400 20", id="t3") as own:
+        seen = list(await own.until(lambda frames: len(frames) >= 10))
+    following = asyncio.create_task(to_the_end(client, "s3", "t3", seen))
+    statuses: list[int] = []
+    for part in (part for name, part in cluster.parts.items() if name.startswith("api")):
+        former = part.pid
+        part.signal(signal.SIGTERM)
+
+        async def replaced(part: Part = part, former: int = former) -> bool:
+            statuses.append((await client.http.get("/liteAgent/v1/version")).status_code)
+            return part.pid != former and await answers(part)
+
+        await wait_until(replaced, "the front end to be replaced", 40)
+    check_whole(await following)
+    assert set(statuses) == {200}
+    assert len(statuses) > 10
+
+
+async def test_without_any_front_end_clients_are_told_to_come_back(cluster: Cluster, client: Client) -> None:
+    """503 in the front end's own shape, with Retry-After; the same Idempotency-Key then makes one turn."""
+    front_ends = [part for name, part in cluster.parts.items() if name.startswith("api")]
+    for part in front_ends:
+        part.signal(signal.SIGKILL)
+    again = {"Idempotency-Key": "k1"}
+    answer = await client.http.post("/process", json=asked("s4", "hi"), headers=again)
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "unavailable"
+    assert int(answer.headers["retry-after"]) > 0
+
+    async def accepted() -> bool:
+        answer = await client.http.post("/process", json=asked("s4", "hi"), headers=again)
+        return answer.status_code == 200
+
+    await wait_until(accepted, "a front end to be back", 40)
+    for part in front_ends:
+        await wait_until(lambda part=part: answers(part), "both front ends to be back", 40)  # type: ignore[misc]
+
+
+async def test_bodies_that_are_too_large_are_refused_in_one_shape(client: Client) -> None:
+    """What the agent does not take is refused by the front end, what nobody takes by nginx: the same JSON."""
+    frames = await client.turn("s5", "x" * 200_000)
+    assert "x" * 200_000 in text_of(frames), "a body too large for nginx's memory passes through a file"
+    for size, words in ((10_600_000, "10485760"), (12_000_000, "11 MiB")):
+        answer = await client.http.post("/process", json=asked("s5", "x" * size))
+        assert answer.status_code == 413
+        assert answer.json()["code"] == "body_too_large"
+        assert words in answer.json()["message"]
+
+
+async def test_half_sent_requests_are_cut_off(cluster: Cluster) -> None:
+    """A head or a body that never ends holds a connection for ten seconds, and never one of a front end."""
+
+    async def cut(sent: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
+        writer.write(sent)
+        async with asyncio.timeout(30):
+            try:
+                return await reader.read()
+            except ConnectionResetError:
+                return b""
+            finally:
+                writer.close()
+
+    head = b"POST /process HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
+    answers_to = await asyncio.gather(cut(head), cut(head + b"\r\n{"))
+    assert answers_to[0] == b""
+    assert answers_to[1] == b"" or answers_to[1].startswith(b"HTTP/1.1 408")
+
+
+async def test_each_side_is_its_own_user_at_the_broker(cluster: Cluster, client: Client) -> None:
+    """Nobody connects as `default`, and nothing that front ends and workers asked was refused."""
+    assert text_of(await client.turn("s6", "hi")) == "You said: hi"
+    password = cluster.passwords["operator"]
+    with redis.Redis(port=cluster.broker_port, username="operator", password=password) as broker:
+        users = {each["user"] for each in broker.client_list()}
+        refused = [(each["username"], each["object"]) for each in broker.acl_log()]
+        assert broker.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert broker.config_get("appendfsync") == {"appendfsync": "everysec"}
+    assert users == {"api", "worker", "operator"}
+    assert refused == []
