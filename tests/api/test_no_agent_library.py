@@ -13,7 +13,7 @@ import {first}
 for package in {packages}:
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-libraries = {{"worker", "pydantic_ai", "pydantic_graph", "fastmcp", "mcp", "mcp_types", "openai", "rich"}}
+libraries = {{"worker", "pydantic_ai", "pydantic_graph", "fastmcp", "mcp", "mcp_types", "openai"}}
 print(sorted(libraries & {{name.partition(".")[0] for name in sys.modules}}))
 """
 
