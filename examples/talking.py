@@ -35,12 +35,12 @@ class Chat:
         """Begin a turn; its events as they come. Deltas of the answer's text are printed."""
         message = {"role": "user", "content": [{"type": "text", "text": text}]}
         print(f"\nYou: {text}\nAgent: ", end="")
+        waiting: dict[str, str] = {}
         with self._post("/process", {"session_id": self.session, "input": [message]}) as stream:
             for line in stream:
                 if line.startswith(b"data: "):
                     event = json.loads(line[6:])
-                    if event["object"] == "content" and event.get("delta") and event["type"] == "text":
-                        print(event["text"], end="", flush=True)
+                    _print(event, waiting)
                     yield event
         print()
 
@@ -51,6 +51,26 @@ class Chat:
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
         return urlopen(Request(self._url + path, json.dumps(body).encode(), headers))  # noqa: S310 - our own URL
+
+
+def _print(event: dict[str, Any], waiting: dict[str, str]) -> None:
+    """Print a piece of text; sub-agents speak at once, so what others say waits until one has finished."""
+    if event["object"] == "content" and event.get("delta") and event["type"] == "text":
+        message = event["msg_id"]
+        if message == next(iter(waiting), message):
+            print(event["text"], end="", flush=True)
+            waiting[message] = ""
+        else:
+            waiting[message] = waiting.get(message, "") + event["text"]
+    elif event["object"] == "message" and event["status"] in {"completed", "incomplete"}:
+        first = next(iter(waiting), None)
+        if event["id"] == first:
+            del waiting[event["id"]]
+            if waiting:
+                print("\n" + waiting[next(iter(waiting))], end="", flush=True)
+        elif event["id"] in waiting:
+            # It has finished before its turn came.
+            print("\n" + waiting.pop(event["id"]), end="", flush=True)
 
 
 def data_of(event: dict[str, Any], kind: str) -> dict[str, Any] | None:
