@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SESSIONS = 200
 RATE = 50 * SESSIONS
 SECONDS = 1.0
-ROUNDS = 6
+ROUNDS = 5
 MORE_FOLLOWERS = 4
 
 # One follower each: readers are woken by every frame, which the sender pays for. Five: 50,000 frames a second
