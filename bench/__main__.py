@@ -51,8 +51,8 @@ def main() -> int:
     if unknown := set(given.groups) - set(GROUPS):
         parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
     begun, before = time.monotonic(), machine.load()
-    rows, failed = measure(given.groups or GROUPS, QUICK if given.quick else FULL)
-    about = machine.about(before, time.monotonic() - begun)
+    rows, failed, took = measure(given.groups or GROUPS, QUICK if given.quick else FULL)
+    about = machine.about(before, time.monotonic() - begun, took)
     print(f"\n{about}")
     if given.write:
         _write(about, rows)
@@ -63,15 +63,16 @@ def main() -> int:
 
 def measure(
     groups: Sequence[str], scale: Scale, shared: Topology | None = None
-) -> tuple[list[Row], list[str]]:
-    """Measure groups, telling each row at once: the rows, and the groups that failed.
+) -> tuple[list[Row], list[str], list[str]]:
+    """Measure groups, telling each row at once: the rows, the groups that failed, and what each took.
 
     Each group has a deployment of its own unless there is one for all.
     """
     rows: list[Row] = []
-    failed = []
+    failed: list[str] = []
+    took: list[str] = []
     for group in groups:
-        begun = time.monotonic()
+        begun, others = time.monotonic(), machine.Others()
         try:
             module = importlib.import_module(f"bench.{group}")
             with nullcontext(shared) if shared else topology(**getattr(module, "NEEDS", {})) as built:
@@ -81,8 +82,9 @@ def measure(
         except Exception:
             traceback.print_exc()
             failed.append(group)
-        print(f"    ({group}: {time.monotonic() - begun:.0f} s)", flush=True)
-    return rows, failed
+        took.append(f"{group} {time.monotonic() - begun:.0f} s ({others.cores():.1f} cores)")
+        print(f"    {took[-1]}", flush=True)
+    return rows, failed, took
 
 
 def _write(about: str, rows: list[Row]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,9 @@ FIRST = 100
 OTHER_FILES = 200
 
 PAUSE_SECONDS = 0.05
+
+# After this a new follower waits for news, and does nothing else.
+SETTLED_SECONDS = 1.0
 
 
 # What `run` is given, where it is not one front end and one worker.
@@ -76,10 +80,10 @@ def _memory(stack: ExitStack, read: Helper, port: int, pid: int, asks: list[byte
     def grown(port: int, pid: int, read: Helper, asks: list[bytes]) -> float:
         """KiB for each follower, by PSS."""
         read.ask("open", port, asks[:first])
-        read.ask("quiet", 0.3)
+        time.sleep(SETTLED_SECONDS)
         before = memory(pid)[1]
         read.ask("open", port, asks[first:])
-        read.ask("quiet", 0.5)
+        time.sleep(SETTLED_SECONDS)
         return 1024 * (memory(pid)[1] - before) / (len(asks) - first)
 
     raw = stack.enter_context(helper(asgi.serve))

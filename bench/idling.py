@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from bench.scale import Scale
     from bench.topology import Topology
 
-IDLE_SECONDS = 15.0
-STARTS = 5
+IDLE_SECONDS = 10.0
+STARTS = 3
 
 
 # What `run` is given, where it is not one front end and one worker.

@@ -55,7 +55,6 @@ def serve(pipe: Connection) -> None:
     """Read, and answer.
 
     ``("open", port, requests)`` with the number of streams held; each must have begun to answer.
-    ``("quiet", seconds)`` once nothing has come for so long: the bytes that came since the last such question.
     ``("numbers",)`` for each stream the first and last sequence number and how many there were, dense and in
     order. ``("pause", seconds)``: between two looks at what has come so long a time passes, so that a look
     finds more at once. ``("close",)`` ends the streams.
@@ -63,8 +62,6 @@ def serve(pipe: Connection) -> None:
     held: dict[int, _Held] = {}
     poll = select.epoll()
     poll.register(pipe.fileno(), select.EPOLLIN)
-    came, latest = 0, time.perf_counter()
-    quiet: float | None = None
     pause = 0.0
     while True:
         asked = False
@@ -83,11 +80,6 @@ def serve(pipe: Connection) -> None:
                 each.socket.close()
                 continue
             each.chunks.append(data)
-            came += len(data)
-            latest = time.perf_counter()
-        if quiet is not None and time.perf_counter() - latest > quiet:
-            pipe.send((True, came))
-            came, quiet = 0, None
         if asked:
             match pipe.recv():
                 case ("open", port, requests):
@@ -96,8 +88,6 @@ def serve(pipe: Connection) -> None:
                             held[each.socket.fileno()] = each
                             poll.register(each.socket.fileno(), select.EPOLLIN)
                     pipe.send((True, len(held)))
-                case ("quiet", seconds):
-                    quiet, latest = seconds, time.perf_counter()
                 case ("numbers",):
                     for each in held.values():
                         each.look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import statistics
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -53,14 +54,17 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
             kinds[name] = [(session, _last(built, session)) for session in sessions]
         _come_back(built, kinds["warm"])
         times: dict[str, list[float]] = {"short": [], "long": []}
-        commands: dict[str, dict[str, int]] = {}
-        sent: dict[str, int] = {}
+        # The least of all rounds: now and then a front end asks whether the key is still good.
+        commands: dict[str, dict[str, int]] = {name: {"": sys.maxsize} for name in times}
+        sent = dict.fromkeys(times, 0)
         for _ in range(scale.count(ROUNDS)):
             for name in times:
                 time.sleep(LINGER_SECONDS + 0.3)
                 broker = BrokerSpent(built.client)
                 times[name] += _come_back(built, kinds[name])
-                commands[name], sent[name] = broker.until_now()
+                commands[name], sent[name] = min(
+                    (commands[name], sent[name]), broker.until_now(), key=lambda spent: sum(spent[0].values())
+                )
         what = f"reconnect, {MISSED} missed, log of {long:,} beside {SHORT}: "
         calls = {name: sum(each.values()) for name, each in commands.items()}
         yield Row(

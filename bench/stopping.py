@@ -78,11 +78,14 @@ async def _stop_one(port: int, key: str, text: str, ready: asyncio.Barrier, go: 
     watch = streams.head("GET", f"/process?session_id={name}&response_id={name}", key)
     watched = asyncio.create_task(streams.stream(port, watch, mark, second))
     await second.reached.wait()
+    # The client is connected already, as one that has just asked is.
+    reader, writer = await asyncio.open_connection(streams.HOST, port)
     await ready.wait()
     await go.wait()
     sent = time.perf_counter()
-    stopped = await streams.stream(port, streams.head("POST", f"/liteAgent/v1/stop?sessionId={name}", key))
-    streams.body_of(b"".join(stopped.chunks))
+    writer.write(streams.head("POST", f"/liteAgent/v1/stop?sessionId={name}", key))
+    streams.body_of(await reader.read())
+    writer.close()
     await asyncio.gather(posted, watched)
     for each in (first, second):
         events = each.events()

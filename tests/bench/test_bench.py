@@ -30,7 +30,7 @@ def built() -> Iterator[Topology]:
 def test_a_group_of_rows_can_be_measured(built: Topology, group: str) -> None:
     """Every event arrives, once and in order, and each row has a figure."""
     assert set(QUICK_ONES) <= set(GROUPS)
-    rows, failed = measure([group], TINY, built)
+    rows, failed, _ = measure([group], TINY, built)
     assert not failed
     assert rows
     assert all(math.isfinite(row.ours) for row in rows)
