@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,28 +17,26 @@ if TYPE_CHECKING:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+async def cluster() -> AsyncIterator[Cluster]:
     """The cluster; nothing that it said holds a key or a password."""
     try:
         find_nginx()
     except ClusterError as error:
         pytest.skip(str(error))
     heard: list[str] = []
-    # nginx's workers, when root starts it, are nobody: pytest's own folders let only their owner in.
-    folder = tmp_path_factory.mktemp("cluster")
-    for each in (folder, *list(folder.parents)[:2]):
-        each.chmod(0o711)
-    running = Cluster(
-        folder, say=lambda name, line: heard.append(f"{name} {line}"), TURNSTREAM_LEASE_SECONDS="2"
-    )
-    try:
-        await running.__aenter__()
-    except ClusterError as error:
-        raise AssertionError("\n".join([str(error), *heard])) from None
-    try:
-        yield running
-    finally:
-        await running.end()
+    # Not pytest's folder, which only its owner may enter: nginx's workers, when root starts it, are nobody.
+    with tempfile.TemporaryDirectory(prefix="turnstream-") as folder:
+        running = Cluster(
+            Path(folder), say=lambda name, line: heard.append(f"{name} {line}"), TURNSTREAM_LEASE_SECONDS="2"
+        )
+        try:
+            await running.__aenter__()
+        except ClusterError as error:
+            raise AssertionError("\n".join([str(error), *heard])) from None
+        try:
+            yield running
+        finally:
+            await running.end()
     for secret in (running.key, running.admin, *running.passwords.values()):
         assert not [line for line in heard if secret in line]
 

@@ -72,6 +72,13 @@ async def test_a_turn_is_followed_resumed_and_stopped(client: Client) -> None:
     assert [frame.raw for frame in mine[10:]] == [frame.raw for frame in rest]
 
 
+async def test_the_console_is_there(client: Client) -> None:
+    """Its redirect names the address that the browser used, port and all."""
+    answer = await client.http.get("/console", follow_redirects=True)
+    assert answer.status_code == 200
+    assert str(answer.url).startswith(client.base_url)
+
+
 async def test_a_worker_dies_and_then_a_front_end(cluster: Cluster, client: Client) -> None:
     """The turn goes on at the other worker, on the same connection; and through the other front end, with the cursor."""
     seen: list[Frame] = []

@@ -18,6 +18,7 @@ import yaml
 
 from api.server import GRACE_SECONDS
 from deploy.cluster import ClusterError, find_nginx
+from shared import measures
 from shared.settings import Settings
 from worker.process import RELEASE_SECONDS
 
@@ -201,6 +202,15 @@ def test_nginx_and_the_front_ends_agree() -> None:
     assert silence is not None
     assert int(silence[1]) > Settings().stream_seconds
     assert "keepalive_timeout 4s;" in conf, "uvicorn closes after 5 s"
+
+
+def test_scaling_reads_metrics_that_there_are() -> None:
+    """Every metric in the autoscaler's queries is one of ours."""
+    (scaled,) = (each for each in manifests() if each["kind"] == "ScaledObject")
+    queries = " ".join(trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"])
+    read = set(re.findall(r"\bturnstream_[a-z_]+", queries))
+    assert read
+    assert read <= {gauge.name for gauge in measures.GAUGES}
 
 
 def _name(requirement: str) -> str:
