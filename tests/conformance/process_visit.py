@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fakeredis import FakeServer
+from shared.agents import AgentSpec
+from tests.client import asked, calls_of
+from tests.conformance.visit import Answer, served
 
-from shared import agents
-from shared.agents import Agents, AgentSpec
-from shared.api_keys import ApiKeys, make_token
-from tests.client import Client, asked, calls_of
-from tests.conformance.visit import Answer
-from tests.conftest import Place
-from tests.stack import Stack
+if TYPE_CHECKING:
+    from tests.client import Client
 
 HELLO = {"role": "user", "type": "message", "content": [{"type": "text", "text": "hello there"}]}
 
@@ -72,28 +69,16 @@ def process_visit() -> dict[str, Answer]:
 
 
 async def _visit() -> dict[str, Answer]:
-    place = Place("memory://", FakeServer())
     more = (
         AgentSpec(name="witness", python="tests.coded:witness", allow_overrides=True),
         AgentSpec(name="rejecting", model="demo", busy="reject"),
     )
-    stack = Stack(place, Agents({spec.name: spec for spec in (*agents.load(None), *more)}))
-    try:
-        await stack.worker()
-        client = await stack.front_end()
-        others = []
-        for spec in more:
-            token = make_token()
-            await ApiKeys(stack.broker.primary).register(token, owner="dev", agent=spec.name)
-            others.append(stack.client(client.base_url, token))
+    async with served(*more) as (client, witness, rejecting):
         visitor = _Visitor(client)
         await visitor.everything()
-        await visitor.example(others[0])
-        await visitor.busy(others[1])
+        await visitor.example(witness)
+        await visitor.busy(rejecting)
         return visitor.answers
-    finally:
-        await stack.close()
-        await place.close()
 
 
 class _Visitor:

@@ -49,8 +49,8 @@ MINUTES = float(os.environ.get("FUZZ_MINUTES", "0"))
 EXAMPLES = 20
 MODES = [GenerationMode.POSITIVE, GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 # Requests at once: most of them wait for a stream to end. Some more are made ahead.
-SENDERS = 32
-MOST_UNDER_WAY = 64
+SENDERS = 16
+MOST_UNDER_WAY = 32
 # No answer takes longer than this between two bytes; heartbeats come more often.
 SILENCE_SECONDS = 10
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from fakeredis import FakeServer
@@ -13,11 +14,15 @@ from fakeredis import FakeServer
 from shared import agents
 from shared.agents import Agents, AgentSpec
 from shared.api_keys import ApiKeys, make_token
-from tests.client import Client
 from tests.conformance.capture import Frame, Json, read
 from tests.conformance.features import PIXEL
 from tests.conftest import Place
 from tests.stack import Stack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.client import Client
 
 BASE = "/liteAgent/v1"
 TEXT = {"type": "text", "message": "hello there"}
@@ -54,21 +59,27 @@ def visit() -> dict[str, Answer]:
 
 
 async def _visit() -> dict[str, Answer]:
-    place = Place("memory://", FakeServer())
     more = (
         AgentSpec(name="one-shot", model="demo", simple=True),
         AgentSpec(name="rejecting", model="demo", busy="reject"),
     )
+    async with served(*more) as (client, one_shot, rejecting):
+        return await _Visitor(client).everything(one_shot, rejecting)
+
+
+@asynccontextmanager
+async def served(*more: AgentSpec) -> AsyncIterator[list[Client]]:
+    """Clients of a deployment of its own: one of the demo agent, and one of each of these agents."""
+    place = Place("memory://", FakeServer())
     stack = Stack(place, Agents({spec.name: spec for spec in (*agents.load(None), *more)}))
     try:
         await stack.worker()
-        client = await stack.front_end()
-        others = []
+        clients = [await stack.front_end()]
         for spec in more:
             token = make_token()
             await ApiKeys(stack.broker.primary).register(token, owner="dev", agent=spec.name)
-            others.append(stack.client(client.base_url, token))
-        return await _Visitor(client).everything(*others)
+            clients.append(stack.client(clients[0].base_url, token))
+        yield clients
     finally:
         await stack.close()
         await place.close()
