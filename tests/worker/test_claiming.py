@@ -27,7 +27,7 @@ async def _cost_of_a_claim(desk: Desk, task: str) -> Counter[str]:
     """The commands that one launch's claim makes the broker do, its script's own included."""
     await desk.launches.launch(ref(task), 1)
     await desk.primary.config_resetstat()
-    assert await desk.launches.claim(8) == [f"o1/s1/{task}:1"]
+    assert list(await desk.launches.claim(8)) == [f"o1/s1/{task}:1"]
     stats: dict[str, Any] = await desk.primary.info("commandstats")
     counted = {name.removeprefix("cmdstat_"): int(each["calls"]) for name, each in stats.items()}
     return Counter({name: calls for name, calls in counted.items() if name not in _ASIDE})
