@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 MINUTES ?= 10
 SEEDS ?= 1 2 3 4 5
+TURNS ?= 50000
 ROWS ?= --write
 PORT ?= 8080
 
 .DEFAULT_GOAL := help
-.PHONY: help serve secrets cluster test check format lint types protocol fuzz chaos bench lock clean
+.PHONY: help serve secrets cluster test check format lint types protocol fuzz chaos rolling soak bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +55,12 @@ fuzz: $(INSTALLED) ## Generated requests against both brokers for MINUTES (10)
 
 chaos: $(INSTALLED) ## Kill, freeze and cut a deployment for MINUTES (10) with each of SEEDS (1 2 3 4 5)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
+
+rolling: $(INSTALLED) ## Replace every process of a deployment under load, 20 times
+	$(BIN)/python -m tests.chaos --rolls 20 --seeds 1 --minutes 120
+
+soak: $(INSTALLED) ## Do TURNS (50000) turns; nothing may grow
+	$(BIN)/python -m tests.chaos.soak --turns $(TURNS)
 
 bench: $(INSTALLED) ## Measure ROWS (all), beside others; prints one table
 	@$(BIN)/python -m bench $(ROWS)

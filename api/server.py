@@ -31,6 +31,10 @@ log = structlog.get_logger(__name__)
 # stop or a clear of a session with some tasks takes.
 GRACE_SECONDS = 10
 
+# How long a request's headers may take to come; the HTTP server itself would wait for ever. A body's time is
+# limited in api/body.py.
+HEADER_SECONDS = 20.0
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -145,10 +149,34 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """Gives a response its connection: see `CONNECTION`."""
+    """Gives a response its connection (see `CONNECTION`), and headers their time."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._headers_came()
+        super().connection_lost(exc)
+
+    def on_headers_complete(self) -> None:
+        self._headers_came()
+        super().on_headers_complete()
+
+    def _wait_for_headers(self) -> None:
+        if self._waiting is None:
+            self._waiting = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+    def _headers_came(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._wait_for_headers()
         self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "write": self._write_chunk}}
 
     def _write_chunk(self, body: bytes) -> bool:

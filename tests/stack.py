@@ -15,6 +15,7 @@ from tests.waiting import wait_until
 from worker.process import WorkerProcess
 
 if TYPE_CHECKING:
+    from api.hub import Hub
     from shared.agents import Agents
     from shared.broker import Broker
     from shared.entry import Entry
@@ -46,6 +47,11 @@ class Stack:
             port=0,
             **{**self.place.credentials(user), **self._given, **more},
         )
+
+    @property
+    def hubs(self) -> list[Hub]:
+        """The front ends' hubs."""
+        return [server.app.state.services.hub for server, _ in self._front_ends]
 
     async def front_end(self, key: str = "", **more: Any) -> Client:
         """Start another front end; a client of it."""

