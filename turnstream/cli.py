@@ -102,6 +102,25 @@ def chat(
     sys.exit(code)
 
 
+@app.command()
+def doctor(
+    url: Annotated[
+        str, typer.Option(envvar="TURNSTREAM_URL", help="The address that clients use, proxies and all.")
+    ] = "http://127.0.0.1:8090",
+    key: Annotated[
+        str,
+        typer.Option(
+            envvar="TURNSTREAM_KEY", help="A chat key to time a stream with; better given by the variable."
+        ),
+    ] = "",
+) -> None:
+    """Look at broker, workers and proxies from outside, and say what to do. Exit code 1: something is wrong."""
+    from turnstream.doctor.command import examine
+
+    if not asyncio.run(examine(settings_module.load(), url, key)):
+        raise typer.Exit(1)
+
+
 @keys_app.command("create")
 def keys_create(
     owner: Annotated[str, typer.Option(help="Who the key speaks for; several keys may share an owner.")],
