@@ -7,7 +7,7 @@ import gc
 import signal
 from typing import TYPE_CHECKING
 
-from shared import agents
+from shared import agents, tracing
 from shared.broker import Broker
 
 if TYPE_CHECKING:
@@ -32,7 +32,11 @@ async def run_api(settings: Settings) -> None:
     from api.server import serve_api
 
     _collect_rarely()
-    await serve_api(settings, agents.load(settings.agents))
+    tracing.start(settings, "api")
+    try:
+        await serve_api(settings, agents.load(settings.agents))
+    finally:
+        tracing.stop()
 
 
 async def run_worker(settings: Settings) -> None:
@@ -40,6 +44,7 @@ async def run_worker(settings: Settings) -> None:
     from worker.process import WorkerProcess
 
     _collect_rarely()
+    tracing.start(settings, "worker")
     broker = Broker(settings)
     worker = WorkerProcess(settings, broker, agents.load(settings.agents))
     loop = asyncio.get_running_loop()
@@ -49,3 +54,4 @@ async def run_worker(settings: Settings) -> None:
         await worker.run()
     finally:
         await broker.close()
+        tracing.stop()
