@@ -31,8 +31,8 @@ async def run_api(settings: Settings) -> None:
     """One front end, until SIGTERM or SIGINT."""
     from api.server import serve_api
 
-    _collect_rarely()
     tracing.start(settings, "api")
+    _collect_rarely()
     try:
         await serve_api(settings, agents.load(settings.agents))
     finally:
@@ -43,8 +43,8 @@ async def run_worker(settings: Settings) -> None:
     """One worker; SIGTERM or SIGINT drains it."""
     from worker.process import WorkerProcess
 
-    _collect_rarely()
     tracing.start(settings, "worker")
+    _collect_rarely()
     broker = Broker(settings)
     worker = WorkerProcess(settings, broker, agents.load(settings.agents))
     loop = asyncio.get_running_loop()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,16 +95,3 @@ async def test_a_turn_that_waited_for_its_client_goes_on_in_its_trace(
     assert [(span.attributes or {})["turnstream.attempt"] for span in attempts] == [1, 2]
     assert len({parent(span) for span in attempts}) == 1
     assert {format(span.context.trace_id, "032x") for span in spans if span.context} == {TRACE}
-
-
-PROGRAM = """
-import sys
-import api.server, turnstream.roles, shared.tracing
-print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "prometheus_client"))))
-"""
-
-
-def test_what_is_not_used_is_not_loaded() -> None:
-    """A front end without traces, and before its first scrape, loads neither library."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
