@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = structlog.get_logger(__name__)
+
+# Letters that can do no harm in a log or a header.
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
 
 _COMMON = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
@@ -37,6 +42,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         started = False
+        request_id = _request_id(scope)
 
         async def with_headers(message: Message) -> None:
             nonlocal started
@@ -44,9 +50,13 @@ class Edge:
                 started = True
                 given = message.setdefault("headers", [])
                 names = {name.lower() for name, _ in given}
-                message["headers"] = [*given, *(header for header in _COMMON if header[0] not in names)]
+                common = (*_COMMON, (b"x-request-id", request_id.encode()))
+                message["headers"] = [*given, *(header for header in common if header[0] not in names)]
             await send(message)
 
+        # What is logged from here on says of which request; the task that serves it keeps this to itself.
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request=request_id)
         try:
             await self._app(scope, receive, with_headers)
         except ClientDisconnect:
@@ -60,6 +70,14 @@ class Edge:
                 log.warning("stream.broken", path=scope["path"], error=type(error).__name__)
                 return
             await answer(scope, receive, with_headers)
+
+
+def _request_id(scope: Scope) -> str:
+    """What the client or the proxy calls the request, or a name of ours."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value.decode())
+    return secrets.token_hex(8)
 
 
 def error_response(error: Exception) -> Response:

@@ -16,7 +16,7 @@ from api import follow
 from api.acceptance import accept, replica_headers
 from api.follow import PATIENCE_SECONDS, Start
 from api.overrides import NONE, Overrides
-from shared import measures
+from shared import measures, tracing
 from shared.batch import Batch
 from shared.broker import command, insist
 from shared.endings import CANCELED, end_from_outside
@@ -168,8 +168,12 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
         InvalidBody: the input cannot be written as JSON.
         BrokerAway: the broker did not answer.
     """
+    with tracing.submitting(turn.trace, turn.ref) as trace:
+        return await _submit(services, caller, turn, _prepare(caller, turn, trace))
+
+
+async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: Turn) -> Accepted | Known:
     spec = caller.spec
-    prepared = _prepare(caller, turn)
     op = operation()
     counted = await _admit(services, caller, turn)
     for _ in range(MOST_INTERRUPTED):
@@ -232,7 +236,7 @@ async def _admit(services: Services, caller: Caller, turn: NewTurn) -> bool:
         return False
 
 
-def _prepare(caller: Caller, turn: NewTurn) -> Turn:
+def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
     try:
         messages = [_settled(message) for message in turn.input]
         said = [canonical(message) for message in messages]
@@ -272,7 +276,7 @@ def _prepare(caller: Caller, turn: NewTurn) -> Turn:
         deadline_ms=int(caller.spec.deadline * 1000),
         idempotency=turn.idempotency,
         digest=turn.digest,
-        trace=turn.trace,
+        trace=trace,
         batch=batch,
         memory_turns=caller.spec.memory.turns,
     )

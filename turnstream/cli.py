@@ -12,6 +12,7 @@ import typer
 
 from shared import settings as settings_module
 from shared.errors import ConfigurationError, TurnstreamError
+from turnstream.tasks import app as tasks_app
 
 if TYPE_CHECKING:
     from shared.api_keys import Scope
@@ -27,6 +28,7 @@ keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 agents_app = typer.Typer(help="The agents file.", no_args_is_help=True)
 app.add_typer(agents_app, name="agents")
+app.add_typer(tasks_app, name="tasks")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on [TURNSTREAM_HOST].")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one [TURNSTREAM_PORT].")]
@@ -98,6 +100,25 @@ def chat(
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
+
+
+@app.command()
+def doctor(
+    url: Annotated[
+        str, typer.Option(envvar="TURNSTREAM_URL", help="The address that clients use, proxies and all.")
+    ] = "http://127.0.0.1:8090",
+    key: Annotated[
+        str,
+        typer.Option(
+            envvar="TURNSTREAM_KEY", help="A chat key to time a stream with; better given by the variable."
+        ),
+    ] = "",
+) -> None:
+    """Look at broker, workers and proxies from outside, and say what to do. Exit code 1: something is wrong."""
+    from turnstream.doctor.command import examine
+
+    if not asyncio.run(examine(settings_module.load(), url, key)):
+        raise typer.Exit(1)
 
 
 @keys_app.command("create")

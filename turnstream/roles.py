@@ -7,7 +7,7 @@ import gc
 import signal
 from typing import TYPE_CHECKING
 
-from shared import agents
+from shared import agents, tracing
 from shared.broker import Broker
 
 if TYPE_CHECKING:
@@ -31,14 +31,19 @@ async def run_api(settings: Settings) -> None:
     """One front end, until SIGTERM or SIGINT."""
     from api.server import serve_api
 
+    tracing.start(settings, "api")
     _collect_rarely()
-    await serve_api(settings, agents.load(settings.agents))
+    try:
+        await serve_api(settings, agents.load(settings.agents))
+    finally:
+        tracing.stop()
 
 
 async def run_worker(settings: Settings) -> None:
     """One worker; SIGTERM or SIGINT drains it."""
     from worker.process import WorkerProcess
 
+    tracing.start(settings, "worker")
     _collect_rarely()
     broker = Broker(settings)
     worker = WorkerProcess(settings, broker, agents.load(settings.agents))
@@ -49,3 +54,4 @@ async def run_worker(settings: Settings) -> None:
         await worker.run()
     finally:
         await broker.close()
+        tracing.stop()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pydantic import SecretStr
 
 from api.server import FrontEnd
-from shared import agents
+from shared import agents, tracing
 from shared.api_keys import make_token
 from shared.broker import Broker
 from worker.process import WorkerProcess
@@ -32,6 +32,7 @@ async def serve(settings: Settings) -> None:
         }
     )
     configured = agents.load(settings.agents)
+    tracing.start(settings, "serve")
     broker = Broker(settings)
     worker = WorkerProcess(settings, broker, configured)
     front_end = FrontEnd(settings, configured, broker, signals=False)
@@ -55,6 +56,7 @@ async def serve(settings: Settings) -> None:
             task.cancel()
         results = await asyncio.gather(serving, working, return_exceptions=True)
         await broker.close()
+        tracing.stop()
     for result in results:
         if isinstance(result, BaseException):
             raise result

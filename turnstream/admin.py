@@ -1,0 +1,84 @@
+"""The operators' routes as commands use them: one front end, asked with the admin key of the environment."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from shared.errors import ConfigurationError, TurnstreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shared.settings import Settings
+
+# The longest silence of an answer that is not a stream; in a stream heartbeats come more often.
+SILENCE_SECONDS = 30.0
+
+
+class Refusal(TurnstreamError):  # noqa: N818 - as in shared/errors.py
+    """The front end said no, or did not answer; the text says which and why."""
+
+
+class Admin:
+    """Asks a front end."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        """Remember where and with which key.
+
+        Raises:
+            ConfigurationError: there is no admin key in the settings.
+        """
+        if settings.admin_key is None:
+            raise ConfigurationError(
+                "Set TURNSTREAM_ADMIN_KEY to a key with the scope admin (`turnstream keys create --scope admin`)."
+            )
+        self._url = url
+        self._client = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {settings.admin_key.get_secret_value()}"},
+            timeout=SILENCE_SECONDS,
+        )
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def ask(self, method: str, path: str, **given: Any) -> Any:
+        """The JSON of an answer.
+
+        Raises:
+            Refusal: the answer is an error, or there is none.
+        """
+        try:
+            answer = self._client.request(method, f"/admin/v1/{path}", **given)
+        except httpx.HTTPError as error:
+            raise Refusal(f"{self._url}: {type(error).__name__}: {error}") from None
+        self._check(answer)
+        return answer.json()
+
+    @contextmanager
+    def lines(self, path: str, cursor: str) -> Iterator[Iterator[str]]:
+        """The lines of a stream, from after the cursor on.
+
+        Raises:
+            Refusal: the answer is an error.
+            httpx.TransportError: the connection broke; come back with the last cursor.
+        """
+        headers = {"Last-Event-ID": cursor} if cursor else {}
+        with self._client.stream("GET", f"/admin/v1/{path}", headers=headers) as answer:
+            if answer.is_error:
+                answer.read()
+            self._check(answer)
+            yield answer.iter_lines()
+
+    def _check(self, answer: httpx.Response) -> None:
+        if answer.is_success:
+            return
+        try:
+            told = answer.json()["message"]
+        except (ValueError, KeyError, TypeError):
+            told = "this is not what a front end says: is a proxy in between?"
+        raise Refusal(f"{self._url}: {answer.status_code}: {told}")

@@ -1,0 +1,1 @@
+"""``turnstream doctor``: looks at a deployment from outside, and says what to do about what it finds."""

@@ -1,0 +1,242 @@
+"""Checks of a broker, with the rights of whoever the URL names."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import orjson
+from redis.exceptions import NoPermissionError, RedisError
+
+import shared
+from shared import keys
+from shared.broker import command
+from shared.keys import SessionKeys
+from shared.log import Log
+from shared.scripts import Script
+from shared.tasks import Tasks
+from turnstream.doctor.findings import ok, skipped, warning, wrong
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio import Redis
+
+    from shared.broker import Broker
+    from shared.settings import Settings
+    from turnstream.doctor.findings import Finding
+
+# The first releases without the flaw in Lua of CVE-2025-49844: whoever can send a script could run code.
+_MENDED = {
+    "redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
+    "valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
+}
+_LEAST = {"redis": (7, 0), "valkey": (7, 2)}
+
+# A clock that is off by more than the first makes times in events odd; by more than the second, deadlines wrong.
+ODD_SECONDS = 0.5
+WRONG_SECONDS = 5.0
+
+_FULL_PERCENT = 80
+_SILENT_SECONDS = 20
+_MAY_NOT = "this user may not ask for it"
+_ASK_AS_OPERATOR = "run the doctor as a user that may (`operator` of deploy/redis.acl)"
+
+PROBE = SessionKeys("turnstream-doctor", "probe")
+
+
+async def examine(settings: Settings, broker: Broker) -> AsyncIterator[Finding]:
+    """Look at both servers, or the one that is both."""
+    servers = {"broker": (broker.primary, settings.redis_url)}
+    if settings.session_redis_url is not None:
+        servers["sessions' broker"] = (broker.sessions, settings.session_redis_url)
+    for what, (redis, url) in servers.items():
+        if not await broker.ready():
+            yield wrong(
+                what, "does not answer", "start it, or mend its address, user and password in its URL"
+            )
+            return
+        yield ok(what, "answers")
+        async for finding in _server(redis, settings, url.get_secret_value()):
+            yield finding
+    async for finding in _scripts(broker.sessions):
+        yield finding
+    yield await _rights(settings, broker)
+    yield await _workers(broker.primary)
+
+
+async def _server(redis: Redis, settings: Settings, url: str) -> AsyncIterator[Finding]:
+    yield await _clock(redis)
+    yield _user(url)
+    try:
+        info: dict[str, Any] = await command(redis, "INFO")
+    except NoPermissionError:
+        yield skipped("version, persistence, eviction", _MAY_NOT, _ASK_AS_OPERATOR)
+        return
+    yield _version(info)
+    yield _persistence(info)
+    yield _eviction(info)
+    if settings.wait_replicas:
+        yield _replicas(info, settings.wait_replicas)
+    yield await _refusals(redis)
+
+
+def _version(info: dict[str, Any]) -> Finding:
+    server = "valkey" if "valkey_version" in info else "redis"
+    text = str(info.get(f"{server}_version", "0"))
+    major, minor, patch = (int(part) if part.isdigit() else 0 for part in [*text.split("."), "0", "0"][:3])
+    if (major, minor) < _LEAST[server]:
+        least = ".".join(map(str, _LEAST[server]))
+        return wrong("version", f"{server} {text}", f"use {server} {least} or newer")
+    mended = _MENDED[server].get((major, minor))
+    newest = max(_MENDED[server])
+    if (mended is None and (major, minor) < newest) or (mended is not None and patch < mended):
+        return warning(
+            "version",
+            f"{server} {text} may have the flaw in Lua of CVE-2025-49844",
+            "update it, or make sure that your distribution mended it",
+        )
+    return ok("version", f"{server} {text}")
+
+
+def _persistence(info: dict[str, Any]) -> Finding:
+    if not int(info.get("aof_enabled", 0)):
+        return wrong(
+            "persistence",
+            "there is no append-only file: what was acknowledged is lost when the broker ends",
+            "set `appendonly yes` and `appendfsync everysec` (deploy/redis.conf)",
+        )
+    if info.get("aof_last_write_status", "ok") != "ok":
+        return wrong("persistence", "the last write of the append-only file failed", "look for a full disk")
+    return ok("persistence", "append-only file")
+
+
+def _eviction(info: dict[str, Any]) -> Finding:
+    policy = str(info.get("maxmemory_policy", "?"))
+    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    if policy != "noeviction":
+        return wrong(
+            "eviction",
+            f"policy {policy}: a full broker drops logs and tasks without a word",
+            "set `maxmemory-policy noeviction`: a full broker then refuses new turns, and nothing is lost",
+        )
+    if not most:
+        return warning(
+            "eviction", "noeviction, but no maxmemory: the kernel ends a broker that grows too large",
+            "set `maxmemory` to what the machine can give, with room for a rewrite of the append-only file",
+        )  # fmt: skip
+    if used * 100 > most * _FULL_PERCENT:
+        return warning(
+            "eviction", f"noeviction; {used * 100 // most} % of maxmemory is used",
+            "give it more memory, or keep less: TURNSTREAM_SESSION_TTL, TURNSTREAM_LOG_MAX_BYTES",
+        )  # fmt: skip
+    return ok("eviction", f"noeviction; {used * 100 // most} % of maxmemory is used")
+
+
+def _replicas(info: dict[str, Any], wanted: int) -> Finding:
+    there = int(info.get("connected_slaves", 0))
+    if there < wanted:
+        return wrong(
+            "replicas", f"{there}, but TURNSTREAM_WAIT_REPLICAS is {wanted}: each submit waits in vain",
+            "add replicas, or set TURNSTREAM_WAIT_REPLICAS to what there is",
+        )  # fmt: skip
+    return ok("replicas", str(there))
+
+
+async def _clock(redis: Redis) -> Finding:
+    before = time.time()
+    seconds, micros = await command(redis, "TIME")
+    after = time.time()
+    off = abs(int(seconds) + int(micros) / 1e6 - (before + after) / 2) - (after - before) / 2
+    seen = f"{max(0.0, off):.1f} s apart from this machine's"
+    if off > WRONG_SECONDS:
+        return wrong("clock", seen, "keep all clocks by NTP: here, and at the broker")
+    if off > ODD_SECONDS:
+        return warning("clock", seen, "keep all clocks by NTP: here, and at the broker")
+    return ok("clock", seen)
+
+
+def _user(url: str) -> Finding:
+    parts = urlsplit(url)
+    name = parts.username or "default"
+    here = parts.hostname in (None, "localhost", "127.0.0.1", "::1")
+    if parts.scheme == "redis" and not here:
+        return warning(
+            "connection", f"user {name}, not encrypted, to another machine",
+            "use rediss:// (TLS): keys' hashes and users' words cross the network",
+        )  # fmt: skip
+    if name == "default" and not here:
+        return warning("connection", "user default, who may do anything", "use the users of deploy/redis.acl")
+    return ok("connection", f"user {name}" + (", on this machine" if here else ", encrypted"))
+
+
+async def _refusals(redis: Redis) -> Finding:
+    try:
+        entries: list[Any] = await command(redis, "ACL", "LOG", 20)
+    except RedisError:
+        return skipped("refused commands", _MAY_NOT, _ASK_AS_OPERATOR)
+    refused = sorted({f"{_field(entry, 'username')}: {_field(entry, 'object')}" for entry in entries})
+    if refused:
+        return wrong(
+            "refused commands", "; ".join(refused),
+            "give these users what they lack (deploy/redis.acl), then forget the old ones with ACL LOG RESET",
+        )  # fmt: skip
+    return ok("refused commands", "none")
+
+
+def _field(entry: Any, name: str) -> str:
+    """A field of an entry, which is a dict or, from older clients, a flat list."""
+    if not isinstance(entry, dict):
+        entry = dict(zip(entry[::2], entry[1::2], strict=True))
+    value = entry.get(name, entry.get(name.encode(), "?"))
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+async def _scripts(redis: Redis) -> AsyncIterator[Finding]:
+    folder = Path(shared.__file__).parent / "lua"
+    names = sorted(path.stem for path in folder.glob("[a-z]*.lua"))
+    try:
+        for name in names:
+            await command(redis, "SCRIPT", "LOAD", Script(name, session=True).text)
+    except NoPermissionError:
+        yield skipped("scripts", f"{_MAY_NOT}; front ends and workers send them as they need them")
+    except RedisError as error:
+        yield wrong("scripts", f"{name}: {error}", "use a Redis or Valkey with Lua scripts, not a look-alike")
+    else:
+        yield ok("scripts", f"{len(names)} loaded")
+
+
+async def _rights(settings: Settings, broker: Broker) -> Finding:
+    """Do with a session of our own what front ends and workers do with users' ones."""
+    log, tasks = Log(broker.sessions), Tasks(broker.sessions, settings)
+    try:
+        await tasks.create(PROBE, "doctor", "")
+        await log.meta(PROBE)
+        await log.history(PROBE)
+        await command(broker.sessions, "PUBLISH", PROBE.tail, "0-1-0")
+        await command(broker.primary, "ZCARD", keys.QUEUE)
+        await command(broker.sessions, "DEL", PROBE.meta)
+    except NoPermissionError as error:
+        return skipped(
+            "rights", f"this user may not serve: {error}", "for front ends and workers that is wrong"
+        )
+    except RedisError as error:
+        return wrong(
+            "rights", f"a session cannot be made: {error}", "see whether the broker is read-only or full"
+        )
+    return ok("rights", "a session can be made, read and dropped")
+
+
+async def _workers(redis: Redis) -> Finding:
+    try:
+        signs: dict[bytes, bytes] = await command(redis, "HGETALL", keys.WORKERS)
+    except RedisError:
+        return skipped("workers", _MAY_NOT, _ASK_AS_OPERATOR)
+    alive = [orjson.loads(sign) for sign in signs.values()]
+    alive = [sign for sign in alive if sign["seen"] > time.time() - _SILENT_SECONDS]
+    if not alive:
+        return wrong("workers", "none shows a sign of life", "start some: turnstream worker")
+    slots = sum(sign["max_jobs"] for sign in alive)
+    return ok("workers", f"{len(alive)}, for {slots} turns at once")

@@ -1,0 +1,52 @@
+"""The command: all checks, one after the other, told as they come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from shared.broker import Broker
+from turnstream.doctor import broker as broker_checks
+from turnstream.doctor import front_end as front_end_checks
+from turnstream.doctor.findings import Level, skipped
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from shared.settings import Settings
+    from turnstream.doctor.findings import Finding
+
+_COLOURS = {Level.OK: "green", Level.SKIPPED: "bright_black", Level.WARNING: "yellow", Level.WRONG: "red"}
+
+
+async def examine(settings: Settings, url: str, key: str) -> bool:
+    """Check broker and front end, and tell what was found; whether nothing is wrong."""
+    well = True
+    async for finding in _findings(settings, url, key):
+        _tell(finding)
+        well = well and finding.level is not Level.WRONG
+    return well
+
+
+async def _findings(settings: Settings, url: str, key: str) -> AsyncIterator[Finding]:
+    if settings.embedded:
+        yield skipped("broker", "TURNSTREAM_REDIS_URL is not set", "set it to look at a broker")
+    else:
+        broker = Broker(settings)
+        try:
+            async for finding in broker_checks.examine(settings, broker):
+                yield finding
+        finally:
+            await broker.close()
+    async for finding in front_end_checks.examine(url, key):
+        yield finding
+
+
+def _tell(finding: Finding) -> None:
+    label = typer.style(
+        finding.level.value.rjust(8), fg=_COLOURS[finding.level], bold=finding.level is Level.WRONG
+    )
+    typer.echo(f"{label}  {finding.what}: {finding.seen}")
+    if finding.todo:
+        typer.echo(f"{'':8}  → {finding.todo}")

@@ -1,0 +1,230 @@
+"""``turnstream tasks``: what runs, and what to do about it, through any front end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from shared import settings as settings_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from turnstream.admin import Admin
+
+app = typer.Typer(help="Tasks: list them, look at one, stop them, watch one.", no_args_is_help=True)
+
+Url = Annotated[str, typer.Option(envvar="TURNSTREAM_URL", help="A front end.")]
+Ref = Annotated[
+    str, typer.Argument(metavar="OWNER/SESSION/TASK", help="As `turnstream tasks list` tells it.")
+]
+Status = Annotated[
+    str,
+    typer.Option(
+        help="queued, running, parked, completed, failed, canceled, or live; commas between several."
+    ),
+]
+Owner = Annotated[str, typer.Option(help="Of this owner only.")]
+Agent = Annotated[str, typer.Option(help="Of this agent only.")]
+Session = Annotated[str, typer.Option(help="Of sessions of this name only.")]
+OlderThan = Annotated[float, typer.Option(help="Submitted so many seconds ago or longer; 0 is any time.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, a line each, for programs.")]
+
+LOCAL = "http://127.0.0.1:8090"
+
+_HEADINGS = ("TASK", "STATUS", "AGENT", "AGE", "ATTEMPT", "WORKER", "WHY")
+
+# Between two tries to come back to a stream that broke off, and how often that is tried in a row.
+RETRY_SECONDS = 1.0
+MOST_RETRIES = 10
+
+
+@app.command("list")
+def list_tasks(
+    url: Url = LOCAL,
+    status: Status = "live",
+    owner: Owner = "",
+    agent: Agent = "",
+    session: Session = "",
+    older_than: OlderThan = 0,
+    limit: Annotated[int, typer.Option(min=1, help="Tasks told at most.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks, newest first; those that have not ended, unless --status says otherwise."""
+    from turnstream.table import aligned
+
+    wanted = _conditions(status=status, owner=owner, agent=agent, session=session, older_than=older_than)
+    rows: list[dict[str, Any]] = []
+    with _admin(url) as admin:
+        cursor: str | None = ""
+        while cursor is not None and len(rows) < limit:
+            page = admin.ask(
+                "GET", "tasks", params={**wanted, "limit": min(200, limit - len(rows)), "cursor": cursor}
+            )
+            rows += page["tasks"]
+            cursor = page["next"]
+    if as_json:
+        for row in rows:
+            typer.echo(orjson.dumps(row).decode())
+    else:
+        typer.echo(aligned([_HEADINGS, *(_row(row) for row in rows)]))
+
+
+@app.command()
+def show(ref: Ref, url: Url = LOCAL) -> None:
+    """Show one task and the calls that its client has not answered."""
+    with _admin(url) as admin:
+        task = admin.ask("GET", f"tasks/{_path(ref)}")
+    calls = task.pop("calls")
+    width = max(len(name) for name in task)
+    for name, value in task.items():
+        typer.echo(f"{name.ljust(width)}  {_told(name, value)}")
+    for call in calls:
+        typer.echo(f"waits for {call['kind']} {call['name']} ({call['call']})")
+
+
+@app.command()
+def stop(
+    refs: Annotated[
+        list[str] | None, typer.Argument(metavar="[OWNER/SESSION/TASK]…", help="The tasks to stop.")
+    ] = None,
+    url: Url = LOCAL,
+    status: Status = "",
+    owner: Owner = "",
+    agent: Agent = "",
+    session: Session = "",
+    older_than: OlderThan = 0,
+) -> None:
+    """Stop the tasks that are named, or all live ones that fit the options. Their ends are in the log then."""
+    from shared.errors import ConfigurationError
+
+    wanted = _conditions(owner=owner, agent=agent, session=session, older_than=older_than)
+    if status:
+        wanted["status"] = ["queued", "running", "parked"] if status == "live" else status.split(",")
+    if bool(refs) == bool(wanted):
+        raise ConfigurationError(
+            "Name tasks, or say by options which are meant: --status live means all of them."
+        )
+    for ref in refs or ():
+        _path(ref)
+    missing = []
+    with _admin(url) as admin:
+        more = True
+        while more:
+            told = admin.ask("POST", "stop", json={"refs": refs} if refs else wanted)
+            for outcome in ("stopped", "ended", "missing"):
+                for ref in told[outcome]:
+                    typer.echo(f"{outcome}  {ref}")
+            missing += told["missing"]
+            more = told["more"]
+    if missing:
+        raise typer.Exit(1)
+
+
+@app.command()
+def tail(ref: Ref, url: Url = LOCAL, as_json: AsJson = False) -> None:
+    """Watch a task's events from its first one to its end; comes back by itself when the connection breaks."""
+    with _admin(url) as admin:
+        for event in _events(admin, f"tasks/{_path(ref)}/follow"):
+            typer.echo(orjson.dumps(event).decode() if as_json else _line(event))
+
+
+def _events(admin: Admin, path: str) -> Iterator[dict[str, Any]]:
+    """The events of a task, each once, until its end."""
+    import httpx
+
+    from turnstream.admin import Refusal
+
+    cursor, failures = "", 0
+    while True:
+        try:
+            with admin.lines(path, cursor) as lines:
+                for line in lines:
+                    name, _, value = line.partition(": ")
+                    if name == "id":
+                        cursor = value
+                    elif name == "data":
+                        failures = 0
+                        event = orjson.loads(value)
+                        yield event
+                        if event.get("object") == "response" and event.get("status") in _ENDS:
+                            return
+        except (httpx.TransportError, Refusal) as error:
+            failures += 1
+            if not cursor or failures > MOST_RETRIES:
+                if isinstance(error, Refusal):
+                    raise
+                raise Refusal(f"{type(error).__name__}: {error}") from None
+        time.sleep(RETRY_SECONDS)
+
+
+_ENDS = frozenset({"completed", "failed", "canceled"})
+
+
+def _admin(url: str) -> Any:
+    from contextlib import closing
+
+    from turnstream.admin import Admin
+
+    return closing(Admin(url, settings_module.load()))
+
+
+def _conditions(**given: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value}
+
+
+def _path(ref: str) -> str:
+    """The ref as it stands in an address.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    from shared.api_keys import IDENTIFIER
+    from shared.errors import ConfigurationError
+
+    parts = ref.split("/")
+    if len(parts) != 3 or not all(IDENTIFIER.fullmatch(part) for part in parts):
+        raise ConfigurationError(f"{ref!r}: name a task as OWNER/SESSION/TASK")
+    return ref
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    status = "waits for turn" if row["waits_for_turn"] else row["status"]
+    worker, why = row.get("worker", ""), row.get("why", "")
+    return (row["ref"], status, row["agent"], _age(row["age"]), str(row["attempt"]), worker, why)
+
+
+def _age(seconds: float) -> str:
+    """Two units at most: 3.2s, 4m05s, 2h10m, 3d04h."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minutes:02}m"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours:02}h"
+
+
+def _told(name: str, value: Any) -> str:
+    if name.endswith(("_at", "_until")):
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
+    return _age(value) if name == "age" else str(value)
+
+
+def _line(event: dict[str, Any]) -> str:
+    """An event in one line: its number, what it is, what it says."""
+    kind = event.get("object", "")
+    said = event.get("text") or event.get("data") or (event.get("error") or {}).get("message") or ""
+    what = " ".join(
+        str(part)
+        for part in (kind, event.get("type") or "", event.get("role") or "", event.get("status") or "")
+        if part
+    )
+    shown = f"  {orjson.dumps(said).decode()}" if said else ""
+    return f"{event.get('sequence_number', ''):>5}  {what}{shown}"
