@@ -113,7 +113,8 @@ class Reply:
     async def deltas(self) -> AsyncIterator[str]:
         """The answer's text in pieces; joined, they are what `text` gives.
 
-        What sub-agents say is left out. An answer that a lost worker cut off is written anew after it.
+        What sub-agents say is left out. An answer that a lost worker cut off is written anew after it, and
+        then comes twice, the first time not to its end.
 
         Raises:
             TurnFailed, TurnCanceled: the turn ended so.
