@@ -77,8 +77,11 @@ Turnstream is ready at {url}
 
   chat key    {key}   (agent: {settings.dev_agent})
   admin key   {admin}
+  console     {url}/console   (chat with the first key, operate with the second)
 
 Try it:
+
+  TURNSTREAM_KEY={key} turnstream chat --url {url}
 
   curl -N {url}/process -H 'Authorization: Bearer {key}' \\
        -d '{{"session_id": "s1", "id": "turn1", "input": [{{"role": "user", "content": "/tokens 20 100"}}]}}'

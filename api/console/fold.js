@@ -111,15 +111,16 @@ export class Conversation {
     return running.find((turn) => turn.sequence + 1 === sequence) ?? running.at(-1) ?? this.turns.at(-1);
   }
 
-  /** Answers by the call they answer: `{callId: data}`. */
+  /** Answers by the call they answer; consents by `consent:` and the call, since the tool's result has its id, too. */
   answers(turn) {
     const found = new Map();
     for (const message of turn.messages) {
       if (!/_output$|_response$/.test(message.type)) continue;
       for (const part of message.parts) {
         const data = part?.data;
-        const id = data && (data.approval_request_id ?? data.call_id ?? data.dispatchId);
-        if (id) found.set(id, { ...data, type: message.type, status: message.status });
+        if (data?.approval_request_id) found.set(`consent:${data.approval_request_id}`, data);
+        const id = data?.call_id ?? data?.dispatchId;
+        if (id) found.set(id, data);
       }
     }
     return found;

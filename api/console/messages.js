@@ -244,9 +244,9 @@ class AskView {
     const data = dataOf(message);
     if (!data) return;
     this.call = data.call_id ?? data.id;
-    say(this.title, this.approval ? `May ${data.name} be used?` : `${data.name} is asked of you`);
+    say(this.title, this.approval ? `Allow ${data.name}?` : `The agent calls ${data.name}`);
     say(this.given, pretty(data.arguments ?? "{}"));
-    const answer = answers.get(this.call);
+    const answer = answers.get(this.approval ? `consent:${this.call}` : this.call);
     const over = ENDED.has(turn.status);
     if (answer) {
       say(this.outcome, this.approval ? (answer.approve ? "Approved" : `Refused${answer.reason ? `: ${answer.reason}` : ""}`) : `Result: ${short(String(answer.output), 400)}`);

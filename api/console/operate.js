@@ -229,7 +229,7 @@ export class Operate {
   async open(ref) {
     this.shown = ref;
     const facts = h("dl", { class: "facts" });
-    const calls = h("p", { class: "note", hidden: true });
+    const calls = h("p", { class: "note waits", hidden: true });
     const events = h("tbody");
     const problem = h("p", { class: "error", role: "alert", hidden: true });
     const stop = h("button", { type: "button", class: "danger", onclick: () => this.stop([ref], stop) }, "Stop task");
@@ -291,7 +291,7 @@ function showFacts(list, task) {
     User: task.user, Attempt: task.attempt, "Workers lost": task.crashes || undefined, Worker: task.worker, Submitted: at(task.submitted_at),
     Started: at(task.started_at), Ended: task.ended_at ? at(task.ended_at) : undefined, Age: duration(task.age),
   };
-  list.replaceChildren(...Object.entries(facts).filter(([, value]) => value !== undefined).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value)))));
+  list.replaceChildren(...Object.entries(facts).filter(([, value]) => value !== undefined).map(([name, value]) => h("div", { class: String(value).length > 24 ? "broad" : null }, h("dt", {}, name), h("dd", {}, String(value)))));
 }
 
 function eventRow({ cursor, kind, path, at, event }) {

@@ -69,7 +69,7 @@ async def test_a_client_call_and_an_approval_by_keyboard(console: Console) -> No
     """The form takes JSON, the buttons decide; without a mouse."""
     page = console.page
     turn = await console.say('/call weather {"city": "Bern"}')
-    await console.sees(turn.locator(".ask"), "weather is asked of you")
+    await console.sees(turn.locator(".ask"), "The agent calls weather")
     await console.picture("client-call")
     field = turn.get_by_label("Result, as JSON or text")
     await field.focus()
@@ -79,7 +79,7 @@ async def test_a_client_call_and_an_approval_by_keyboard(console: Console) -> No
     await console.ended(turn)
     assert await text_of(turn) == 'The result is {"t":21}.'
     turn = await console.say("/approve")
-    await console.sees(turn.locator(".ask"), "May delete_everything be used?")
+    await console.sees(turn.locator(".ask"), "Allow delete_everything?")
     await console.picture("approval")
     await turn.get_by_label("Reason (optional)").focus()
     await page.keyboard.type("not on a Friday")
@@ -181,7 +181,7 @@ async def test_a_phone(tabs: Tabs, stack: Stack) -> None:
         await console.add_key(stack.key)
         await console.ended(await console.say("/tool add 1 2"))
         turn = await console.say("/approve " + "a-long-word-without-any-break" * 5)
-        await console.sees(turn.locator(".ask"), "May delete_everything be used?")
+        await console.sees(turn.locator(".ask"), "Allow delete_everything?")
         await console.picture(f"phone-{scheme}")
         inside = "document.documentElement.scrollWidth <= innerWidth && document.querySelector('#log').scrollWidth <= innerWidth"
         assert await console.page.evaluate(inside)
@@ -237,7 +237,7 @@ async def test_a_wrong_key_is_told_in_words(tabs: Tabs) -> None:
 
 
 async def test_large_and_many_events_keep_the_page_alive(console: Console) -> None:
-    """Five thousand pieces, as fast as they come, are all there."""
-    turn = await console.say("/tokens 5000")
+    """Two thousand pieces, as fast as they come, are all there."""
+    turn = await console.say("/tokens 2000")
     await console.ended(turn)
-    assert await text_of(turn) == tokens(5000)
+    assert await text_of(turn) == tokens(2000)

@@ -21,6 +21,7 @@ from turnstream.client.errors import (
     Unavailable,
 )
 from turnstream.client.events import Part, TurnEvent
+from turnstream.client.following import Following
 from turnstream.client.reply import Reply
 from turnstream.client.retrying import Backoff, ConnectionLost, ConnectionNews, ConnectionRestored
 from turnstream.client.session import Remembered, Session
@@ -38,6 +39,7 @@ __all__ = [
     "ConnectionNews",
     "ConnectionRestored",
     "Consent",
+    "Following",
     "FunctionError",
     "Gone",
     "HistoryLost",

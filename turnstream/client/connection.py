@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from httpx_sse import ServerSentEvent
 
+    from turnstream.client.following import Following
+
 # Front ends, and proxies whose front end just died, answer so for a moment.
 PASSING = frozenset({408, 425, 429, 502, 503, 504})
 
@@ -37,7 +39,11 @@ class Asked(TypedDict, total=False):
 
 
 class Connection:
-    """Speaks HTTP to one URL with one key."""
+    """Speaks HTTP to one URL with one key.
+
+    Attributes:
+        followings: the streams that are open.
+    """
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class Connection:
         self._patience = patience
         self._tell = tell
         self._own = http is None
+        self.followings: set[Following] = set()
         # Any number of turns may be followed at once; each holds a connection.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         timeout = httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS, pool=None)
@@ -116,7 +123,9 @@ class Connection:
             raise _lost(error) from error
 
     async def close(self) -> None:
-        """Close what is open, unless the HTTP client was given to us."""
+        """Close what is open; the HTTP client only when it is our own."""
+        for each in list(self.followings):
+            await each.close()
         if self._own:
             await self._http.aclose()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from turnstream.client.errors import BadAnswer, HistoryLost, InvalidRequest
 from turnstream.client.events import is_end, read_event
@@ -48,16 +48,38 @@ class Following:
         self._connection = connection
         self._body = body
         self._response = response
+        self._events: AsyncGenerator[TurnEvent, None] | None = None
         named = {"session_id": session, "response_id": response, "user_id": user}
         self._params = {name: value for name, value in named.items() if value}
 
-    async def events(self) -> AsyncGenerator[TurnEvent, None]:
-        """The events, each once, in order; to the turn's end, or of a session for ever.
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TurnEvent:
+        """The next event, each once, in order; to the turn's end, or of a session for ever.
 
         Raises:
             Refused: the server will not show it; `Gone` when the session was cleared meanwhile.
             HistoryLost, Unavailable, BadAnswer: see `turnstream.client.errors`.
         """
+        if self._events is None:
+            self._events = self._whole()
+            # Held by the client until it is closed: what is left to the garbage collector cannot close in order.
+            self._connection.followings.add(self)
+        try:
+            return await anext(self._events)
+        except StopAsyncIteration:
+            self._connection.followings.discard(self)
+            raise
+
+    async def close(self) -> None:
+        """Close the connection; iterating again goes on after the last event."""
+        self._connection.followings.discard(self)
+        events, self._events = self._events, None
+        if events is not None:
+            await events.aclose()
+
+    async def _whole(self) -> AsyncGenerator[TurnEvent, None]:
         clock = asyncio.get_running_loop().time
         retries = self._connection.retries(f"{self._method} {PATH}")
         while True:

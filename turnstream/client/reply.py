@@ -42,7 +42,8 @@ class Reply:
         2. have the client's functions answer the agent's calls meanwhile;
         3. keep what was said so far, and the cursor to come back with.
 
-    Iteration can be left and taken up again. Leaving stops nothing: the turn goes on at the server.
+    Iteration can be left and taken up again. Leaving stops nothing: the turn goes on at the server. The
+    connection is held until the reply's end, or until the reply or its client is closed.
     """
 
     def __init__(
@@ -54,7 +55,6 @@ class Reply:
         self._functions = functions
         self._known = known
         self._fold = Fold()
-        self._events: AsyncIterator[TurnEvent] | None = None
         self._end: AgentResponse | None = None
         self._calls: dict[str, Call | Approval] = {}
         self._answered: set[str] = set()
@@ -95,10 +95,8 @@ class Reply:
         """
         if self._end is not None:
             raise StopAsyncIteration
-        if self._events is None:
-            self._events = self._following.events()
         try:
-            event = await anext(self._events)
+            event = await anext(self._following)
         except ClientError:
             await self.close()
             raise
@@ -115,7 +113,8 @@ class Reply:
     async def deltas(self) -> AsyncIterator[str]:
         """The answer's text in pieces; joined, they are what `text` gives.
 
-        What sub-agents say is left out. An answer that a lost worker cut off is written anew after it.
+        What sub-agents say is left out. An answer that a lost worker cut off is written anew after it, and
+        then comes twice, the first time not to its end.
 
         Raises:
             TurnFailed, TurnCanceled: the turn ended so.
@@ -193,10 +192,7 @@ class Reply:
         for task in answering:
             task.cancel()
         await asyncio.gather(*answering, return_exceptions=True)
-        events, self._events = self._events, None
-        close = getattr(events, "aclose", None)
-        if close is not None:
-            await close()
+        await self._following.close()
 
     async def __aenter__(self) -> Self:
         return self

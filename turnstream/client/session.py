@@ -15,11 +15,8 @@ from turnstream.client.following import Following
 from turnstream.client.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from turnstream.client.calls import Functions
     from turnstream.client.connection import Connection
-    from turnstream.client.events import TurnEvent
 
 Said: TypeAlias = (
     "str | Message | Content | dict[str, Any] | Sequence[str | Content | dict[str, Any] | Message]"
@@ -122,14 +119,16 @@ class Session:
         following = Following(self._connection, self.id, id, user=self._user, cursor=cursor)
         return Reply(self, id, following, self._functions, known=True)
 
-    def watch(self, *, cursor: str = "") -> AsyncGenerator[TurnEvent, None]:
+    def watch(self, *, cursor: str = "") -> Following:
         """The events of all turns of the session, from its beginning or after ``cursor``, for ever.
+
+        Iterate over it; its ``cursor`` says how far it has come, ``close`` ends it.
 
         Raises:
             NotFound: the session is unknown; it begins with its first turn.
             Others: as iterating over a reply.
         """
-        return Following(self._connection, self.id, user=self._user, cursor=cursor).events()
+        return Following(self._connection, self.id, user=self._user, cursor=cursor)
 
     async def answer(self, call: str, result: Any) -> None:
         """Answer a call of the agent by its id; a repeat changes nothing.

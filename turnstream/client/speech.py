@@ -79,10 +79,14 @@ class Speech:
 
 
 def answers(output: Iterable[Message]) -> Iterator[Message]:
-    """The messages of a whole output that the agent itself says to the user."""
+    """The messages of a whole output that the agent itself says to the user.
+
+    What a lost worker left incomplete was written anew after it.
+    """
     speakers = Speakers()
     for message in output:
-        if speakers.voice(message) is Voice.ANSWER and text_of(message):
+        voice = speakers.voice(message)
+        if voice is Voice.ANSWER and message.status != RunStatus.Incomplete and text_of(message):
             yield message
 
 

@@ -152,7 +152,7 @@ async def test_a_session_is_watched_across_turns(ours: Client) -> None:
             if len(ended) == 2:
                 break
     assert ended == ["one", "two"]
-    await watching.aclose()
+    await watching.close()
 
 
 def test_events_of_later_editions_survive() -> None:
