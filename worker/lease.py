@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared import measures
 from shared.broker import is_trouble
 from shared.cancellation import Reason
 from shared.tasks import Ended, Renewed
@@ -43,10 +42,14 @@ class Held:
         self._put_off: asyncio.TimerHandle | None = None
 
     def cancel(self, reason: Reason) -> None:
-        """Cancel the turn. The first reason stands, but for a lost lease: then nothing may be written."""
+        """Cancel the turn. The first reason stands, but where nothing may be written any more, or a stop says why."""
         if self._task is None or self._task.done() or self.parting:
             return
-        if self.reason is None or reason in (Reason.LEASE_LOST, Reason.STOP):
+        if (
+            self.reason is None
+            or reason is Reason.STOP
+            or (reason is Reason.LEASE_LOST and self.reason is not Reason.STOP)
+        ):
             self.reason = reason
         # A stop is heard twice: on the control channel, and from the log that refuses. A second cancellation
         # would cut short what the agent does about the first, and leave its streams and tasks behind.
@@ -82,8 +85,6 @@ class Held:
 
     def refused(self, outcome: Refusal) -> None:
         """The log or the lease refused the attempt."""
-        if self.reason is None and not self.parting and not isinstance(outcome, Ended):
-            measures.leases_lost.n += 1
         self.cancel(Reason.STOP if isinstance(outcome, Ended) else Reason.LEASE_LOST)
 
 

@@ -124,6 +124,8 @@ class Runner:
             finally:
                 if timer is not None:
                     timer.cancel()
+                # Counted here: that it was fenced by a stop is often heard after the fence was felt.
+                measures.leases_lost.n += held.reason is Reason.LEASE_LOST
                 self._leases.drop(held)
                 await publisher.close()
 
