@@ -9,6 +9,10 @@ from shared.entry import END, RESPONSE
 Argument = str | bytes | int
 
 
+class TooLarge(Exception):  # noqa: N818 - it says what the event is
+    """One event is larger than a whole turn may be."""
+
+
 @dataclass(slots=True)
 class Batch:
     """Entries to append atomically, with the calls they announce and the checkpoints they complete.
@@ -19,9 +23,11 @@ class Batch:
         3. spell all of it as the scripts take it (lua/_session.lua, ``write`` and ``keep``).
 
     Bodies are canonical JSON without ``sequence_number``: the log gives the number when it gives the
-    place. ``size`` is the bytes of the entries, about; ``opened`` tells which entry (from 0) opens a message.
+    place. ``largest`` is the most bytes that one event may have, an end excepted (0: any number); more raises
+    `TooLarge`, and nothing is added. ``size`` is the bytes of the entries, about; ``opened`` tells which entry (from 0) opens a message.
     """
 
+    largest: int = 0
     count: int = 0
     size: int = 0
     entries: list[Argument] = field(default_factory=list)
@@ -42,14 +48,14 @@ class Batch:
 
     def opening(self, message: str, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
         """Add the event that opens a message; it counts as open until `closing`."""
-        self.opened[message] = self.count
         self._add("o", path, kind, body[1:], extra)
+        self.opened[message] = self.count - 1
         self.entries.append(message)
 
     def closing(self, message: str, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
         """Add the event that closes a message, whole: it goes into the history too."""
-        self.closed.append(message)
         self._add("c", path, kind, body[1:], extra)
+        self.closed.append(message)
         self.entries.append(message)
 
     def settling(
@@ -64,8 +70,8 @@ class Batch:
         last: bytes,
     ) -> None:
         """Add the event that closes a tool's result; ``last`` replaces ``extra`` on a group's last result."""
-        self.closed.append(message)
         self._add("s", path, kind, body[1:], extra)
+        self.closed.append(message)
         self.entries += (message, group, last)
 
     def user_message(self, body: bytes, *, extra: bytes = b"") -> None:
@@ -122,6 +128,8 @@ class Batch:
         ]
 
     def _add(self, op: str, path: str, kind: str, body: bytes, extra: bytes) -> None:
+        if self.largest and len(body) > self.largest and kind != END:
+            raise TooLarge
         self.entries += (op, path, kind, body, extra)
         self.count += 1
         self.size += len(body) + len(extra)

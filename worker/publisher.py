@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared import measures
-from shared.batch import Batch
+from shared.batch import Batch, TooLarge
 from shared.broker import insist
 from shared.errors import BrokerAway
 from shared.tasks import Appended, Fenced, operation
@@ -41,7 +41,7 @@ class LostAttempt(Exception):  # noqa: N818 - it is not an error to lose one
     """The log refused this attempt: a newer one has the task, or it has ended."""
 
 
-class TurnTooLarge(Exception):  # noqa: N818 - it says what the turn is
+class TurnTooLarge(TooLarge):
     """The turn made more events than it may. A live turn's events are never trimmed, so they are bounded here."""
 
 
@@ -58,7 +58,7 @@ class Publisher:
     def __init__(
         self, tasks: Tasks, attempt: Attempt, on_refusal: Callable[[Refusal], None], *, most_bytes: int
     ) -> None:
-        self.batch = Batch()
+        self.batch = Batch(largest=most_bytes)
         self._tasks = tasks
         self._attempt = attempt
         self._on_refusal = on_refusal
@@ -141,7 +141,7 @@ class Publisher:
 
     def take(self) -> Batch:
         """What has gathered, for a script that takes it along (after `settle`)."""
-        batch, self.batch = self.batch, Batch()
+        batch, self.batch = self.batch, Batch(largest=self._most_bytes)
         return batch
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from shared import measures, tracing
+from shared.batch import TooLarge
 from shared.broker import insist
 from shared.cancellation import Reason
 from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
@@ -25,7 +26,7 @@ from shared.keys import TaskRef
 from shared.tasks import Attempt, Ended, GivesWay, Launch, Parked, operation
 from worker.agents.failures import explain, for_operators
 from worker.agents.outcome import Done, NeedsClient
-from worker.publisher import LostAttempt, Publisher, TurnTooLarge
+from worker.publisher import LostAttempt, Publisher
 from worker.turn import Turn
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class Runner:
             outcome = await agent.run(turn)
         except (asyncio.CancelledError, LostAttempt, BrokerAway):
             raise
-        except TurnTooLarge:
+        except TooLarge:
             text = "The turn said more than a turn may. Ask for less at once."
             await self._finish(held, publisher, turn, End(FAILED, "turn_too_large", text, turn.usage))
             return

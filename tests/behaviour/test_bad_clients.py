@@ -84,24 +84,24 @@ async def test_half_sent_bodies_are_given_up(client: Client, monkeypatch: pytest
 
 
 async def test_readers_that_stall_are_cut_and_cost_no_memory(place: Place) -> None:
-    """Ten readers take nothing of 8 MB each: they are cut, memory stays, and nobody else is disturbed."""
+    """Twenty readers take nothing of 9 MB each: they are cut, memory stays, and nobody else is disturbed."""
     stack = Stack(place, send_seconds=0.5)
-    long = " ".join("x" * 90_000 for _ in range(10))
+    long = " ".join("x" * 1_000 for _ in range(900))
     try:
         await stack.worker()
         client = await stack.front_end()
         check_whole(await client.turn("s1", long, id="t0"))
         async with AsyncExitStack() as readers:
             follow = _request(client, "GET", "/process?session_id=s1")
-            opened = [await readers.enter_async_context(raw(client, follow, 2**10)) for _ in range(10)]
+            opened = [await readers.enter_async_context(raw(client, follow, 2**10)) for _ in range(20)]
             for each in opened:
                 assert (await each.reader.readline()).startswith(b"HTTP/1.1 200 ")
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            for number in range(1, 4):
+            for number in range(1, 3):
                 check_whole(await client.turn("s1", long, id=f"t{number}"))
             await wait_until(lambda: stack.hubs[0].followers == 0, "the stalled readers to be cut", 60)
-            # Kept for each of them, what was said would be 80 MB.
-            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+            # Kept for each of them, what was said would be 180 MB. The broker, the worker and a client are here, too.
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 80_000
         assert text_of(await client.turn("s2", "hi")) == "You said: hi"
     finally:
         await stack.close()

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from typing import TYPE_CHECKING
 
 import pytest
 import uvloop
+from pydantic import SecretStr
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from shared import broker, pipe
 from shared.broker import is_trouble
+from shared.settings import Settings
+from tests.processes.broker import Broker as OwnBroker
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_write_to_a_cut_connection_is_trouble_on_either_loop() -> None:
@@ -31,3 +41,25 @@ def test_a_defect_is_no_trouble() -> None:
     """An error in a script or in our code is not waited out."""
     assert not is_trouble(ResponseError("ERR wrong number of arguments"))
     assert not is_trouble(RuntimeError("20 enders in a row"))
+
+
+async def test_a_frozen_broker_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that holds its connections and says nothing costs a command its time, and then looks away."""
+    monkeypatch.setattr(pipe, "COMMAND_SECONDS", 0.3)
+    monkeypatch.setattr(broker, "COMMAND_SECONDS", 0.6)
+    home = OwnBroker(tmp_path / "data")
+    process = home.start()._process
+    connections = broker.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    try:
+        assert await connections.ready()
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(RedisTimeoutError) as raised:
+            await broker.command(connections.primary, "PING")
+        assert broker.is_trouble(raised.value)
+        assert not await connections.ready()
+        process.send_signal(signal.SIGCONT)
+        assert await connections.ready()
+    finally:
+        process.send_signal(signal.SIGCONT)
+        await connections.close()
+        home.stop()
