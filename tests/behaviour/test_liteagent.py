@@ -35,7 +35,7 @@ async def chat(client: Client, session: str, text: str, **more: Any) -> list[Fra
 
 
 async def test_the_version_has_three_numbers(client: Client) -> None:
-    """`a.b.c`, as the seed says."""
+    """`a.b.c`, as the documentation says."""
     version = (await client.http.get("/liteAgent/v1/version")).json()["version"]
     assert [part.isdigit() for part in version.split(".")] == [True] * 3
 
