@@ -1,0 +1,1 @@
+from shared import lean as lean  # first of all: before any module here loads structlog

@@ -7,6 +7,8 @@ import sys
 
 import structlog
 
+from shared import lean  # noqa: F401 - before structlog
+
 
 def configure() -> None:
     """Set up structlog and quieten the libraries; to be called once, first thing."""
