@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Net new objects before a young collection, young ones before a middle one, middle ones before a full one.
 # By default a process with thousands of connections spends a third of its time looking through them in vain:
 # they are freed by their reference counts, and what is cyclic (errors, mostly) can wait.
-_COLLECT_AFTER = (20_000, 20, 50)
+_COLLECT_AFTER = (10_000, 10, 10)
 
 
 def _collect_rarely() -> None:
