@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from shared import keys
 from shared.broker import command
 from shared.keys import TaskRef
-from shared.pipe import COMMAND_SECONDS
 from shared.scripts import Script
 from shared.tasks import PARKED, TERMINAL
 
@@ -92,11 +91,10 @@ class Caps:
         )
         refs = [counted[at].decode() for at in range(0, len(counted), 2)]
         young = time.time() * 1000 - YOUNG_MS
-        async with asyncio.timeout(COMMAND_SECONDS), self._sessions.pipeline(transaction=False) as pipeline:
-            for text in refs:
-                ref = TaskRef.parse(text)
-                pipeline.execute_command("HGET", ref.keys.task(ref.task), "status")
-            statuses: list[bytes | None] = await pipeline.execute() if refs else []
+        known = [TaskRef.parse(text) for text in refs]
+        statuses: list[bytes | None] = await asyncio.gather(
+            *(command(self._sessions, "HGET", ref.keys.task(ref.task), "status") for ref in known)
+        )
         ended = []
         parked = 0
         for text, since, status in zip(refs, counted[1::2], statuses, strict=True):

@@ -11,7 +11,6 @@ import structlog
 
 from shared import keys, measures
 from shared.broker import command, is_trouble
-from shared.pipe import COMMAND_SECONDS
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -86,7 +85,6 @@ class Presence:
         if not news:
             return
         _added.update(counted)
-        async with asyncio.timeout(COMMAND_SECONDS), self._redis.pipeline(transaction=False) as pipeline:
-            for name, n in news.items():
-                pipeline.execute_command("HINCRBY", keys.TOTALS, name, n)
-            await pipeline.execute()
+        await asyncio.gather(
+            *(command(self._redis, "HINCRBY", keys.TOTALS, name, n) for name, n in news.items())
+        )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from shared import keys
 from shared.broker import command
 from shared.keys import TaskRef
-from shared.pipe import COMMAND_SECONDS
 from shared.tasks import PARKED, QUEUED, RUNNING
 
 if TYPE_CHECKING:
@@ -139,15 +138,9 @@ class TaskList:
 
     async def read(self, refs: Sequence[TaskRef], names: Sequence[str]) -> list[dict[str, str]]:
         """These fields of the tasks' hashes, in one round trip."""
-        if not refs:
-            return []
-        async with (
-            asyncio.timeout(COMMAND_SECONDS),
-            self._broker.sessions.pipeline(transaction=False) as pipeline,
-        ):
-            for ref in refs:
-                pipeline.execute_command("HMGET", ref.keys.task(ref.task), *names)
-            replies: list[list[bytes | None]] = await pipeline.execute()
+        replies: list[list[bytes | None]] = await asyncio.gather(
+            *(command(self._broker.sessions, "HMGET", ref.keys.task(ref.task), *names) for ref in refs)
+        )
         return [
             {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
             for values in replies
