@@ -34,7 +34,7 @@ cluster: $(INSTALLED) ## The whole deployment as local processes: nginx, 2 front
 test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
 	@# Chaos by itself, since it wants the machine; the rest side by side, since most tests wait more than they work.
 	$(BIN)/python -m pytest tests/chaos
-	$(BIN)/python -m pytest -n auto --ignore tests/chaos
+	$(BIN)/python -m pytest -n 4 --ignore tests/chaos
 
 check: $(INSTALLED) format lint types test ## What must hold before a commit: format, lint, types, tests
 
