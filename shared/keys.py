@@ -24,6 +24,9 @@ QUEUE_TAGS = "ts:queue:tags"
 # arq's own spelling (arq.constants): where it looks for what a job is.
 JOB_PREFIX = "arq:job:"
 
+# The queue that arq would use by itself; it must be one that a worker's user may touch.
+ARQ_QUEUE = "arq:unused"
+
 TAIL_SUFFIX = ":tail"
 
 

@@ -16,6 +16,7 @@ from arq.connections import ArqRedis
 from arq.jobs import deserialize_job_raw
 from arq.worker import Worker, func
 
+from shared import keys
 from shared.broker import is_trouble
 from shared.launches import FUNCTION, deserialize, serialize
 
@@ -64,7 +65,7 @@ class ArqWorker(Worker):
             redis_pool=ArqRedis(
                 redis.connection_pool, job_serializer=serialize, job_deserializer=deserialize
             ),
-            queue_name="arq:unused",
+            queue_name=keys.ARQ_QUEUE,
             handle_signals=False,
             max_jobs=max_jobs,
             poll_delay=0,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent.parent
 
-# How long a process may take to start: seconds, on a machine that has much else to do.
+# How long a process may take to start, or to end: seconds, on a machine that has much else to do.
 START_SECONDS = 90
 
 SKEWED = Path(__file__).parent / "skewed"
@@ -52,7 +52,7 @@ class Process:
 
     async def ended(self) -> int:
         """Wait for its end; its exit code."""
-        await wait_until(lambda: self.popen.poll() is not None, f"the {self.role} to end")
+        await wait_until(lambda: self.popen.poll() is not None, f"the {self.role} to end", START_SECONDS)
         assert self.popen.returncode is not None
         return self.popen.returncode
 
