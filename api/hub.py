@@ -37,6 +37,10 @@ log = structlog.get_logger(__name__)
 # turn, a callback, a reconnect) costs no new subscription.
 LINGER_SECONDS = 2.0
 
+# A follower that reads from the broker holds one page while its client takes it, however slowly.
+PAGE_BYTES = 1024 * 1024
+FEWEST = 4
+
 # Between two tries to read from a broker that is away.
 RETRY_SECONDS = 0.25
 
@@ -285,10 +289,11 @@ class Feed:
         return None
 
     async def _read_page(self, after: Cursor) -> list[Shown] | Over | None:
-        page = await self._log.read(self.keys, after)
+        count = self._followed.page()
+        page = await self._log.read(self.keys, after, count)
         if not page:
             return self._followed.confirm(await self._log.meta(self.keys), after)
-        if len(page) < PAGE and self._followed.caught_up(after.epoch, page):
+        if len(page) < count and self._followed.caught_up(after.epoch, page):
             return None
         return [Shown(entry) for entry in page]
 
@@ -347,6 +352,11 @@ class _Followed:
 
     def linger(self, forget: Callable[[], None]) -> None:
         self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, forget)
+
+    def page(self) -> int:
+        """How many entries to read at once: about `PAGE_BYTES`, if they are like the newest ones."""
+        size = self._ring.entry_bytes if self._ring else 0
+        return max(FEWEST, min(PAGE, PAGE_BYTES // size)) if size else PAGE
 
     def look(self, after: Cursor) -> list[Shown] | Over | None:
         """What the ring knows: entries, nothing new (empty), that the log is gone; None: it must be read."""

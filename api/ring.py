@@ -52,6 +52,11 @@ class Ring:
         self._shown: list[Shown] = []
         self._bytes = 0
 
+    @property
+    def entry_bytes(self) -> int:
+        """What one of the entries costs, about; 0 when there is none."""
+        return self._bytes // len(self._shown) if self._shown else 0
+
     def after(self, seq: int) -> list[Shown] | None:
         """The entries after ``seq``; None when the first of them is no longer (or was never) here."""
         index = seq + len(self._shown) - self.last
