@@ -73,9 +73,12 @@ async def _accept_at_once(
         )
     ]
     hinted, outcome, launched = await asyncio.gather(*sent, return_exceptions=True)
-    for each in (hinted, outcome, launched):
+    for each in (hinted, outcome):
         if isinstance(each, BaseException):
             raise each
+    if isinstance(outcome, Launch) and launched is not True:
+        # It failed, or overtook a submit that the broker had to be taught first.
+        await launch(services, ref, number)
     return cast("T", outcome)
 
 

@@ -289,11 +289,16 @@ class Feed:
         return None
 
     async def _read_page(self, after: Cursor) -> list[Shown] | Over | None:
-        count = self._followed.page()
+        followed = self._followed
+        count, doubts = followed.page(), followed.doubts
         page = await self._log.read(self.keys, after, count)
+        meta = None if page else await self._log.meta(self.keys)
+        if followed.doubts != doubts:
+            # Read before a subscription was made anew: what came in between is not in it.
+            return [Shown(entry) for entry in page] or None
         if not page:
-            return self._followed.confirm(await self._log.meta(self.keys), after)
-        if len(page) < count and self._followed.caught_up(after.epoch, page):
+            return followed.confirm(meta, after)
+        if len(page) < count and followed.caught_up(after.epoch, page):
             return None
         return [Shown(entry) for entry in page]
 
@@ -328,13 +333,14 @@ class _Followed:
     comes in or somebody has read.
     """
 
-    __slots__ = ("_former", "_lingering", "_ring", "asking", "attached", "feeds", "keys", "sure")
+    __slots__ = ("_former", "_lingering", "_ring", "asking", "attached", "doubts", "feeds", "keys", "sure")
 
     def __init__(self, keys: SessionKeys) -> None:
         self.keys = keys
         self.feeds: set[Feed] = set()
         self.attached = False
         self.sure = False
+        self.doubts = 0
         self.asking = asyncio.Lock()
         self._ring: Ring | None = None
         # The ring of the epoch before: who had not read its last entries when the log was cleared still can.
@@ -389,6 +395,7 @@ class _Followed:
 
     def unsure(self) -> None:
         self.sure = False
+        self.doubts += 1
         self.wake()
 
     def caught_up(self, epoch: int, page: list[Entry]) -> bool:

@@ -63,6 +63,7 @@ class TailReader:
         self._leaving: dict[bytes, None] = {}
         self._work = asyncio.Event()
         self._silent = True
+        self._delay = FIRST_RETRY_SECONDS
         self._over: asyncio.Future[None]
 
     def join(self, channel: bytes) -> None:
@@ -82,7 +83,6 @@ class TailReader:
     async def run(self) -> None:
         """Listen for ever; to be run as a task."""
         loop = asyncio.get_running_loop()
-        delay = FIRST_RETRY_SECONDS
         lost: float | None = None
         while True:
             line: Line | None = None
@@ -95,7 +95,7 @@ class TailReader:
                 self._work.set()
                 if lost is not None:
                     log.info("tails.back", seconds=round(loop.time() - lost, 2), channels=len(self._wanted))
-                lost, delay = None, FIRST_RETRY_SECONDS
+                lost = None
                 await self._listen(line)
             except Exception as error:
                 if not is_trouble(error):
@@ -108,8 +108,8 @@ class TailReader:
                 self._listener.deaf()
                 if line is not None:
                     line.close()
-            await asyncio.sleep(delay * random.uniform(0.5, 1.5))  # noqa: S311
-            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+            await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))  # noqa: S311
+            self._delay = min(self._delay * 2, LONGEST_RETRY_SECONDS)
 
     async def _listen(self, line: Line) -> None:
         """Until the connection is lost, silent or refused."""
@@ -134,6 +134,8 @@ class TailReader:
         if kind == b"message":
             self._listener.heard(reply[1], reply[2])
         elif kind == b"subscribe":
+            # Not before: a broker that takes connections may still refuse what they say.
+            self._delay = FIRST_RETRY_SECONDS
             self._listener.subscribed(reply[1])
         elif isinstance(reply, Exception):
             self._end(reply)

@@ -118,6 +118,8 @@ class Broker:
             max_connections=MAX_CONNECTIONS,
             timeout=COMMAND_SECONDS,
             socket_connect_timeout=CONNECT_SECONDS,
+            # What AUTH and SELECT may take: a broker that froze accepts connections and says nothing.
+            socket_timeout=COMMAND_SECONDS,
             # To tell every new connection's library takes two commands, and rights that Redis 7.0 cannot give.
             lib_name="",
             lib_version="",

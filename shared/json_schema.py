@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 # Larger ones cost the front end too long to check, and a model too many tokens to read.
 MOST_BYTES = 32 * 1024
 
+# Schemas within a schema: looking one over against the specification takes a tenth of a millisecond.
+MOST_SCHEMAS = 1_500
+
+# A pattern is compiled when it is looked over, which costs milliseconds, and megabytes for as long as it is kept.
+MOST_PATTERNS = 16
+PATTERN_CHARACTERS = 200
+
 # Steps of one check, a keyword each. What people write takes some hundreds; these take a third of a second.
 MOST_STEPS = 10_000
 
@@ -57,19 +64,31 @@ def check(schema: Mapping[str, Any]) -> None:
         raise ValueError("too deep, or no JSON") from None
     if len(text) > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES // 1024} KiB")
-    _check(text)
+    if text.count(b"{") > MOST_SCHEMAS:
+        raise ValueError("too deep, or too complicated")
+    if wrong := _wrong(text):
+        raise ValueError(wrong)
 
 
 @lru_cache(maxsize=512)
+def _wrong(text: bytes) -> str:
+    """What is wrong, or empty. Clients send the same schemas turn by turn, those that are refused as well."""
+    try:
+        _check(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def _check(text: bytes) -> None:
-    """Clients send the same schemas turn by turn."""
     schema = orjson.loads(text)
     try:
         if schema.get("type") != "object":
             raise ValueError('a function takes an object: "type" must be "object"')
-        if wrong := _errors(_Validator.META_SCHEMA, schema, MOST_STEPS * 20, most=1):
+        if wrong := _errors(_Validator.META_SCHEMA, schema, MOST_STEPS, most=1):
             raise ValueError(f"not a JSON Schema: {wrong[0].json_path}: {_brief(wrong[0])}")
         resolver = _Validator(schema, registry=REGISTRY)._resolver  # noqa: SLF001 - as the library looks them up
+        _count_patterns(schema)
         for reference in _look_through(schema, "$", 0):
             resolver.lookup(reference)
     except (TooMuch, RecursionError):
@@ -84,7 +103,8 @@ def misfits(schema: Mapping[str, Any], arguments: Any) -> list[str]:
         wrong = _errors(schema, arguments, MOST_STEPS, most=MOST_REASONS)
     except (TooMuch, RecursionError):
         return ["$: too deep, or too long to be checked against the schema"]
-    except (Unresolvable, PatternError):
+    except (Unresolvable, PatternError, ArithmeticError, ValueError):
+        # The last two: what is no number for the library, multiples of something in an infinity for example.
         return ["$: the function's schema cannot be applied to them"]
     return [f"{error.json_path}: {_brief(error)}" for error in wrong]
 
@@ -111,6 +131,26 @@ _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 _DEEPEST = 64
+
+
+def _count_patterns(schema: Any) -> None:
+    """Before any is compiled."""
+    patterns = list(_patterns(schema, 0))
+    if len(patterns) > MOST_PATTERNS:
+        raise ValueError(f"more than {MOST_PATTERNS} patterns")
+    if any(len(str(pattern)) > PATTERN_CHARACTERS for pattern in patterns):
+        raise ValueError(f"a pattern of more than {PATTERN_CHARACTERS} characters")
+
+
+def _patterns(schema: Any, depth: int) -> Iterator[Any]:
+    if depth > _DEEPEST:
+        raise TooMuch
+    if isinstance(schema, dict):
+        if "pattern" in schema:
+            yield schema["pattern"]
+        yield from schema.get("patternProperties", ())
+        for _, inner in _inner(schema):
+            yield from _patterns(inner, depth + 1)
 
 
 def _look_through(schema: Any, path: str, depth: int) -> Iterator[str]:
@@ -150,7 +190,7 @@ def _inner(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 # ── the library's validator, without them ───────────────────────────────────────────────────────────
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _pattern(pattern: str) -> SchemaValidator:
     """A pattern in an engine without backtracking."""
     return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))

@@ -79,17 +79,18 @@ class Launches:
         # Launches that waited when this process looked last, or launched something.
         self.waiting = 0
 
-    async def launch(self, ref: TaskRef, number: int, *, if_queued: str = "") -> None:
+    async def launch(self, ref: TaskRef, number: int, *, if_queued: str = "") -> bool:
         """Queue launch ``number`` of a task and ring the doorbell; safe to repeat.
 
-        With ``if_queued``, the key of the task's hash on this server, only if the task waits for that launch.
+        With ``if_queued``, the key of the task's hash on this server, only if the task waits for that launch;
+        False when it does not.
         """
         job = Job(ref, number)
         payload = serialize(
             {"t": None, "f": FUNCTION, "a": [str(ref), number], "k": {}, "et": int(time.time() * 1000)}
         )
         queue = (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT, keys.LIVE, keys.DUE)
-        self.waiting = await _launch(
+        waiting: int = await _launch(
             self._redis,
             (*queue, if_queued) if if_queued else queue,
             (
@@ -104,6 +105,10 @@ class Launches:
                 number,
             ),
         )
+        if waiting < 0:
+            return False
+        self.waiting = waiting
+        return True
 
     async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS) -> dict[str, bytes]:
         """Take up to ``count`` launches out of the queue, owners in turn: job ids and jobs, in the order to run them.

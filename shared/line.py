@@ -39,9 +39,11 @@ _ERRORS: dict[str, type[ResponseError | RedisConnectionError]] = {
 }
 
 
-def _error(text: str) -> Exception:
+def error_reply(text: str) -> Exception:
     """What the redis client would raise for an error reply."""
     code, _, rest = text.partition(" ")
+    if rest == "max number of clients reached":
+        return RedisConnectionError(rest)
     return _ERRORS.get(code, ResponseError)(rest if code == "ERR" else text)
 
 
@@ -90,7 +92,7 @@ class _SocketLine(asyncio.Protocol):
         self._transport = writer.transport
         self._receive = receive
         self._lost = lost
-        self._reader = hiredis.Reader(replyError=_error)
+        self._reader = hiredis.Reader(replyError=error_reply)
         # Every reply of the handshake was read, so no byte is left behind in the client's own reader.
         self._transport.set_protocol(self)
 

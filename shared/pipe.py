@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.line import open_line
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 # A command that takes longer than this is lost, and so is its connection. Shorter, and a broker that
 # forks for a snapshot looks dead; longer, and a frozen one holds every request.
 COMMAND_SECONDS = 5.0
+LAST_LOOK_SECONDS = 0.05
 
 
 class Pipe:
@@ -36,6 +38,7 @@ class Pipe:
         # In the order sent: who waits, and since when.
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._watch: asyncio.TimerHandle | None = None
+        self._late = False
 
     async def command(self, *words: str | bytes | float) -> Any:
         """Send one command; its raw reply. A caller that is cancelled loses the reply, not the command.
@@ -72,8 +75,15 @@ class Pipe:
         if self._opening is None:
             self._opening = asyncio.create_task(self._connect())
             self._opening.add_done_callback(self._opened)
+        opening = self._opening
         # Shielded: who gives up must not take the connection from the others.
-        return await asyncio.shield(self._opening)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and not (task and task.cancelling()):
+                raise _loss(None) from None
+            raise
 
     async def _connect(self) -> Line:
         line: Line | None = None
@@ -93,6 +103,9 @@ class Pipe:
 
     def _receive(self, reply: Any) -> None:
         waiter, _ = self._waiting.popleft()
+        if isinstance(reply, ReadOnlyError) and self._line is not None:
+            # Demoted, perhaps without a word: another connection may lead to the new primary.
+            self._line.close()
         if waiter.done():
             return
         if isinstance(reply, Exception):
@@ -102,6 +115,7 @@ class Pipe:
 
     def _gone(self, error: BaseException | None) -> None:
         self._line = None
+        self._late = False
         waiting, self._waiting = self._waiting, deque()
         if self._watch is not None:
             self._watch.cancel()
@@ -118,7 +132,13 @@ class Pipe:
         loop = asyncio.get_running_loop()
         until = self._waiting[0][1] + COMMAND_SECONDS
         if loop.time() < until:
+            self._late = False
             self._watch = loop.call_at(until, self._look)
+            return
+        if not self._late:
+            # The process itself may have stood still: what it was sent meanwhile is read first.
+            self._late = True
+            self._watch = loop.call_later(LAST_LOOK_SECONDS, self._look)
             return
         line = self._line
         self._gone(RedisTimeoutError(f"no reply from the broker for {COMMAND_SECONDS:g} s"))

@@ -38,7 +38,7 @@ class Held:
         self.parting = False
         self._task = asyncio.current_task()
         self._cancel_again = 0.0
-        self._undisturbed = False
+        self._undisturbed = 0
         self._put_off: asyncio.TimerHandle | None = None
 
     def cancel(self, reason: Reason) -> None:
@@ -68,12 +68,12 @@ class Held:
 
         For what leaves tasks behind when it is cancelled while it starts.
         """
-        self._undisturbed = True
+        self._undisturbed += 1
         try:
             yield
         finally:
-            self._undisturbed = False
-            if self._put_off is not None:
+            self._undisturbed -= 1
+            if self._put_off is not None and not self._undisturbed:
                 self._cancel()
 
     def _cancel(self) -> None:

@@ -131,9 +131,13 @@ class AdminTaskRoutes:
                 for ref in mine:
                     told[await self._stop(ref, key.id)].append(str(ref))
 
-        async with asyncio.TaskGroup() as group:
-            for mine in sessions.values():
-                group.create_task(one_session(mine))
+        # A group of tasks would hide the broker's trouble in a group of errors, and break off the others.
+        done = await asyncio.gather(
+            *(one_session(mine) for mine in sessions.values()), return_exceptions=True
+        )
+        for each in done:
+            if isinstance(each, BaseException):
+                raise each
         return JSONResponse({**told, "more": more})
 
     async def _meant(self, wanted: Filter) -> tuple[list[TaskRef], bool]:

@@ -282,6 +282,7 @@ function partView(part) {
 export function picture(source) {
   if (/^data:image\/(png|jpeg|gif|webp|avif);/i.test(source)) return h("img", { class: "picture", src: source, alt: "Image" });
   if (!/^https?:/i.test(source)) return h("p", { class: "aside" }, `Image: ${short(source, 80)}`);
+  if (!URL.canParse(source)) return h("p", { class: "aside" }, `Image: ${short(source, 80)}`);
   const holder = h("p", { class: "aside" });
   const host = new URL(source).host;
   holder.append(h("button", { type: "button", class: "quiet", onclick: () => holder.replaceWith(h("img", { class: "picture", src: source, alt: `Image from ${host}`, referrerPolicy: "no-referrer" })) }, `Load image from ${host}`));

@@ -4,11 +4,11 @@
 --      8 ms after which a rescuer looks at the task at the latest  9 launch
 -- Start-time fair queueing: a launch's score is one more than its owner's last one, but never behind
 -- the turn that was claimed last. So owners are claimed in turn, and each owner's launches in order.
--- → how many launches wait now
+-- → how many launches wait now; -1 if this one is not wanted
 if KEYS[7] then
   local task = redis.call('HMGET', KEYS[7], 'status', 'launch')
   if task[1] ~= 'queued' or task[2] ~= ARGV[9] then
-    return redis.call('ZCARD', KEYS[1])
+    return -1
   end
 end
 redis.call('SET', KEYS[3], ARGV[3], 'PX', ARGV[4])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.client import calls_of, text_of
+from tests.client import calls_of, terminal, text_of
 from tests.models.server import Call, calls, says
 
 if TYPE_CHECKING:
@@ -87,3 +87,22 @@ async def test_a_generators_history_has_the_same_limit(deploy: Deployments) -> N
     for word in ("one", "two"):
         await client.turn("s1", word)
     assert text_of(await client.turn("s1", "three")).startswith("user: two")
+
+
+async def test_what_made_a_turn_fail_does_not_fail_the_next(deploy: Deployments, provider: Provider) -> None:
+    """An attachment that no model reads ends its own turn; later turns know the words around it only."""
+    client = await deploy()
+    odd = {"type": "file", "file_data": "data:foo/bar;base64,aGk="}
+    content = [{"type": "text", "text": "Look at this"}, odd]
+    asked = {"session_id": "s1", "input": [{"role": "user", "content": content}]}
+    async with client.open("POST", "/process", json=asked) as stream:
+        failed = terminal(await stream.all())
+    assert failed is not None
+    assert failed["status"] == "failed"
+    provider.script = [says("Hello.")]
+    ended = terminal(await client.turn("s1", "hello"))
+    assert ended is not None
+    assert ended["status"] == "completed"
+    sent = words_sent(provider)
+    assert sent[-1] == "hello"
+    assert sent[0].startswith("Look at this")

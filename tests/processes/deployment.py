@@ -139,8 +139,8 @@ class Deployment:
                 process.popen.kill()
                 process.popen.wait()
         for process in self.processes:
-            # `serve` tells its keys on purpose, to whoever started it.
-            if process.role != "serve":
+            # These tell their keys on purpose, to whoever started them.
+            if process.role not in {"serve", "keys"}:
                 log_watch.look(process.log.read_text(errors="replace"))
 
     async def _ready(self, client: Client) -> bool:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 from pydantic import SecretStr
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared import broker, pipe
 from shared.broker import is_trouble
+from shared.line import error_reply
 from shared.settings import Settings
 from tests.processes.broker import Broker as OwnBroker
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,28 +40,43 @@ def test_a_write_to_a_cut_connection_is_trouble_on_either_loop() -> None:
     assert is_trouble(raised.value)
 
 
+def test_a_broker_without_room_is_trouble() -> None:
+    """A broker that has all the clients it may have says so, and is asked again."""
+    assert is_trouble(error_reply("ERR max number of clients reached"))
+    assert not is_trouble(error_reply("ERR unknown command"))
+
+
 def test_a_defect_is_no_trouble() -> None:
     """An error in a script or in our code is not waited out."""
     assert not is_trouble(ResponseError("ERR wrong number of arguments"))
     assert not is_trouble(RuntimeError("20 enders in a row"))
 
 
-async def test_a_frozen_broker_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that holds its connections and says nothing costs a command its time, and then looks away."""
+@pytest.mark.parametrize("database", [0, 1])
+async def test_a_frozen_broker_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: int
+) -> None:
+    """A broker that holds its connections and says nothing costs a command its time, and then looks away.
+
+    So does one whose kernel still takes connections, on which something must be said first.
+    """
     monkeypatch.setattr(pipe, "COMMAND_SECONDS", 0.3)
     monkeypatch.setattr(broker, "COMMAND_SECONDS", 0.6)
     home = OwnBroker(tmp_path / "data")
     process = home.start()._process
-    connections = broker.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    connections = broker.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/{database}")))
     try:
         assert await connections.ready()
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(RedisTimeoutError) as raised:
             await broker.command(connections.primary, "PING")
         assert broker.is_trouble(raised.value)
+        for _ in range(2):
+            with pytest.raises((RedisTimeoutError, RedisConnectionError)):
+                await asyncio.wait_for(broker.command(connections.primary, "PING"), 10)
         assert not await connections.ready()
         process.send_signal(signal.SIGCONT)
-        assert await connections.ready()
+        await wait_until(connections.ready, "the broker to answer again")
     finally:
         process.send_signal(signal.SIGCONT)
         await connections.close()

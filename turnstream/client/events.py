@@ -43,7 +43,10 @@ def read_event(data: str) -> TurnEvent:
 
 def is_end(event: TurnEvent, response: str) -> bool:
     """Whether this is the last event of a response."""
-    return isinstance(event, AgentResponse) and event.id == response and event.status in ENDED
+    if not isinstance(event, AgentResponse) or event.status not in ENDED:
+        return False
+    # The server takes a task's id for its response's, and so does whoever reads the history.
+    return (event.id or "").removeprefix("response_") == response.removeprefix("response_")
 
 
 def _as_it_came(raw: dict[str, Any]) -> Event:

@@ -13,6 +13,7 @@ import mimetypes
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import structlog
 from pydantic_ai.messages import (
     AudioUrl,
     BinaryContent,
@@ -37,10 +38,15 @@ if TYPE_CHECKING:
 
     from shared.agents import MemoryLimits
 
+log = structlog.get_logger(__name__)
+
 # Tokens of text are taken as four characters each: every provider counts differently, and none of
 # them tells what one turn alone cost. What is no text counts as a flat sum.
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_ATTACHMENT = 1000
+
+# Characters of a failed turn's input that later turns remember.
+MOST_OF_A_FAILURE = 4000
 
 _UNREADABLE = "(an attachment that could not be read)"
 
@@ -110,16 +116,29 @@ def recall(memory: Sequence[bytes]) -> list[ModelMessage]:
     for element in memory:
         turn = orjson.loads(element)
         if turn.get("messages"):
-            history += load(orjson.dumps(turn["messages"]))
+            try:
+                history += load(orjson.dumps(turn["messages"]))
+            except ValueError:
+                # Nested deeper than can be read back, say. Dropped whole, as what is too old is.
+                log.warning("memory.unreadable")
         else:
             before, prompt = read_input(turn.get("input", []))
+            if turn.get("status") == "failed":
+                # It may have failed for what was attached, or for its length: then so would every later turn.
+                before, prompt = [], _in_short(prompt)
             history += [*before, ModelRequest(parts=[UserPromptPart(content=prompt)])]
         if turn.get("said"):
             history.append(ModelResponse(parts=[TextPart(content=turn["said"])]))
-        elif turn.get("status") and isinstance(history[-1], ModelRequest):
+        elif turn.get("status") and history and isinstance(history[-1], ModelRequest):
             # Two requests in a row are refused by some providers.
             history.append(ModelResponse(parts=[TextPart(content="(The turn was ended before an answer.)")]))
     return repair_messages(history) if history else history
+
+
+def _in_short(prompt: str | list[UserContent]) -> str:
+    """A prompt's words, not too many of them; what was attached is named, not shown."""
+    parts = [prompt] if isinstance(prompt, str) else prompt
+    return " ".join(part if isinstance(part, str) else _UNREADABLE for part in parts)[:MOST_OF_A_FAILURE]
 
 
 def read_input(messages: Sequence[dict[str, Any]]) -> tuple[list[ModelMessage], str | list[UserContent]]:
@@ -208,7 +227,7 @@ def _held(data: str, media_type: str, name: str = "") -> UserContent:
         return _UNREADABLE
     if not content:
         return _UNREADABLE
-    if media_type.startswith("text/"):
+    if media_type.startswith("text/") or media_type in _TEXTS:
         try:
             content.decode()
         except UnicodeDecodeError:
@@ -216,6 +235,10 @@ def _held(data: str, media_type: str, name: str = "") -> UserContent:
     return BinaryContent(
         data=content, media_type=media_type, vendor_metadata={"filename": name} if name else None
     )
+
+
+# Media types that models are given as text.
+_TEXTS = frozenset({"application/json", "application/xml", "application/yaml", "application/x-yaml"})
 
 
 def _is_link(url: str) -> bool:
