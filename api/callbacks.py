@@ -14,6 +14,7 @@ from shared.batch import Batch
 from shared.broker import command, insist
 from shared.errors import CallEnded, CallExpired, CallWithdrawn, InvalidBody, UnknownCall
 from shared.keys import TaskRef
+from shared.nesting import MOST_LEVELS, too_deep
 from shared.protocol import (
     FunctionCallOutput,
     McpApprovalResponse,
@@ -59,10 +60,12 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
     Returns whether this was its first answer (a repeat changes nothing), and the replicas that have it.
 
     Raises:
-        InvalidBody: the result does not fit the call.
+        InvalidBody: the result does not fit the call, or is nested too deeply.
         UnknownCall, CallEnded, CallWithdrawn, CallExpired: the call takes no answer.
         BrokerAway: the broker did not answer; to repeat is safe.
     """
+    if too_deep(result):
+        raise InvalidBody(f"result: nested deeper than {MOST_LEVELS} levels")
     record: Any = await insist(
         lambda: command(services.broker.sessions, "HGET", ref.keys.calls(ref.task), call),
         seconds=PATIENCE_SECONDS,

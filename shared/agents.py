@@ -195,7 +195,7 @@ class AgentSpec(BaseModel):
         tuple[Override, ...], BeforeValidator(_all_or_none, json_schema_input_type=Any)
     ] = Field((), description="What a request may set; true for all of it.")
     fetch_links: bool = Field(
-        False, description="Have linked sound and files downloaded for a model that reads no links."
+        False, description="Have links downloaded for a model that reads none; else they are told as text."
     )
     simple: bool = Field(
         False, description="One-shot: LiteAgent's chat needs no session, and there is nothing to clear."
@@ -235,7 +235,7 @@ class AgentSpec(BaseModel):
 
 
 # What only makes sense for an agent that is built from its table.
-_CONFIGURED_ONLY = frozenset({"base_url", "api_key_env", "instructions", "settings", "tools", "fetch_links"})
+_CONFIGURED_ONLY = frozenset({"base_url", "api_key_env", "instructions", "settings", "tools"})
 
 
 _BUILT_IN = (

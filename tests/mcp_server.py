@@ -65,7 +65,23 @@ async def secret(what: str) -> str:
     return f"The secret of {what} is {os.environ.get('MCP_SECRET', 'nothing')}."
 
 
+@server.tool()
+async def unreadable(anything: dict[str, str]) -> str:
+    """Have a schema that is nested deeper than anybody reads."""
+    return str(anything)
+
+
+def _nest() -> None:
+    tool = server._tool_manager.get_tool("unreadable")
+    if tool is not None:
+        schema: dict[str, object] = {"type": "string"}
+        for _ in range(40):
+            schema = {"type": "object", "properties": {"x": schema}}
+        tool.parameters["properties"]["anything"] = schema
+
+
 if __name__ == "__main__":
+    _nest()
     note(f"pid {os.getpid()}")
     if sys.argv[1:2] == ["http"]:
         server.run("streamable-http", port=int(sys.argv[2]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.api_keys import ApiKeys, make_token
-from tests.client import asked, calls_of
+from tests.client import asked, calls_of, terminal
 
 if TYPE_CHECKING:
     import httpx
@@ -225,3 +225,17 @@ async def _sweep(stack: Stack, task: str) -> None:
 
     ender = Ender(stack.tasks, stack.log, Launches(stack.broker.primary), stack.broker.primary)
     await Rescuer(ender, stack.settings()).sweep(TaskRef("dev", "s1", task), 0)
+
+
+async def test_an_answer_that_nobody_could_read_again_is_refused(client: Client) -> None:
+    """Nested deeper than 64 levels; the call stays open, and a right answer is taken."""
+    async with client.process("s1", "/call f {}", id="t1") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        deep: Any = "x"
+        for _ in range(65):
+            deep = [deep]
+        refused(await client.callback("s1", call["call_id"], deep), 422, "invalid_body")
+        assert (await client.callback("s1", call["call_id"], deep[0])).status_code == 200
+        ended = terminal(await stream.all())
+    assert ended is not None
+    assert ended["status"] == "completed"

@@ -239,6 +239,30 @@ async def test_tools_of_the_same_name_are_told_apart(serve: Any, stdio: dict[str
     }
 
 
+async def test_a_tool_in_front_of_a_label_is_told_from_a_requests(serve: Any, stdio: dict[str, Any]) -> None:
+    """The name that a label makes may be that of a function which the request brings."""
+    client, _ = await serve(lead={"mcp": [stdio, {**stdio, "label": "other"}], "allow_overrides": ["tools"]})
+    function = {"name": "other_add", "parameters": {"type": "object", "properties": {}}}
+    frames = await client.turn(
+        "s1",
+        script([("add", {"a": 1, "b": 1}), ("other_add_2", {"a": 2, "b": 2})], "{results}"),
+        tools=[{"type": "function", "function": function}],
+    )
+    assert text_of(frames) == "2 | 4 "
+
+
+async def test_a_tool_that_cannot_be_described_is_left_out(serve: Any, stdio: dict[str, Any]) -> None:
+    """Its schema could not be kept, and so would fail every turn; the server's other tools are offered."""
+    client, _ = await serve(lead={"mcp": [stdio]})
+    frames = await client.turn("s1", script([("add", {"a": 1, "b": 1})], "{results}"))
+    check_whole(frames)
+    (listed,) = calls_of(frames, "mcp_list_tools")
+    names = {tool["name"] for tool in listed["tools"]}
+    assert "add" in names
+    assert "unreadable" not in names
+    assert text_of(frames) == "2 "
+
+
 async def test_a_request_may_not_bring_a_tool_of_a_servers_name(serve: Any, stdio: dict[str, Any]) -> None:
     """Only the worker knows the server's tools: the turn ends, and names tool and server."""
     client, _ = await serve(lead={"mcp": [stdio], "allow_overrides": ["tools"]})

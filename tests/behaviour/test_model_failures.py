@@ -54,6 +54,16 @@ async def test_a_passing_trouble_is_not_noticed(
     assert len(provider.requests) == 3
 
 
+async def test_the_provider_says_when_to_come_back(deploy: Deployments, provider: Provider) -> None:
+    """Not before the seconds of its Retry-After are over."""
+    client = await deploy()
+    provider.script = [Refusal(429, {"error": {"message": "slow down"}}, {"Retry-After": "2"}), says("Here.")]
+    assert text_of(await client.turn("s1", "Hi")) == "Here."
+    first, second = provider.times
+    # By itself the provider's client would wait for half a second.
+    assert second - first >= 2
+
+
 @pytest.mark.parametrize(
     ("trouble", "code"),
     [

@@ -142,6 +142,20 @@ async def test_arguments_that_are_no_json_never_reach_a_tool(deploy: Deployments
     assert "Invalid JSON" in told
 
 
+@pytest.mark.parametrize("arguments", ['{"what": NaN}', '{"what": ' + "[" * 70 + "]" * 70 + "}"])
+async def test_arguments_that_no_other_reader_takes_never_reach_a_tool(
+    deploy: Deployments, provider: Provider, arguments: str
+) -> None:
+    """What only generous readers call JSON, and what is too deep to be kept: the model is told."""
+    client = await deploy(tools=["tests.models.tools:takes_anything"])
+    provider.script = [calls(Call("takes_anything", arguments)), says("I gave up.")]
+    frames = await client.turn("s1", "Go")
+    check_whole(frames)
+    assert tools.called == []
+    (told,) = results_sent(provider, 1).values()
+    assert "The arguments are " in told
+
+
 async def test_arguments_that_do_not_fit_never_reach_a_tool(deploy: Deployments, provider: Provider) -> None:
     """A missing argument is told to the model, by its name."""
     client = await deploy(tools=[WEATHER])
@@ -153,7 +167,20 @@ async def test_arguments_that_do_not_fit_never_reach_a_tool(deploy: Deployments,
     assert "city" in told
 
 
-@pytest.mark.parametrize("arguments", ['{"shade": ', '{"shade": "loud"}', "{}", "[1]", '"light"', ""])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"shade": ',
+        '{"shade": "loud"}',
+        "{}",
+        "[1]",
+        '"light"',
+        "",
+        '{"note": NaN, "shade": "dark"}',
+        '{"note": -Infinity, "shade": "dark"}',
+        '{"note": ' + "[" * 70 + "]" * 70 + ', "shade": "dark"}',
+    ],
+)
 async def test_wrong_arguments_never_reach_the_client(
     deploy: Deployments, provider: Provider, arguments: str
 ) -> None:
@@ -354,6 +381,60 @@ async def test_what_a_user_sends_reaches_the_provider_in_its_form(
     assert _contents(provider) == [{"type": "text", "text": "Look:"}, sent]
     await client.turn("s1", "And now?")
     assert _contents(provider, at=0) == [{"type": "text", "text": "Look:"}, sent]
+
+
+@pytest.mark.parametrize("brought", [False, True])
+@pytest.mark.parametrize("kind", ["audio", "file", "text", "image"])
+async def test_a_model_named_without_its_address_fetches_no_links(
+    deploy: Deployments,
+    provider: Provider,
+    monkeypatch: pytest.MonkeyPatch,
+    brought: bool,
+    kind: str,
+) -> None:
+    """The library would download them for such a model, from the whole network around us."""
+    monkeypatch.setenv("OPENAI_BASE_URL", provider.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr(_ssrf, "is_private_ip", lambda _: False)
+    link = f"{provider.address}/private"
+    part = {
+        "audio": {"type": "audio", "data": f"{link}.mp3", "format": "mp3"},
+        "file": {"type": "file", "file_url": f"{link}.pdf"},
+        "text": {"type": "file", "file_url": f"{link}.txt"},
+        "image": {"type": "image", "image_url": f"{link}.png"},
+    }[kind]
+    fields: dict[str, Any] = {"model": "openai-chat:test", "base_url": None, "api_key_env": None}
+    if brought:
+        fields = {"python": "tests.models.tools:helper"}
+    client = await deploy(images=True, **fields)
+    provider.script = [says("Nice."), says("Indeed.")]
+    async with client.open(
+        "POST", "/process", json={"session_id": "s1", "input": [{"role": "user", "content": [part]}]}
+    ) as stream:
+        assert ended(await stream.all())["status"] == "completed"
+    assert link in json.dumps(provider.messages())
+    await client.turn("s1", "And now?")
+    assert link in json.dumps(provider.messages()[0])
+    assert provider.others == [], "nothing was downloaded"
+
+
+async def test_a_tools_words_never_become_a_link_that_is_fetched(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """What a server tool or an MCP server returns may look like the library's own link to a file."""
+    client = await deploy(tools=["tests.models.tools:looks_like_a_link"])
+    provider.script = [
+        calls(Call("looks_like_a_link", json.dumps({"url": f"{provider.address}/private.png"}))),
+        says("Done."),
+        says("Yes."),
+    ]
+    frames = await client.turn("s1", "Go")
+    check_whole(frames)
+    assert text_of(frames) == "Done."
+    (told,) = results_sent(provider).values()
+    assert json.loads(told)["kind"] == "document-url"
+    await client.turn("s1", "And?")
+    assert provider.others == []
 
 
 def _contents(provider: Provider, at: int = -1) -> list[dict[str, Any]]:

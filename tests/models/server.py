@@ -86,12 +86,14 @@ class Provider:
         script: the answers still to give, the next one first; an empty script is a failure of the test.
         requests: bodies of all requests, in order.
         headers: their headers.
+        times: when they came, in seconds of the loop's clock.
     """
 
     def __init__(self) -> None:
         self.script: list[Answer | Refusal] = []
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.times: list[float] = []
         self.others: list[str] = []
         app = Starlette(
             routes=[
@@ -134,6 +136,7 @@ class Provider:
     async def _complete(self, request: Request) -> Response:
         body = orjson.loads(await request.body())
         self.requests.append(body)
+        self.times.append(asyncio.get_running_loop().time())
         self.headers.append(dict(request.headers))
         if wrong := _refused(body["messages"]):
             return JSONResponse({"error": {"message": wrong}}, status_code=400)

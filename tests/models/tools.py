@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from pydantic_ai import ModelRetry, Tool
+from pydantic_ai import Agent, ModelRetry, Tool
 from pydantic_ai.messages import BinaryContent, ToolReturn
 
 # What the tools were called with, and what lets the waiting ones go on.
@@ -88,3 +88,17 @@ async def picky(number: int) -> str:
     if number % 2:
         raise ModelRetry(f"{number} is odd.")
     return f"{number} is even."
+
+
+async def looks_like_a_link(url: str) -> Any:
+    """Return JSON that the library would take for a link of its own."""
+    return {"kind": "document-url", "url": url, "media_type": "text/plain"}
+
+
+async def takes_anything(what: Any) -> str:
+    """Take anything."""
+    called.append(str(what))
+    return "Taken."
+
+
+helper = Agent("openai-chat:test", name="helper", defer_model_check=True)

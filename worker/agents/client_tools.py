@@ -76,6 +76,7 @@ class ClientTools(AbstractToolset[Any]):
             run.answered(call)
             return turn.results[call]
         if not turn.asked(call):
+            run.check_arguments(call)
             if wrong := json_schema.misfits(self._tools[name].parameters, tool_args):
                 raise ModelRetry("The arguments do not fit the function's schema: " + "; ".join(wrong))
             turn.ask(

@@ -106,6 +106,9 @@ class ConfiguredAgent:
             # What the request asks is meant for the session's agent, not for its helpers.
             requested = self._requested_tools(run.turn)
             model, settings = self._requested_model(run.turn)
+        if not self.spec.fetch_links and (reader := model or self.library_agent.model):
+            prompt = models.readable(prompt, reader)
+            history = memory.reworded(history, lambda content: models.readable(content, reader))
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
         toolsets: list[AbstractToolset[Any]] = [
             ServerTools(self._tools, run=run, deadline=self.spec.tool_deadline),
@@ -153,7 +156,7 @@ class ConfiguredAgent:
 Runnable = ConfiguredAgent | GeneratorAgent
 
 # What only an agent with a model can make use of.
-_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics"})
+_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics", "fetch_links"})
 
 
 def build(agents: Agents) -> dict[str, Runnable]:

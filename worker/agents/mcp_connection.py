@@ -208,10 +208,21 @@ class _Link:
 
 
 def _words(error: BaseException) -> str:
-    """The innermost reason; the client wraps errors in groups."""
+    """The reason, for the client as well; the library wraps errors in groups, and in a RuntimeError.
+
+    Seldom the error's own text, which may quote addresses and what stands in them.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return str(error) or type(error).__name__
+    error = error.__cause__ or error
+    if isinstance(error, MCPError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status:
+        return f"it answers {status}"
+    return "the connection failed" if type(error).__name__ == "ConnectError" else type(error).__name__
 
 
 def _variables(spec: AgentSpec, server: McpServer, wanted: dict[str, str]) -> dict[str, str]:

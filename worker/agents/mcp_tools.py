@@ -6,14 +6,17 @@ import asyncio
 import re
 import uuid
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import structlog
 from pydantic_ai import ApprovalRequired, ToolFailed
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 
 from shared import json_schema
+from shared.nesting import too_deep
 from worker.agents import approval, results
 from worker.agents.client_tools import ANY_OBJECT, MOST_RETRIES
 from worker.agents.mcp_connection import McpTrouble
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
     from worker.agents.mcp_connection import McpConnection
     from worker.agents.run import Run
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ class McpTools(AbstractToolset[Any]):
         known, kept = run.result(call)
         if known:
             return _given(kept)
+        run.check_arguments(call)
         offer = (await self._offered())[name]
         if not run.called(call) and (wrong := _misfits(offer.tool["input_schema"], tool_args)):
             self._say_call(offer, call)
@@ -184,10 +190,21 @@ class McpTools(AbstractToolset[Any]):
                         "tool_name_taken", f"tools: {name!r} is a tool of the agent's MCP server {label!r}."
                     )
                 if name in offers or name in self._taken:
-                    name = _callable(f"{label}_{name}")
+                    name = self._free(f"{label}_{name}", offers)
                 offers[name] = _Offer(connection, tool)
                 self._run.servers[name] = label
         return offers
+
+    def _free(self, wanted: str, offers: dict[str, _Offer]) -> str:
+        """A name that nothing else has: the one that is wanted, or with a number behind it."""
+        taken = offers.keys() | self._taken | self._requested
+        name = _callable(wanted)
+        for number in count(2):
+            if name not in taken:
+                break
+            end = f"_{number}"
+            name = _callable(wanted)[: 64 - len(end)] + end
+        return name
 
     async def _list(self, connection: McpConnection) -> dict[str, Any]:
         turn, label = self._run.turn, connection.server.label
@@ -197,7 +214,7 @@ class McpTools(AbstractToolset[Any]):
             return listing
         listing = {"id": f"mcpl_{uuid.uuid4().hex}", "server_label": label, "tools": []}
         try:
-            listing["tools"] = [_told(tool) for tool in await connection.tools()]
+            listing["tools"] = _usable(label, await connection.tools())
             self._alive.add(connection)
         except McpTrouble as trouble:
             listing["error"] = str(trouble)
@@ -211,6 +228,26 @@ class McpTools(AbstractToolset[Any]):
 
 def _about(offer: _Offer, call: str) -> dict[str, Any]:
     return {"call_id": call, "name": offer.name, "server_label": offer.label}
+
+
+def _usable(label: str, tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """The tools of a server; those whose description cannot be kept are left out."""
+    told = []
+    for tool in map(_told, tools):
+        try:
+            orjson.dumps(tool)
+        except orjson.JSONEncodeError:
+            log.warning(
+                "mcp.tool_left_out", server=label, tool=tool["name"][:64], why="not JSON, or too deep"
+            )
+            continue
+        if too_deep(tool):
+            log.warning(
+                "mcp.tool_left_out", server=label, tool=tool["name"][:64], why="its schema is too deep"
+            )
+            continue
+        told.append(tool)
+    return told
 
 
 def _told(tool: Tool) -> dict[str, Any]:

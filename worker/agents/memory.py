@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import mimetypes
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -32,9 +33,9 @@ from pydantic_ai.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from pydantic_ai.messages import UserContent
+    from pydantic_ai.messages import ModelRequestPart, UserContent
 
     from shared.agents import MemoryLimits
 
@@ -247,6 +248,22 @@ def _is_link(url: str) -> bool:
 
 def _guessed(name: str, otherwise: str) -> str:
     return mimetypes.guess_type(name)[0] or otherwise
+
+
+def reworded(
+    history: Sequence[ModelMessage], reword: Callable[[str | Sequence[UserContent]], str | list[UserContent]]
+) -> list[ModelMessage]:
+    """A history in which something is done to all that a user said."""
+    return [
+        replace(message, parts=[_reworded(part, reword) for part in message.parts])
+        if isinstance(message, ModelRequest)
+        else message
+        for message in history
+    ]
+
+
+def _reworded(part: ModelRequestPart, reword: Callable[[Any], Any]) -> ModelRequestPart:
+    return replace(part, content=reword(part.content)) if isinstance(part, UserPromptPart) else part
 
 
 def plain_text(prompt: str | Sequence[UserContent]) -> str:

@@ -8,9 +8,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pydantic_ai.messages import AudioUrl, BinaryContent, DocumentUrl, VideoUrl
+from pydantic_ai.messages import AudioUrl, BinaryContent, DocumentUrl, FileUrl, ImageUrl, VideoUrl
 from pydantic_ai.models import Model, infer_model
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
@@ -20,6 +23,8 @@ from worker.agents import demo
 from worker.agents.outcome import AgentError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pydantic_ai.messages import UserContent
 
     from shared.agents import AgentSpec
@@ -59,9 +64,39 @@ def model_of(spec: AgentSpec) -> Model:
             f"{spec.model!r} does not name its provider: write 'openai:{spec.model}', or what serves it",
         )
     try:
-        return infer_model(spec.model)
+        model = infer_model(spec.model)
     except Exception as error:
         raise AgentFieldError(spec.name, "model", f"{spec.model!r} cannot be used: {error}") from None
+    if type(model) is OpenAIChatModel:
+        return CompatibleModel(model.model_name, provider=model.provider, fetch=spec.fetch_links)
+    return model
+
+
+# Models that are given every link as it is, and providers that are given links to images so. All other
+# links are downloaded by the library.
+_ALL_LINKS = (FunctionModel, OpenAIResponsesModel, TestModel)
+_IMAGE_LINKS = frozenset({"anthropic", "groq", "mistral"})
+
+
+def readable(content: str | Sequence[UserContent], model: Model | str) -> str | list[UserContent]:
+    """What a user said, with those links as text that would otherwise be downloaded for this model."""
+    if isinstance(content, str):
+        return content
+    model = infer_model(model)
+    return [_as_text(part) if _downloaded(part, model) else part for part in content]
+
+
+def _downloaded(part: UserContent, model: Model) -> bool:
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    if not isinstance(part, FileUrl) or isinstance(model, (CompatibleModel, *_ALL_LINKS)):
+        return False
+    passed_on = isinstance(model, OpenAIChatModel) or model.system in _IMAGE_LINKS
+    return not (isinstance(part, ImageUrl) and passed_on)
+
+
+def _as_text(part: UserContent) -> str:
+    return f"(attached: {part.url})" if isinstance(part, FileUrl) else ""
 
 
 def settings_of(spec: AgentSpec) -> ModelSettings | None:

@@ -9,13 +9,22 @@ from typing import Any
 
 import pydantic_core
 from pydantic import TypeAdapter
-from pydantic_ai.messages import BinaryContent, ToolReturn, UserContent, tool_return_content_ta
+from pydantic_ai.messages import (
+    MULTI_MODAL_CONTENT_TYPES,
+    BinaryContent,
+    MultiModalContent,
+    ToolReturn,
+    UserContent,
+)
+
+from shared.nesting import MOST_LEVELS, too_deep
 
 # Larger ones would fill the model's context many times over, and the log with it.
 MOST_CHARACTERS = 2**20
 MOST_BYTES = 8 * 2**20
 
 _CONTENT: TypeAdapter[Any] = TypeAdapter(Sequence[UserContent])
+_FILE: TypeAdapter[Any] = TypeAdapter(MultiModalContent)
 
 Kept = dict[str, Any]
 
@@ -45,12 +54,22 @@ def result_of(returned: Any) -> Result:
         return _words(f"its result cannot be written as JSON: {type(error).__name__}")
     if size > MOST_BYTES or len(shown) > MOST_CHARACTERS:
         return _words("its result is too large: ask for less")
+    if too_deep(kept, MOST_LEVELS + 2):
+        return _words(f"its result is nested deeper than {MOST_LEVELS} levels")
     return Result(kept, given(kept), shown)
 
 
 def given(kept: Kept) -> Any:
-    """What the model gets, the same from a kept result as from a fresh one."""
-    output = tool_return_content_ta.validate_python(kept["output"])
+    """What the model gets, the same from a kept result as from a fresh one.
+
+    Only what was an image or file becomes one again: the same words in somebody's JSON could name an
+    address inside our network.
+    """
+    output, files = kept["output"], kept.get("files")
+    if files is True:
+        output = _FILE.validate_python(output)
+    elif files:
+        output = [_FILE.validate_python(each) if at in files else each for at, each in enumerate(output)]
     if "content" in kept:
         return ToolReturn(output, content=_CONTENT.validate_python(kept["content"]))
     return output
@@ -63,12 +82,23 @@ def _words(text: str) -> Result:
 
 def _kept(result: Any) -> Kept:
     if not isinstance(result, ToolReturn):
-        return {"output": _plain(result)}
-    kept: Kept = {"output": _plain(result.return_value)}
+        return _output(result)
+    kept = _output(result.return_value)
     if content := result.content:
         kept["content"] = _CONTENT.dump_python(
             [content] if isinstance(content, str) else content, mode="json"
         )
+    return kept
+
+
+def _output(result: Any) -> Kept:
+    kept: Kept = {"output": _plain(result)}
+    if isinstance(result, MULTI_MODAL_CONTENT_TYPES):
+        kept["files"] = True
+    elif isinstance(result, list | tuple):
+        files = [at for at, each in enumerate(result) if isinstance(each, MULTI_MODAL_CONTENT_TYPES)]
+        if files:
+            kept["files"] = files
     return kept
 
 

@@ -13,8 +13,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pydantic_core
-from pydantic_ai import Agent, DeferredToolRequests
+from pydantic_ai import Agent, DeferredToolRequests, ModelRetry
 from pydantic_ai.messages import (
     FilePart,
     FunctionToolResultEvent,
@@ -28,6 +29,7 @@ from pydantic_ai.messages import (
     ThinkingPartDelta,
 )
 
+from shared.nesting import MOST_LEVELS, too_deep
 from worker.agents import memory
 from worker.turn import Group, new_call_id
 
@@ -223,6 +225,21 @@ class Run:
     @property
     def _checkpoint(self) -> str:
         return f"messages:{self.scope}" if self.scope else "messages"
+
+    def check_arguments(self, call: str) -> None:
+        """See to it that a call's arguments are JSON before anything is done with them.
+
+        The library's reader is more generous: it takes NaN, for one, which no client can read.
+
+        Raises:
+            ModelRetry: they are not JSON (RFC 8259), or nested too deeply; says so to the model.
+        """
+        try:
+            deep = too_deep(orjson.loads(self.arguments(call)))
+        except orjson.JSONDecodeError as error:
+            raise ModelRetry(f"The arguments are not JSON: {error.msg}.") from None
+        if deep:
+            raise ModelRetry(f"The arguments are nested deeper than {MOST_LEVELS} levels.")
 
     def arguments(self, call: str) -> str:
         """A call's arguments as the model wrote them, JSON text."""

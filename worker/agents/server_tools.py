@@ -53,6 +53,7 @@ class ServerTools(WrapperToolset[Any]):
         known, kept = run.result(call)
         if known:
             return results.given(kept)
+        run.check_arguments(call)
         if name in self.need_approval:
             decision = run.turn.results.get(call)
             if decision is None:

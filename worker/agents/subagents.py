@@ -99,6 +99,7 @@ class SubAgents(AbstractToolset[Any]):
         if known:
             return _given(result)
         if not run.called(call):
+            run.check_arguments(call)
             if not self._count():
                 most = run.turn.spec.max_dispatches
                 return self._settled(

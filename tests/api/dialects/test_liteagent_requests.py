@@ -145,7 +145,6 @@ def test_callback_takes_any_result(result: Any) -> None:
         (b'{"id": "", "result": {}}', "id: "),
         (b'{"id": 5, "result": {}}', "id: "),
         (b'{"id": "c"}', "result: Field required"),
-        (b'{"id": "c", "result": ' + b"[" * 300 + b"]" * 300 + b"}", "result: nested too deeply"),
         (b'{"id": "c", "result": NaN}', "The body is not JSON in UTF-8: "),
         (b"nonsense", "The body is not JSON in UTF-8: "),
     ],
