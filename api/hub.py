@@ -195,6 +195,19 @@ class Feed:
             this way, which spares them the wait for the follower's task; it is asked only while that waits.
     """
 
+    __slots__ = (
+        "_ended",
+        "_followed",
+        "_hub",
+        "_left",
+        "_log",
+        "_timer",
+        "_timer_at",
+        "_waiter",
+        "after",
+        "at_once",
+    )
+
     def __init__(self, hub: Hub, followed: _Followed, reader: Log) -> None:
         self.after = Cursor(0, 0)
         self.at_once: Callable[[], bool] | None = None

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from api.connection import connection_of, watched
 from api.follow import PATIENCE_SECONDS, trimmed
 from api.hub import Over
-from api.stream import HEADERS, watched
+from api.stream import HEADERS
 from shared.broker import insist
 from shared.endings import numbered, without_number
 from shared.entry import END, Cursor
@@ -67,10 +68,11 @@ class Outcome:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Serve the response."""
         with self._feed:
-            async with watched(receive, self._feed) as watcher:
+            connection = connection_of(scope)
+            with watched(connection, self._feed.end):
                 body = await self._wait()
                 if body is None:
-                    if watcher.done():
+                    if connection.is_lost():
                         return
                     raise ShuttingDown
         if self._dialect.name == "java":

@@ -22,19 +22,28 @@ _ENTRY_BYTES = 256
 class Shown:
     """An entry, with the frames that were made of it: each dialect renders it once for all followers."""
 
-    __slots__ = ("_frames", "entry")
+    __slots__ = ("_dialect", "_frames", "_others", "entry")
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self._frames: dict[Dialect, bytes] | None = None
+        # Most sessions have one kind of client; a dictionary for each entry would be felt.
+        self._dialect: Dialect | None = None
+        self._frames = b""
+        self._others: dict[Dialect, bytes] | None = None
 
     def frames(self, dialect: Dialect, session: str, epoch: int) -> bytes:
         """The entry's frames in this dialect; empty when its clients do not see it."""
-        if self._frames is None:
-            self._frames = {}
-        frames = self._frames.get(dialect)
+        if self._dialect is dialect:
+            return self._frames
+        if self._dialect is None:
+            self._dialect = dialect
+            self._frames = dialect.frames(session, epoch, self.entry)
+            return self._frames
+        if self._others is None:
+            self._others = {}
+        frames = self._others.get(dialect)
         if frames is None:
-            frames = self._frames[dialect] = dialect.frames(session, epoch, self.entry)
+            frames = self._others[dialect] = dialect.frames(session, epoch, self.entry)
         return frames
 
 

@@ -7,18 +7,18 @@ import signal
 import socket
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.app import create_app
-from api.stream import CONNECTION
+from api.connection import extension
 from shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from api.hub import Hub
     from shared.agents import Agents
@@ -149,9 +149,16 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """Gives a response its connection (see `CONNECTION`), and headers their time."""
+    """Gives a response its connection (see `Connection`), and headers their time."""
 
-    _waiting: asyncio.TimerHandle | None = None
+    # Beside the base's attributes: a few more among them, and each connection's would take a kilobyte more.
+    __slots__ = ("_lost", "_waiting", "on_lost")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.on_lost: Callable[[], None] | None = None
+        self._lost = False
+        self._waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -160,6 +167,9 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
         super().connection_lost(exc)
+        self._lost = True
+        if self.on_lost is not None:
+            self.on_lost()
 
     def on_headers_complete(self) -> None:
         self._headers_came()
@@ -177,9 +187,15 @@ class _Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._wait_for_headers()
-        self.scope["extensions"] = {CONNECTION: {"abort": self.transport.abort, "write": self._write_chunk}}
+        self.scope["extensions"] = extension(self)  # type: ignore[typeddict-item]
 
-    def _write_chunk(self, body: bytes) -> bool:
+    def is_lost(self) -> bool:
+        return self._lost
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def write_chunk(self, body: bytes) -> bool:
         if self.flow.write_paused:
             return False
         # Whoever watches for the client's leave is told by the server; until then there is nobody to write to.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import structlog
 
+from api.connection import connection_of, watched
 from api.follow import trimmed
 from api.hub import Over
 from api.torn import Telling, Torn
@@ -16,11 +16,10 @@ from shared.entry import END, Cursor
 from shared.errors import BrokerAway
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from starlette.types import Receive, Scope, Send
 
     from api.acceptance import Headers
+    from api.connection import Connection
     from api.dialects.base import Dialect
     from api.follow import Start
     from api.hub import Feed
@@ -33,11 +32,6 @@ log = structlog.get_logger(__name__)
 # Frames that wait are joined up to this size. The server stops reading from us at the same mark, so a
 # slow client holds about twice as much of our memory.
 SEND_BYTES = 64 * 1024
-
-# What a response may do with its connection (api/server.py): "abort" cuts it at once, since closing waits for
-# the client to read; "write" writes a chunk of the body and says whether there was room, past the layers
-# through which an ASGI message goes.
-CONNECTION = "turnstream.connection"
 
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -61,6 +55,22 @@ class EventStream:
            session is cleared, when the client leaves and at shutdown. The turn itself goes on.
     """
 
+    __slots__ = (
+        "_connection",
+        "_dialect",
+        "_feed",
+        "_headers",
+        "_log",
+        "_over",
+        "_send",
+        "_settings",
+        "_size",
+        "_spoke",
+        "_task",
+        "_torn",
+        "_waiting",
+    )
+
     def __init__(
         self,
         feed: Feed,
@@ -83,43 +93,40 @@ class EventStream:
         self._size = 0
         self._spoke = 0.0
         self._torn: Torn | None = None
-        self._chunk: Callable[[bytes], bool] | None = None
+        # Set while entries may be shown at once.
+        self._connection: Connection | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Serve the response."""
         self._send = send
         measures.streams_opened.n += 1
-        connection: dict[str, Callable[..., bool]] = scope.get("extensions", {}).get(CONNECTION, {})
-        with self._feed:
-            async with watched(receive, self._feed) as watcher:
-                try:
-                    await self._give(
-                        {
-                            "type": "http.response.start",
-                            "status": 200,
-                            "headers": [
-                                (b"content-type", self._dialect.content_type.encode()),
-                                *HEADERS,
-                                *self._headers,
-                            ],
-                        }
-                    )
-                    if scope["method"] != "HEAD":
-                        self._chunk = connection.get("write")
-                    await self._follow()
-                    await self._give({"type": "http.response.body", "body": b"", "more_body": False})
-                except SlowClientError:
-                    measures.cut_readers.n += 1
-                    log.info("stream.slow_client", session=self._feed.keys.session, task=self._task)
-                    if "abort" in connection:
-                        connection["abort"]()
-                        await watcher
+        connection = connection_of(scope)
+        with self._feed, watched(connection, self._feed.end):
+            try:
+                await self._begin()
+                if scope["method"] != "HEAD":
+                    self._connection = connection
+                await self._follow()
+                await self._give({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            except SlowClientError:
+                measures.cut_readers.n += 1
+                log.info("stream.slow_client", session=self._feed.keys.session, task=self._task)
+        lost = asyncio.Event()
+        with watched(connection, lost.set):
+            connection.abort()
+            await lost.wait()
+
+    async def _begin(self) -> None:
+        content_type = (b"content-type", self._dialect.content_type.encode())
+        headers = [content_type, *HEADERS, *self._headers]
+        await self._give({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self._settings
         self._spoke = loop.time()
-        if self._chunk is not None:
+        if self._connection is not None:
             self._feed.at_once = self._show_at_once
         ends = None if self._task else self._spoke + settings.stream_seconds
         while not self._over:
@@ -142,7 +149,7 @@ class EventStream:
         """Show what is new while the task waits; False when it has to see to it."""
         feed = self._feed
         news = feed.look()
-        if not isinstance(news, list) or not news or self._torn is not None or self._chunk is None:
+        if not isinstance(news, list) or not news or self._torn is not None or self._connection is None:
             return False
         after = feed.after
         if news[0].entry.seq != after.seq + 1:
@@ -159,7 +166,7 @@ class EventStream:
                     break
         body = b"".join(frames)
         if body:
-            if not self._chunk(body):
+            if not self._connection.write_chunk(body):
                 return False
             measures.bytes_out.n += len(body)
             self._spoke = asyncio.get_running_loop().time()
@@ -234,20 +241,3 @@ class EventStream:
                 await self._send(message)
         except TimeoutError:
             raise SlowClientError from None
-
-
-@asynccontextmanager
-async def watched(receive: Receive, feed: Feed) -> AsyncIterator[asyncio.Task[None]]:
-    """End the feed when the client leaves; the task given is done then."""
-    watcher = asyncio.create_task(_watch(receive, feed))
-    try:
-        yield watcher
-    finally:
-        watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
-
-
-async def _watch(receive: Receive, feed: Feed) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    feed.end()
