@@ -133,32 +133,46 @@ def tail(ref: Ref, url: Url = LOCAL, as_json: AsJson = False) -> None:
 
 
 def _events(admin: Admin, path: str) -> Iterator[dict[str, Any]]:
-    """The events of a task, each once, until its end."""
-    import httpx
+    """The events of a task, each once, until its end.
 
+    Raises:
+        Refusal: the front end will not show them, was never reached, or `MOST_RETRIES` in a row brought nothing.
+    """
     from turnstream.admin import Refusal
 
-    cursor, failures = "", 0
+    cursor, failures, reached = "", 0, False
     while True:
+        trouble = Refusal("the stream ended before the task did", passing=True)
         try:
-            with admin.lines(path, cursor) as lines:
-                for line in lines:
-                    name, _, value = line.partition(": ")
-                    if name == "id":
-                        cursor = value
-                    elif name == "data":
-                        failures = 0
-                        event = orjson.loads(value)
-                        yield event
-                        if event.get("object") == "response" and event.get("status") in _ENDS:
-                            return
-        except (httpx.TransportError, Refusal) as error:
-            failures += 1
-            if not cursor or failures > MOST_RETRIES:
-                if isinstance(error, Refusal):
-                    raise
-                raise Refusal(f"{type(error).__name__}: {error}") from None
+            with admin.events(path, cursor) as events:
+                reached = True
+                for each in events:
+                    event = _read(each.data)
+                    # From here on it is told: what breaks within an event is asked for anew.
+                    cursor, failures = each.id or cursor, 0
+                    yield event
+                    if event.get("object") == "response" and event.get("status") in _ENDS:
+                        return
+        except Refusal as error:
+            trouble = error
+        if not (reached and trouble.passing):
+            raise trouble
+        failures += 1
+        if failures > MOST_RETRIES:
+            raise Refusal(
+                f"{trouble.public_text}. Tried {MOST_RETRIES} times more, in vain: `turnstream tasks show` tells how "
+                "the task stands."
+            )
         time.sleep(RETRY_SECONDS)
+
+
+def _read(data: str) -> Any:
+    from turnstream.admin import Refusal
+
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise Refusal("an event is no JSON: is a proxy in between?") from None
 
 
 _ENDS = frozenset({"completed", "failed", "canceled"})
