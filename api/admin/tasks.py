@@ -92,7 +92,7 @@ class AdminTaskRoutes:
         key = await services.auth.admin(request)
         ref = ref_of(request)
         cursor = cursor_of(request)
-        with services.hub.following(ref.keys) as feed:
+        with services.hub.following(ref.keys, operator=True) as feed:
             row = await self._row(ref)
             log.info("admin.follows", key=key.id, ref=str(ref))
             start = await follow.start(

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared import keys
-from shared.api_keys import ApiKeys, digest, make_token
+from shared.api_keys import ApiKeys, Limits, digest, make_token
 from shared.broker import command
 from shared.keys import SessionKeys
 from tests.client import Client, calls_of, check_whole, terminal
@@ -149,6 +149,34 @@ async def test_a_task_is_shown_with_its_calls_and_events(admin: Client, client: 
     assert told[-1]["kind"] == "end"
     for path in ("/admin/v1/tasks/dev/s1/nothing", "/admin/v1/tasks/dev/s1/nothing/events"):
         assert (await admin.http.get(path)).status_code == 404
+
+
+async def test_operators_who_watch_take_nobodys_place(stack: Stack) -> None:
+    """Neither of the streams that the owner's key may have, nor of those of one owner at a front end."""
+    await stack.worker()
+    client = await stack.front_end(max_followers_per_owner=1)
+    admin = stack.client(client.base_url, stack.admin)
+    token = make_token()
+    limits = Limits(followers=1)
+    await ApiKeys(stack.broker.primary).register(token, owner="acme", agent="demo", limits=limits)
+    holder = stack.client(client.base_url, token)
+    async with holder.process("s1", "/call f {}", id="t1") as stream:
+        await stream.until(calls_of)
+        follow = "/admin/v1/tasks/acme/s1/t1/follow"
+        async with admin.open("GET", follow) as first, admin.open("GET", follow) as second:
+            for watching in (first, second):
+                assert watching.response.status_code == 200
+                await watching.until(calls_of)
+            assert stack.hubs[0].followers == 3
+            refused = await holder.http.get("/process", params={"session_id": "s1"})
+            assert refused.status_code == 429
+    await wait_until(lambda: stack.hubs[0].followers == 0, "all streams to be closed")
+    async with admin.open("GET", follow) as watching:
+        await watching.until(calls_of)
+        async with holder.follow("s1", "t1") as again:
+            assert again.response.status_code == 200
+            await holder.stop("s1", "t1")
+            assert terminal(await again.all())
 
 
 async def test_events_that_were_trimmed_are_told_whole(stack: Stack) -> None:
