@@ -241,6 +241,17 @@ async def test_an_operator_stops_what_fits(admin: Client, client: Client, stack:
         assert (await admin.http.post("/admin/v1/stop", json=body)).status_code == 422
 
 
+async def test_what_waits_is_stopped_before_what_it_waits_for(admin: Client, client: Client) -> None:
+    """In whatever order they are named: a turn that is to be stopped does not begin meanwhile."""
+    async with client.process("s1", "/tokens 100000 5", id="t1") as running:
+        await running.until(lambda frames: len(frames) >= 5)
+        async with client.process("s1", "hello", id="t2") as waiting:
+            await waiting.until(lambda frames: frames)
+            answer = await admin.http.post("/admin/v1/stop", json={"refs": ["dev/s1/t1", "dev/s1/t2"]})
+            assert answer.json()["stopped"] == ["dev/s1/t2", "dev/s1/t1"]
+            assert all(frame.data["status"] in ("queued", "canceled") for frame in await waiting.all())
+
+
 async def test_a_live_task_stays_listed_whatever_comes_after_it(
     admin: Client, client: Client, stack: Stack
 ) -> None:
