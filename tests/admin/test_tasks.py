@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from api.stopping import stop
 from shared import keys
 from shared.api_keys import ApiKeys, Limits, digest, make_token
 from shared.broker import command
+from shared.errors import BrokerAway
 from shared.keys import SessionKeys
 from tests.client import Client, calls_of, check_whole, terminal
 from tests.waiting import wait_until
@@ -250,6 +252,27 @@ async def test_what_waits_is_stopped_before_what_it_waits_for(admin: Client, cli
             answer = await admin.http.post("/admin/v1/stop", json={"refs": ["dev/s1/t1", "dev/s1/t2"]})
             assert answer.json()["stopped"] == ["dev/s1/t2", "dev/s1/t1"]
             assert all(frame.data["status"] in ("queued", "canceled") for frame in await waiting.all())
+
+
+async def test_a_broker_that_leaves_in_the_middle_is_told_as_such(
+    admin: Client, client: Client, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 with `Retry-After`, as everywhere; what could be stopped is, and the rest when it is asked again."""
+    for session in ("s1", "s2"):
+        await park(client, session, "t1")
+
+    async def stop_or_not(services: Any, ref: Any, why: str, *, who: str) -> Any:
+        if ref.session == "s1":
+            raise BrokerAway
+        return await stop(services, ref, why, who=who)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("api.admin.tasks.stop", stop_or_not)
+        answer = await admin.http.post("/admin/v1/stop", json={"owner": "dev"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "broker_away")
+    assert answer.headers["retry-after"]
+    again = await admin.http.post("/admin/v1/stop", json={"owner": "dev"})
+    assert again.json()["stopped"] == ["dev/s1/t1"]
 
 
 async def test_a_live_task_stays_listed_whatever_comes_after_it(
