@@ -175,6 +175,17 @@ async def test_what_a_proxy_answers_instead_is_explained(answer: str, advice: st
     assert "\x1b[2J" not in done.out
 
 
+@pytest.mark.parametrize("backend", ["fakeredis"])
+async def test_a_key_that_may_not_is_explained(stack: Stack) -> None:
+    """An unknown one, and one for operators only."""
+    client = await stack.front_end()
+    for key, advice in (("sk-" + "0" * 32, "a key that is known here"), (stack.admin, "a chat key")):
+        done = await turnstream("doctor", "--url", client.base_url, TURNSTREAM_KEY=key)
+        level, text = told(done)["streaming"]
+        assert (level, advice in text) == ("wrong", True), done.out
+        assert key not in done.out
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:port", "127.0.0.1:8090", "http://[::1"])
 async def test_an_address_that_is_none(url: str) -> None:
     """It is told as a finding."""
