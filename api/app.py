@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -117,9 +118,10 @@ async def _register(services: Services, keys: list[tuple[str, str, str]]) -> Non
     """Make the settings' keys known as soon as the broker is there; requests meet a 401 until then."""
     for name, token, agent in keys:
         admin = name == "TURNSTREAM_ADMIN_KEY"
-        await insist(
-            lambda token=token, agent=agent, admin=admin: services.api_keys.register(  # type: ignore[misc]
+        key = await insist(
+            lambda name=name, token=token, agent=agent, admin=admin: services.api_keys.bring(  # type: ignore[misc]
                 token,
+                setting=name,
                 owner="admin" if admin else "dev",
                 agent=agent,
                 scopes=("admin",) if admin else ("chat",),
@@ -127,3 +129,15 @@ async def _register(services: Services, keys: list[tuple[str, str, str]]) -> Non
             seconds=math.inf,
             what="register key",
         )
+        if key.replaced_by or not key.valid(time.time()):
+            log.warning(
+                "key.not_registered",
+                setting=name,
+                key=key.id,
+                why=f"rotated to {key.replaced_by}"
+                if key.replaced_by
+                else "revoked"
+                if key.revoked
+                else "expired",
+                todo=f"set {name} to another key, and restart the front ends",
+            )

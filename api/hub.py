@@ -74,15 +74,16 @@ class Hub:
         self._running: asyncio.Task[None] | None = None
         self._followed: dict[bytes, _Followed] = {}
         self._followers: Counter[str] = Counter()
+        self._operators = 0
         self.closed = False
 
     @property
     def followers(self) -> int:
         """How many follow something here."""
-        return self._followers.total()
+        return self._followers.total() + self._operators
 
     def followers_of(self, owner: str) -> int:
-        """How many of them are the owner's."""
+        """How many of them are the owner's; operators who look at its sessions are not."""
         return self._followers[owner]
 
     @property
@@ -90,8 +91,10 @@ class Hub:
         """How many sessions are followed here."""
         return len(self._followed)
 
-    def follow(self, keys: SessionKeys) -> Feed:
+    def follow(self, keys: SessionKeys, *, operator: bool = False) -> Feed:
         """A feed of the session's entries; the session need not exist yet. Leave it when done (``with``).
+
+        An ``operator`` does not count against what the session's owner may have.
 
         Raises:
             ShuttingDown: this front end is stopping.
@@ -100,11 +103,11 @@ class Hub:
         """
         if self.closed:
             raise ShuttingDown
-        if self._followers.total() >= self._most:
+        if self.followers >= self._most:
             raise Overloaded(
                 "This front end holds as many streams as it may. Try again: another one may answer."
             )
-        if self._followers[keys.owner] >= self._most_per_owner:
+        if not operator and self._followers[keys.owner] >= self._most_per_owner:
             raise TooMany
         if self._running is None:
             self._running = asyncio.create_task(self._tails.run())
@@ -113,15 +116,18 @@ class Hub:
         if followed is None:
             followed = self._followed[channel] = _Followed(keys)
             self._tails.join(channel)
-        feed = Feed(self, followed, self._log)
+        feed = Feed(self, followed, self._log, operator=operator)
         followed.join(feed)
-        self._followers[keys.owner] += 1
+        if operator:
+            self._operators += 1
+        else:
+            self._followers[keys.owner] += 1
         return feed
 
     @contextmanager
-    def following(self, keys: SessionKeys) -> Iterator[Feed]:
+    def following(self, keys: SessionKeys, *, operator: bool = False) -> Iterator[Feed]:
         """A feed for a response that is yet to be made: left if that fails, else the response leaves it."""
-        feed = self.follow(keys)
+        feed = self.follow(keys, operator=operator)
         try:
             yield feed
         except BaseException:
@@ -148,9 +154,12 @@ class Hub:
         """A follower is done."""
         followed.feeds.discard(feed)
         owner = followed.keys.owner
-        self._followers[owner] -= 1
-        if self._followers[owner] <= 0:
-            del self._followers[owner]
+        if feed.operator:
+            self._operators -= 1
+        else:
+            self._followers[owner] -= 1
+            if self._followers[owner] <= 0:
+                del self._followers[owner]
         if not followed.feeds and not self.closed:
             followed.linger(lambda: self._forget(followed))
 
@@ -193,6 +202,7 @@ class Feed:
         after: the follower's place: what it has been given. Whoever shows entries moves it.
         at_once: shows what is new in the very call that brought it, and says whether it did. Most entries go
             this way, which spares them the wait for the follower's task; it is asked only while that waits.
+        operator: it is not one of those that the session's owner may have.
     """
 
     __slots__ = (
@@ -206,10 +216,12 @@ class Feed:
         "_waiter",
         "after",
         "at_once",
+        "operator",
     )
 
-    def __init__(self, hub: Hub, followed: _Followed, reader: Log) -> None:
+    def __init__(self, hub: Hub, followed: _Followed, reader: Log, *, operator: bool = False) -> None:
         self.after = Cursor(0, 0)
+        self.operator = operator
         self.at_once: Callable[[], bool] | None = None
         self._hub = hub
         self._followed = followed

@@ -16,10 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from shared import keys
 from shared.broker import command
-from shared.errors import NoKey
+from shared.errors import NoKey, NotRotatable
+from shared.scripts import Script
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+_swap = Script("swap_key")
+
+# An expired key is told in lists for so long, and then forgotten.
+TOLD_SECONDS = 30 * 86_400
 
 _TOKEN = re.compile(r"sk-[A-Za-z0-9_-]{16,128}", re.ASCII)
 
@@ -66,6 +72,8 @@ class ApiKey(BaseModel):
         scopes: ``chat`` for the protocols, ``admin`` for the operator's routes.
         created, expires: Unix seconds; ``expires`` 0 is never.
         replaced_by: the id of the key that this one was rotated to; it works until it expires.
+        setting: the setting that names it, if one does: the next front end that starts will, too.
+        revoked: kept only so that its setting does not bring it back.
         limits: what it may do at most.
     """
 
@@ -79,11 +87,13 @@ class ApiKey(BaseModel):
     created: int = 0
     expires: int = 0
     replaced_by: str = ""
+    setting: str = ""
+    revoked: bool = False
     limits: Limits = Limits()
 
     def valid(self, now: float) -> bool:
         """Whether it may still be used at ``now`` (Unix seconds)."""
-        return not self.expires or now < self.expires
+        return not self.revoked and (not self.expires or now < self.expires)
 
 
 def well_formed(token: str) -> bool:
@@ -118,19 +128,28 @@ class ApiKeys:
         limits: Limits | None = None,
     ) -> ApiKey:
         """Make ``token`` known; an existing one is replaced."""
-        name = digest(token)
-        key = ApiKey(
-            id=ID_PREFIX + name[:12],
-            shown=token[:7],
-            owner=owner,
-            agent=agent,
-            scopes=scopes,
-            created=int(time.time()),
-            expires=expires,
-            limits=limits or Limits(),
-        )
-        await self._keep(name, key)
+        key = _made(token, owner=owner, agent=agent, scopes=scopes, expires=expires, limits=limits)
+        await command(self._redis, "HSET", keys.API_KEYS, digest(token), key.model_dump_json())
         return key
+
+    async def bring(
+        self, token: str, *, setting: str, owner: str, agent: str, scopes: tuple[Scope, ...]
+    ) -> ApiKey:
+        """Make known a key that a setting names, and what it is for now; what is kept of it.
+
+        One that an operator revoked or rotated, or that has expired, stays so.
+        """
+        name = digest(token)
+        while True:
+            kept: bytes | None = await command(self._redis, "HGET", keys.API_KEYS, name)
+            key = _made(token, owner=owner, agent=agent, scopes=scopes)
+            if kept is not None:
+                key = ApiKey.model_validate_json(kept)
+                if key.valid(time.time()) and not key.replaced_by:
+                    key = key.model_copy(update={"owner": owner, "agent": agent, "scopes": scopes})
+            key = key.model_copy(update={"setting": setting})
+            if await self._swap(name, kept or b"", key):
+                return key
 
     async def find(self, token: str) -> ApiKey | None:
         """What the key stands for, or None when it is unknown or has expired."""
@@ -141,8 +160,16 @@ class ApiKeys:
         return key if key.valid(time.time()) else None
 
     async def all(self) -> list[ApiKey]:
-        """Every key that is kept, expired ones too, in the order in which they were made."""
-        found = [key for _, key in await self._named()]
+        """Every key that is kept, expired ones too, in the order in which they were made.
+
+        Those that expired `TOLD_SECONDS` ago are forgotten, unless a setting could bring them back.
+        """
+        kept = await self._named()
+        old = time.time() - TOLD_SECONDS
+        gone = {name for name, _, key in kept if key.expires and key.expires < old and not key.setting}
+        if gone:
+            await command(self._redis, "HDEL", keys.API_KEYS, *gone)
+        found = [key for name, _, key in kept if not key.revoked and name not in gone]
         return sorted(found, key=lambda key: (key.created, key.id))
 
     async def revoke(self, key_id: str) -> ApiKey:
@@ -151,43 +178,85 @@ class ApiKeys:
         Raises:
             NoKey: there is none of that id.
         """
-        name, key = await self._of(key_id)
-        await command(self._redis, "HDEL", keys.API_KEYS, name)
-        return key
+        while True:
+            name, kept, key = await self._of(key_id)
+            if await self._swap(name, kept, _ended(key)):
+                return key
 
     async def rotate(self, key_id: str, seconds: int) -> tuple[str, ApiKey]:
         """Make a key that may do what another one may, which works for ``seconds`` more; the new token and key.
 
         Raises:
             NoKey: there is none of that id.
+            NotRotatable: it was rotated before, or has expired.
         """
-        name, former = await self._of(key_id)
-        token = make_token()
-        key = await self.register(
-            token,
-            owner=former.owner,
-            agent=former.agent,
-            scopes=former.scopes,
-            expires=former.expires,
-            limits=former.limits,
-        )
-        if seconds == 0:
-            await command(self._redis, "HDEL", keys.API_KEYS, name)
-            return token, key
-        ends = int(time.time()) + seconds
-        expires = min(former.expires, ends) if former.expires else ends
-        await self._keep(name, former.model_copy(update={"expires": expires, "replaced_by": key.id}))
-        return token, key
+        while True:
+            name, kept, former = await self._of(key_id)
+            if former.replaced_by:
+                raise NotRotatable(
+                    f"The API key {key_id} was rotated to {former.replaced_by} already: rotate that one, or create a "
+                    "new key."
+                )
+            if not former.valid(time.time()):
+                raise NotRotatable(f"The API key {key_id} has expired: create a new one.")
+            token = make_token()
+            key = _made(
+                token,
+                owner=former.owner,
+                agent=former.agent,
+                scopes=former.scopes,
+                expires=former.expires,
+                limits=former.limits,
+            )
+            ends = int(time.time()) + seconds
+            expires = min(former.expires, ends) if former.expires else ends
+            former = former.model_copy(update={"expires": expires, "replaced_by": key.id})
+            if await self._swap(name, kept, former if seconds else _ended(former), token, key):
+                return token, key
 
-    async def _of(self, key_id: str) -> tuple[str, ApiKey]:
-        for name, key in await self._named():
-            if key.id == key_id:
-                return name, key
+    async def _of(self, key_id: str) -> tuple[str, bytes, ApiKey]:
+        for name, kept, key in await self._named():
+            if key.id == key_id and not key.revoked:
+                return name, kept, key
         raise NoKey
 
-    async def _named(self) -> list[tuple[str, ApiKey]]:
-        kept: dict[bytes, bytes] = await command(self._redis, "HGETALL", keys.API_KEYS)
-        return [(name.decode(), ApiKey.model_validate_json(key)) for name, key in kept.items()]
+    async def _named(self) -> list[tuple[str, bytes, ApiKey]]:
+        all_kept: dict[bytes, bytes] = await command(self._redis, "HGETALL", keys.API_KEYS)
+        return [(name.decode(), kept, ApiKey.model_validate_json(kept)) for name, kept in all_kept.items()]
 
-    async def _keep(self, name: str, key: ApiKey) -> None:
-        await command(self._redis, "HSET", keys.API_KEYS, name, key.model_dump_json())
+    async def _swap(
+        self, name: str, kept: bytes, key: ApiKey | None, token: str = "", more: ApiKey | None = None
+    ) -> bool:
+        """Keep ``key`` from now on, and ``more`` with it; False: what was kept is not ``kept`` any more."""
+        along = (digest(token), more.model_dump_json()) if more else ()
+        record = key.model_dump_json() if key else ""
+        return bool(await _swap(self._redis, (keys.API_KEYS,), (name, kept, record, *along)))
+
+
+def _made(
+    token: str,
+    *,
+    owner: str,
+    agent: str,
+    scopes: tuple[Scope, ...],
+    expires: int = 0,
+    limits: Limits | None = None,
+) -> ApiKey:
+    return ApiKey(
+        id=ID_PREFIX + digest(token)[:12],
+        shown=token[:7],
+        owner=owner,
+        agent=agent,
+        scopes=scopes,
+        created=int(time.time()),
+        expires=expires,
+        limits=limits or Limits(),
+    )
+
+
+def _ended(key: ApiKey) -> ApiKey | None:
+    """What is kept of a revoked key: nothing, unless a setting would bring it back."""
+    if not key.setting:
+        return None
+    # A release that does not know `revoked` understands that it has expired.
+    return key.model_copy(update={"revoked": True, "expires": int(time.time())})

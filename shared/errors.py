@@ -13,6 +13,7 @@
     │   ├── NoTask             404  task_not_found
     │   ├── UnknownCall        404  call_not_found
     │   ├── NoKey              404  key_not_found
+    │   ├── NotRotatable       409  key_not_rotatable
     │   ├── CallEnded          409  call_ended
     │   ├── CallWithdrawn      410  call_withdrawn
     │   ├── CallExpired        410  call_expired
@@ -144,6 +145,14 @@ class NoKey(Refused):
     status = 404
     code = "key_not_found"
     text = "No such API key: give its id, as the list of keys tells it."
+
+
+class NotRotatable(Refused):
+    """An operator wants to rotate an API key that was rotated before, or has expired; the text says which."""
+
+    status = 409
+    code = "key_not_rotatable"
+    text = "This API key cannot be rotated: create a new one."
 
 
 class CallEnded(Refused):

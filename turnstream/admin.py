@@ -6,11 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from httpx_sse import EventSource, SSEError
 
 from shared.errors import ConfigurationError, TurnstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from httpx_sse import ServerSentEvent
 
     from shared.settings import Settings
 
@@ -18,8 +21,16 @@ if TYPE_CHECKING:
 SILENCE_SECONDS = 30.0
 
 
+# Front ends, and proxies whose front end just died, answer so for a moment.
+PASSING = frozenset({408, 425, 429, 502, 503, 504})
+
+
 class Refusal(TurnstreamError):  # noqa: N818 - as in shared/errors.py
-    """The front end said no, or did not answer; the text says which and why."""
+    """The front end said no, or did not answer; the text says which and why. ``passing``: asking again may help."""
+
+    def __init__(self, text: str, *, passing: bool = False) -> None:
+        super().__init__(text)
+        self.passing = passing
 
 
 class Admin:
@@ -60,19 +71,23 @@ class Admin:
         return answer.json()
 
     @contextmanager
-    def lines(self, path: str, cursor: str) -> Iterator[Iterator[str]]:
-        """The lines of a stream, from after the cursor on.
+    def events(self, path: str, cursor: str) -> Iterator[Iterator[ServerSentEvent]]:
+        """The events of a stream, from after the cursor on: whole ones, without heartbeats.
 
         Raises:
-            Refusal: the answer is an error.
-            httpx.TransportError: the connection broke; come back with the last cursor.
+            Refusal: the answer is an error or no stream, or the connection broke.
         """
         headers = {"Last-Event-ID": cursor} if cursor else {}
-        with self._client.stream("GET", f"/admin/v1/{path}", headers=headers) as answer:
-            if answer.is_error:
-                answer.read()
-            self._check(answer)
-            yield answer.iter_lines()
+        try:
+            with self._client.stream("GET", f"/admin/v1/{path}", headers=headers) as answer:
+                if answer.is_error:
+                    answer.read()
+                self._check(answer)
+                yield (event for event in EventSource(answer).iter_sse() if event.data)
+        except SSEError as error:
+            raise Refusal(f"{self._url}: {error}: is a proxy in between?") from None
+        except httpx.TransportError as error:
+            raise Refusal(f"{self._url}: {type(error).__name__}: {error}", passing=True) from None
 
     def _check(self, answer: httpx.Response) -> None:
         if answer.is_success:
@@ -81,4 +96,4 @@ class Admin:
             told = answer.json()["message"]
         except (ValueError, KeyError, TypeError):
             told = "this is not what a front end says: is a proxy in between?"
-        raise Refusal(f"{self._url}: {answer.status_code}: {told}")
+        raise Refusal(f"{self._url}: {answer.status_code}: {told}", passing=answer.status_code in PASSING)

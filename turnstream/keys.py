@@ -77,6 +77,7 @@ async def rotate(settings: Settings, key_id: str, hours: float) -> str:
 
     Raises:
         NoKey: there is none of that id.
+        NotRotatable: it was rotated before, or has expired.
         BrokerAway: the broker did not answer.
     """
     token, _ = await _ask(settings, lambda keys: keys.rotate(key_id, int(hours * 3600)), seconds=0)

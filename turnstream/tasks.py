@@ -9,6 +9,7 @@ import orjson
 import typer
 
 from shared import settings as settings_module
+from turnstream.escaping import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,15 +23,15 @@ Ref = Annotated[
     str, typer.Argument(metavar="OWNER/SESSION/TASK", help="As `turnstream tasks list` tells it.")
 ]
 Status = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="queued, running, parked, completed, failed, canceled, or live; commas between several."
     ),
 ]
-Owner = Annotated[str, typer.Option(help="Of this owner only.")]
-Agent = Annotated[str, typer.Option(help="Of this agent only.")]
-Session = Annotated[str, typer.Option(help="Of sessions of this name only.")]
-OlderThan = Annotated[float, typer.Option(help="Submitted so many seconds ago or longer; 0 is any time.")]
+Owner = Annotated[str | None, typer.Option(help="Of this owner only.")]
+Agent = Annotated[str | None, typer.Option(help="Of this agent only.")]
+Session = Annotated[str | None, typer.Option(help="Of sessions of this name only.")]
+OlderThan = Annotated[float | None, typer.Option(help="Submitted so many seconds ago or longer.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, a line each, for programs.")]
 
 LOCAL = "http://127.0.0.1:8090"
@@ -46,10 +47,10 @@ MOST_RETRIES = 10
 def list_tasks(
     url: Url = LOCAL,
     status: Status = "live",
-    owner: Owner = "",
-    agent: Agent = "",
-    session: Session = "",
-    older_than: OlderThan = 0,
+    owner: Owner = None,
+    agent: Agent = None,
+    session: Session = None,
+    older_than: OlderThan = None,
     limit: Annotated[int, typer.Option(min=1, help="Tasks told at most.")] = 50,
     as_json: AsJson = False,
 ) -> None:
@@ -68,9 +69,9 @@ def list_tasks(
             cursor = page["next"]
     if as_json:
         for row in rows:
-            typer.echo(orjson.dumps(row).decode())
+            typer.echo(escaped(orjson.dumps(row).decode()))
     else:
-        typer.echo(aligned([_HEADINGS, *(_row(row) for row in rows)]))
+        typer.echo(aligned([_HEADINGS, *([escaped(cell) for cell in _row(row)] for row in rows)]))
 
 
 @app.command()
@@ -81,9 +82,9 @@ def show(ref: Ref, url: Url = LOCAL) -> None:
     calls = task.pop("calls")
     width = max(len(name) for name in task)
     for name, value in task.items():
-        typer.echo(f"{name.ljust(width)}  {_told(name, value)}")
+        typer.echo(escaped(f"{name.ljust(width)}  {_told(name, value)}"))
     for call in calls:
-        typer.echo(f"waits for {call['kind']} {call['name']} ({call['call']})")
+        typer.echo(escaped(f"waits for {call['kind']} {call['name']} ({call['call']})"))
 
 
 @app.command()
@@ -92,17 +93,17 @@ def stop(
         list[str] | None, typer.Argument(metavar="[OWNER/SESSION/TASK]…", help="The tasks to stop.")
     ] = None,
     url: Url = LOCAL,
-    status: Status = "",
-    owner: Owner = "",
-    agent: Agent = "",
-    session: Session = "",
-    older_than: OlderThan = 0,
+    status: Status = None,
+    owner: Owner = None,
+    agent: Agent = None,
+    session: Session = None,
+    older_than: OlderThan = None,
 ) -> None:
     """Stop the tasks that are named, or all live ones that fit the options. Their ends are in the log then."""
     from shared.errors import ConfigurationError
 
-    wanted = _conditions(owner=owner, agent=agent, session=session, older_than=older_than)
-    if status:
+    wanted = _conditions(status=status, owner=owner, agent=agent, session=session, older_than=older_than)
+    if status is not None:
         wanted["status"] = ["queued", "running", "parked"] if status == "live" else status.split(",")
     if bool(refs) == bool(wanted):
         raise ConfigurationError(
@@ -129,36 +130,50 @@ def tail(ref: Ref, url: Url = LOCAL, as_json: AsJson = False) -> None:
     """Watch a task's events from its first one to its end; comes back by itself when the connection breaks."""
     with _admin(url) as admin:
         for event in _events(admin, f"tasks/{_path(ref)}/follow"):
-            typer.echo(orjson.dumps(event).decode() if as_json else _line(event))
+            typer.echo(escaped(orjson.dumps(event).decode() if as_json else _line(event)))
 
 
 def _events(admin: Admin, path: str) -> Iterator[dict[str, Any]]:
-    """The events of a task, each once, until its end."""
-    import httpx
+    """The events of a task, each once, until its end.
 
+    Raises:
+        Refusal: the front end will not show them, was never reached, or `MOST_RETRIES` in a row brought nothing.
+    """
     from turnstream.admin import Refusal
 
-    cursor, failures = "", 0
+    cursor, failures, reached = "", 0, False
     while True:
+        trouble = Refusal("the stream ended before the task did", passing=True)
         try:
-            with admin.lines(path, cursor) as lines:
-                for line in lines:
-                    name, _, value = line.partition(": ")
-                    if name == "id":
-                        cursor = value
-                    elif name == "data":
-                        failures = 0
-                        event = orjson.loads(value)
-                        yield event
-                        if event.get("object") == "response" and event.get("status") in _ENDS:
-                            return
-        except (httpx.TransportError, Refusal) as error:
-            failures += 1
-            if not cursor or failures > MOST_RETRIES:
-                if isinstance(error, Refusal):
-                    raise
-                raise Refusal(f"{type(error).__name__}: {error}") from None
+            with admin.events(path, cursor) as events:
+                reached = True
+                for each in events:
+                    event = _read(each.data)
+                    # From here on it is told: what breaks within an event is asked for anew.
+                    cursor, failures = each.id or cursor, 0
+                    yield event
+                    if event.get("object") == "response" and event.get("status") in _ENDS:
+                        return
+        except Refusal as error:
+            trouble = error
+        if not (reached and trouble.passing):
+            raise trouble
+        failures += 1
+        if failures > MOST_RETRIES:
+            raise Refusal(
+                f"{trouble.public_text}. Tried {MOST_RETRIES} times more, in vain: `turnstream tasks show` tells how "
+                "the task stands."
+            )
         time.sleep(RETRY_SECONDS)
+
+
+def _read(data: str) -> Any:
+    from turnstream.admin import Refusal
+
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise Refusal("an event is no JSON: is a proxy in between?") from None
 
 
 _ENDS = frozenset({"completed", "failed", "canceled"})
@@ -172,8 +187,18 @@ def _admin(url: str) -> Any:
     return closing(Admin(url, settings_module.load()))
 
 
-def _conditions(**given: Any) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value}
+def _conditions(**given: str | float | None) -> dict[str, Any]:
+    """The options that were given.
+
+    Raises:
+        ConfigurationError: one of them is empty: an unset variable of a script must not mean everything.
+    """
+    from shared.errors import ConfigurationError
+
+    for name, value in given.items():
+        if value == "":
+            raise ConfigurationError(f"--{name} is empty: give a value, or leave the option out.")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _path(ref: str) -> str:

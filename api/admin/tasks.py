@@ -92,7 +92,7 @@ class AdminTaskRoutes:
         key = await services.auth.admin(request)
         ref = ref_of(request)
         cursor = cursor_of(request)
-        with services.hub.following(ref.keys) as feed:
+        with services.hub.following(ref.keys, operator=True) as feed:
             row = await self._row(ref)
             log.info("admin.follows", key=key.id, ref=str(ref))
             start = await follow.start(
@@ -116,7 +116,7 @@ class AdminTaskRoutes:
         body = await body_of(request, services.settings, StopBody)
         more = False
         if body.refs is not None:
-            refs = [TaskRef.parse(ref) for ref in dict.fromkeys(body.refs)]
+            refs = await self._waiting_first([TaskRef.parse(ref) for ref in dict.fromkeys(body.refs)])
         else:
             refs, more = await self._meant(body.filter())
         told: dict[str, list[str]] = {"stopped": [], "ended": [], "missing": []}
@@ -126,7 +126,7 @@ class AdminTaskRoutes:
         turnstile = asyncio.Semaphore(SIDE_BY_SIDE)
 
         async def one_session(mine: Iterable[TaskRef]) -> None:
-            # The newest first: those that wait must not begin when the running one ends.
+            # Those that wait stand first: they must not begin when the running one ends.
             async with turnstile:
                 for ref in mine:
                     told[await self._stop(ref, key.id)].append(str(ref))
@@ -149,6 +149,14 @@ class AdminTaskRoutes:
             found += [TaskRef.parse(row["ref"]) for row in rows]
             if place is None or len(found) >= MOST_AT_ONCE:
                 return found, place is not None
+
+    async def _waiting_first(self, refs: list[TaskRef]) -> list[TaskRef]:
+        """The tasks that wait for their turn, and then the others."""
+        rows = await insist(
+            lambda: self._services.task_list.rows(refs), seconds=PATIENCE_SECONDS, what="tasks"
+        )
+        waiting = {row["ref"] for row in rows if row["waits_for_turn"]}
+        return sorted(refs, key=lambda ref: str(ref) not in waiting)
 
     async def _stop(self, ref: TaskRef, key_id: str) -> str:
         """End a task; what became of it: stopped, ended (before) or missing."""

@@ -246,15 +246,22 @@ export class Chat {
     grow(field);
     this.setImages([]);
     this.sent = { id, parts };
-    const turn = this.conversation.begin(id, parts);
+    const { conversation } = this;
+    const turn = conversation.begin(id, parts);
     this.stuck = true;
     this.touch(turn);
     this.remember(text || "Image");
     try {
       await submit(this.key.token, { session_id: this.session, id, stream: true, input: [{ role: "user", type: "message", content }] });
+      // Another conversation may be shown by now.
+      if (conversation !== this.conversation) return;
       this.known = true;
-      if (!this.following) this.follow(this.conversation.cursor);
+      if (!this.following) this.follow(conversation.cursor);
     } catch (error) {
+      if (conversation !== this.conversation) {
+        this.tell(`What you said in another conversation was not sent: ${error.message}`);
+        return;
+      }
       turn.status = "failed";
       turn.error = { message: error.message };
       this.touch(turn);
@@ -281,16 +288,18 @@ export class Chat {
 
   async clear() {
     if (!confirm("Forget this conversation? What runs is stopped, and all that was said is removed from the server.")) return;
+    const { key, session, conversation } = this;
     try {
-      await insist(this.key.token, "POST", `${API}/clear`, { query: { sessionId: this.session } });
+      await insist(key.token, "POST", `${API}/clear`, { query: { sessionId: session } });
     } catch (error) {
       if (!(error instanceof Trouble) || error.status !== 404) {
         this.tell(error.message);
         return;
       }
     }
-    store.saveSessions(this.key, store.sessions(this.key).filter((each) => each.id !== this.session));
-    this.open("", []);
+    store.saveSessions(key, store.sessions(key).filter((each) => each.id !== session));
+    if (conversation === this.conversation || session === this.session) this.open("", []);
+    else this.listSessions();
   }
 
   async attach(files) {
@@ -331,7 +340,11 @@ export class Chat {
   }
 
   save() {
-    if (!this.key) return;
+    if (!this.key) {
+      // What is shown was said with a key that is removed; nothing of it stays.
+      store.forgetView();
+      return;
+    }
     const { turns, cursor } = this.conversation;
     store.saveView({ view: store.view().view, token: this.key.token, session: this.known ? this.session : "", cursor, turns });
   }

@@ -11,6 +11,8 @@ const PAGE = 50;
 const RATE_SECONDS = 12;
 // A page of the list may hold fewer rows than were asked for; so many are joined before what came is shown.
 const MOST_PAGES = 5;
+// No page holds more.
+const MOST_ROWS = 200;
 
 export class Operate {
   constructor(element, dialog) {
@@ -52,23 +54,27 @@ export class Operate {
     this.past = [];
     this.problem = h("p", { class: "error", role: "alert", hidden: true });
     this.status = h("select", { id: "task-status" }, ...["live", "queued", "running", "parked", "completed", "failed", "canceled", ""].map((each) => h("option", { value: each }, each || "all")));
-    this.filter = h("input", { id: "task-filter", type: "search", placeholder: "agent, owner or session", autocomplete: "off" });
+    this.by = h("select", { id: "task-by", "aria-label": "Only" }, ...["owner", "agent", "session", "user"].map((each) => h("option", { value: each }, each)));
+    this.filter = h("input", { id: "task-filter", type: "search", "aria-label": "Filter", placeholder: "any", autocomplete: "off" });
+    this.more = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => this.showMore() }, "More");
+    this.wanted = PAGE;
     this.stopAll = h("button", { type: "button", class: "danger", disabled: true, onclick: () => this.stopSelected() }, "Stop selected");
     this.body = h("tbody");
     this.none = h("p", { class: "note empty", hidden: true }, "No tasks.");
     this.workers = h("tbody");
     this.fronts = h("tbody");
     this.summary = h("p", { class: "note" });
-    this.status.addEventListener("change", () => this.poll());
-    this.filter.addEventListener("input", () => { clearTimeout(this.typing); this.typing = setTimeout(() => this.poll(), 250); });
+    const others = () => { this.wanted = PAGE; this.poll(); };
+    for (const select of [this.status, this.by]) select.addEventListener("change", others);
+    this.filter.addEventListener("input", () => { clearTimeout(this.typing); this.typing = setTimeout(others, 250); });
     this.element.replaceChildren(
       this.problem,
       h("div", { class: "cards" }, ...Object.values(this.charts).map((chart) => chart.element)),
       h("div", { class: "section-head" }, h("h2", { id: "tasks-title" }, "Tasks"),
         h("div", { class: "row" }, h("label", { class: "inline", htmlFor: "task-status" }, h("span", {}, "Status"), this.status),
-          h("label", { class: "inline", htmlFor: "task-filter" }, h("span", {}, "Filter"), this.filter), this.stopAll)),
+          h("div", { class: "inline" }, this.by, h("label", { htmlFor: "task-filter" }, "is"), this.filter), this.stopAll)),
       h("div", { class: "table-wrap", tabIndex: 0, role: "region", "aria-labelledby": "tasks-title" },
-        table(["", "Status", "Agent", "Owner and session", "Age", "Attempt", "Worker", "Events", ""], this.body, "Tasks, newest first"), this.none),
+        table(["", "Status", "Agent", "Owner and session", "Age", "Attempt", "Worker", "Events", ""], this.body, "Tasks, newest first"), this.none, this.more),
       h("div", { class: "section-head" }, h("h2", { id: "processes-title" }, "Processes"), this.summary),
       h("div", { class: "table-wrap", tabIndex: 0, role: "region", "aria-labelledby": "processes-title" },
         table(["Worker", "Running", "Up for", "Seen", "Version", "State"], this.workers, "Workers"),
@@ -104,17 +110,25 @@ export class Operate {
     return ask(this.key.token, "GET", `${ADMIN}/${path}`, { query });
   }
 
+  /** The newest tasks that fit, as many as are wanted, and whether there are more. */
   async tasks() {
-    const wanted = this.filter.value.trim().toLowerCase();
     let found = [];
     let cursor = "";
-    for (let pages = 0; pages < MOST_PAGES && found.length < PAGE; pages += 1) {
-      const page = await this.get("tasks", { status: this.status.value, limit: PAGE, cursor });
-      found = found.concat(page.tasks.filter((task) => !wanted || [task.agent, task.owner, task.session, task.user ?? ""].some((each) => each.toLowerCase().includes(wanted))));
+    const most = (MOST_PAGES * this.wanted) / PAGE;
+    for (let pages = 0; pages < most && found.length < this.wanted && cursor !== null; pages += 1) {
+      const limit = Math.min(MOST_ROWS, this.wanted - found.length);
+      const page = await this.get("tasks", { status: this.status.value, [this.by.value]: this.filter.value.trim(), limit, cursor });
+      found = found.concat(page.tasks);
       cursor = page.next;
-      if (!cursor) break;
     }
-    return found.slice(0, PAGE);
+    return { found, more: cursor !== null };
+  }
+
+  async showMore() {
+    this.wanted += PAGE;
+    this.more.disabled = true;
+    await this.poll();
+    this.more.disabled = false;
   }
 
   showStats(stats) {
@@ -135,7 +149,7 @@ export class Operate {
     say(this.summary, `${ended} turns ended, ${totals.failed} failed, ${totals.leases_lost} leases lost since the beginning`);
   }
 
-  showTasks(tasks) {
+  showTasks({ found: tasks, more }) {
     const seen = new Set();
     tasks.forEach((task, at) => {
       seen.add(task.ref);
@@ -148,7 +162,8 @@ export class Operate {
       row.element.remove();
       this.rows.delete(ref);
     }
-    this.none.hidden = tasks.length > 0;
+    this.none.hidden = tasks.length > 0 || more;
+    this.more.hidden = !more;
     this.selected();
   }
 

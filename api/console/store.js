@@ -58,6 +58,10 @@ export function view() {
   return read(sessionStorage, VIEW, {});
 }
 
+export function forgetView() {
+  sessionStorage.removeItem(VIEW);
+}
+
 export function saveView(state) {
   const text = JSON.stringify(state);
   if (text.length <= MOST_VIEW) {

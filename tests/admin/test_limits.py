@@ -119,6 +119,36 @@ async def test_a_turn_that_waits_for_its_client_does_not_count(stack: Stack) -> 
         assert terminal(await stream.all())
 
 
+async def test_a_turn_that_goes_on_counts_again(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is let on whatever the count is; new turns are refused until there is room for it, too."""
+    monkeypatch.setattr("api.limits.SLACK_SECONDS", 0.1)
+    await stack.worker()
+    (client,) = await limited(stack, await stack.front_end(), concurrency=1)
+
+    async def full() -> bool:
+        return bool((await ask(client, "s9", "hello")).status_code == 429)
+
+    async with client.process("s1", "/call f {}", id="t1") as first:
+        (call,) = calls_of(await first.until(calls_of))
+        await wait_until(lambda: parked(stack, "s1", "t1"), "the turn to be parked")
+        async with client.process("s2", "/tokens 100000 5", id="t2") as second:
+            await second.until(lambda frames: len(frames) > 5)
+            # Two of them, with a limit of one: the first one was let in long ago.
+            assert (await client.callback("s1", call["call_id"], "x")).status_code == 200
+            assert terminal(await first.all())
+            await wait_until(full, "new turns to be refused")
+            await client.stop("s2", "t2")
+        assert (await ask(client, "s3", "hello")).status_code == 200
+    async with client.process("s4", "/call f {}", id="t4") as third:
+        (call,) = calls_of(await third.until(calls_of))
+        await wait_until(lambda: parked(stack, "s4", "t4"), "the turn to be parked")
+        await stack.stop_worker(stack.workers[0][0])
+        await client.callback("s4", call["call_id"], "x")
+        # It waits for a worker, and counts; no other may begin.
+        await wait_until(full, "new turns to be refused")
+        await client.stop("s4", "t4")
+
+
 async def parked(stack: Stack, session: str, task: str) -> bool:
     """Whether the owner's task is parked."""
     return await stack.status(session, task, "acme") == "parked"

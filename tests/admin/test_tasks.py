@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
+from api.stopping import stop
 from shared import keys
-from shared.api_keys import ApiKeys, digest, make_token
+from shared.api_keys import ApiKeys, Limits, digest, make_token
 from shared.broker import command
+from shared.errors import BrokerAway
 from shared.keys import SessionKeys
 from tests.client import Client, calls_of, check_whole, terminal
 from tests.waiting import wait_until
@@ -151,6 +153,34 @@ async def test_a_task_is_shown_with_its_calls_and_events(admin: Client, client: 
         assert (await admin.http.get(path)).status_code == 404
 
 
+async def test_operators_who_watch_take_nobodys_place(stack: Stack) -> None:
+    """Neither of the streams that the owner's key may have, nor of those of one owner at a front end."""
+    await stack.worker()
+    client = await stack.front_end(max_followers_per_owner=1)
+    admin = stack.client(client.base_url, stack.admin)
+    token = make_token()
+    limits = Limits(followers=1)
+    await ApiKeys(stack.broker.primary).register(token, owner="acme", agent="demo", limits=limits)
+    holder = stack.client(client.base_url, token)
+    async with holder.process("s1", "/call f {}", id="t1") as stream:
+        await stream.until(calls_of)
+        follow = "/admin/v1/tasks/acme/s1/t1/follow"
+        async with admin.open("GET", follow) as first, admin.open("GET", follow) as second:
+            for watching in (first, second):
+                assert watching.response.status_code == 200
+                await watching.until(calls_of)
+            assert stack.hubs[0].followers == 3
+            refused = await holder.http.get("/process", params={"session_id": "s1"})
+            assert refused.status_code == 429
+    await wait_until(lambda: stack.hubs[0].followers == 0, "all streams to be closed")
+    async with admin.open("GET", follow) as watching:
+        await watching.until(calls_of)
+        async with holder.follow("s1", "t1") as again:
+            assert again.response.status_code == 200
+            await holder.stop("s1", "t1")
+            assert terminal(await again.all())
+
+
 async def test_events_that_were_trimmed_are_told_whole(stack: Stack) -> None:
     """What the log no longer has comes from the history, each message once."""
     await stack.worker(log_max_events=100)
@@ -211,6 +241,38 @@ async def test_an_operator_stops_what_fits(admin: Client, client: Client, stack:
     }
     for body in ({}, {"refs": ["x"]}, {"refs": ["a/b/c"], "owner": "a"}, {"owners": "a"}):
         assert (await admin.http.post("/admin/v1/stop", json=body)).status_code == 422
+
+
+async def test_what_waits_is_stopped_before_what_it_waits_for(admin: Client, client: Client) -> None:
+    """In whatever order they are named: a turn that is to be stopped does not begin meanwhile."""
+    async with client.process("s1", "/tokens 100000 5", id="t1") as running:
+        await running.until(lambda frames: len(frames) >= 5)
+        async with client.process("s1", "hello", id="t2") as waiting:
+            await waiting.until(lambda frames: frames)
+            answer = await admin.http.post("/admin/v1/stop", json={"refs": ["dev/s1/t1", "dev/s1/t2"]})
+            assert answer.json()["stopped"] == ["dev/s1/t2", "dev/s1/t1"]
+            assert all(frame.data["status"] in ("queued", "canceled") for frame in await waiting.all())
+
+
+async def test_a_broker_that_leaves_in_the_middle_is_told_as_such(
+    admin: Client, client: Client, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 with `Retry-After`, as everywhere; what could be stopped is, and the rest when it is asked again."""
+    for session in ("s1", "s2"):
+        await park(client, session, "t1")
+
+    async def stop_or_not(services: Any, ref: Any, why: str, *, who: str) -> Any:
+        if ref.session == "s1":
+            raise BrokerAway
+        return await stop(services, ref, why, who=who)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("api.admin.tasks.stop", stop_or_not)
+        answer = await admin.http.post("/admin/v1/stop", json={"owner": "dev"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "broker_away")
+    assert answer.headers["retry-after"]
+    again = await admin.http.post("/admin/v1/stop", json={"owner": "dev"})
+    assert again.json()["stopped"] == ["dev/s1/t1"]
 
 
 async def test_a_live_task_stays_listed_whatever_comes_after_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import re
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from tests.browser.conftest import PATIENCE_MS
 from tests.turnstream.client.conftest import port_of
 
 if TYPE_CHECKING:
-    from playwright.async_api import Locator
+    from playwright.async_api import Locator, Route
 
     from tests.browser.conftest import Console, Tabs
     from tests.client import Client
@@ -164,6 +165,11 @@ async def test_hostile_text_stays_text(console: Console) -> None:
         shown = await console.say(f"/image {link}")
         await console.ended(shown)
         await expect(shown.locator("img, a")).to_have_count(0)
+    for link in ("https://[", "https://", "http://pictures.invalid:port/"):
+        shown = await console.say(f"/image {link}")
+        await console.ended(shown)
+        await console.sees(shown, f"Image: {link}")
+        await expect(shown.locator("img, a, .aside button")).to_have_count(0)
     far = await console.say("/image https://pictures.invalid/secret.png")
     await console.ended(far)
     await expect(far.get_by_role("button", name="Load image from pictures.invalid")).to_be_visible()
@@ -234,6 +240,57 @@ async def test_a_wrong_key_is_told_in_words(tabs: Tabs) -> None:
     await console.sees(console.page.locator("#key-error"), re.compile("not known here"))
     assert "sk-0000" not in await console.page.inner_text("body")
     assert "sk-" not in console.page.url
+
+
+async def test_a_removed_key_leaves_nothing(console: Console, stack: Stack) -> None:
+    """Neither the key nor what was said with it stays in the browser."""
+    page = console.page
+    await console.ended(await console.say("a secret of mine"))
+    kept = "JSON.stringify([{...sessionStorage}, {...localStorage}])"
+    await page.wait_for_function(f"{kept}.includes('a secret of mine')")
+    await page.get_by_role("button", name="Keys").click()
+    await page.get_by_role("button", name="Remove").click()
+    await expect(page.locator("#key-list li")).to_have_count(0, timeout=PATIENCE_MS)
+    await page.reload()
+    await console.sees(page.locator("#log"), "Add an API key to begin.")
+    left = await page.evaluate(kept)
+    assert stack.key not in left
+    assert "a secret of mine" not in left
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_new_conversation_while_a_message_is_on_its_way(console: Console, taken: bool) -> None:
+    """What becomes of the message happens in the conversation that it was said in."""
+    page = console.page
+    came, release = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        if route.request.method == "POST" and not came.is_set():
+            came.set()
+            await release.wait()
+            if not taken:
+                await route.fulfill(status=422, json={"code": "invalid_body", "message": "No."})
+                return
+        await route.continue_()
+
+    await page.route(re.compile(r"/process($|\?)"), hold)
+    await console.say("the first words")
+    await came.wait()
+    await page.get_by_role("button", name="New conversation").click()
+    async with page.expect_response(lambda answer: answer.request.method == "POST"):
+        release.set()
+    turn = await console.say("the second words")
+    await console.ended(turn)
+    await expect(page.locator(".turn")).to_have_count(1)
+    assert await text_of(turn) == "You said: the second words"
+    told = [] if taken else ["What you said in another conversation was not sent: No."]
+    assert await page.locator(".notice").all_inner_texts() == told
+    assert await page.get_by_label("Message").input_value() == ""
+    followed = [each.url for each in console.requests if each.method == "GET" and "/process" in each.url]
+    assert [url for url in followed if "session_id=" not in url] == []
+    await page.get_by_role("button", name="the first words").click()
+    if taken:
+        await console.sees(page.locator(".turn"), "You said: the first words")
 
 
 async def test_large_and_many_events_keep_the_page_alive(console: Console) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.async_api import expect
 
+from shared import keys
+from shared.broker import command
+from shared.keys import TaskRef
 from tests.browser.conftest import PATIENCE_MS
 
 if TYPE_CHECKING:
@@ -79,6 +83,7 @@ async def test_many_tasks_are_filtered_and_stopped_at_once(tabs: Tabs, stack: St
     await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
     await other.page.get_by_label("Filter").fill("nobody")
     await expect(rows).to_have_count(0, timeout=PATIENCE_MS)
+    await other.page.get_by_label("Only").select_option("agent")
     await other.page.get_by_label("Filter").fill("demo")
     await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
     for at in range(2):
@@ -119,3 +124,29 @@ async def test_the_operators_view_on_a_phone(tabs: Tabs, stack: Stack) -> None:
     assert await other.page.evaluate(inside)
     await chat.page.get_by_role("button", name="Stop").click()
     await chat.ended(chat.page.locator(".turn").first, "canceled")
+
+
+async def test_tasks_beyond_the_first_page(tabs: Tabs, stack: Stack) -> None:
+    """More brings the next ones; a filter finds a task however many are newer."""
+    primary = stack.broker.primary
+    fields = dict.fromkeys(("launch", "attempt", "crashes", "pending", "number", "submitted", "ended"), "1")
+    for number in range(1200):
+        owner = "acme" if number else "rare"
+        ref = TaskRef(owner, "s", f"t{number}")
+        task = {**fields, "status": "completed", "agent": "demo", "response": "r"}
+        await command(primary, "ZADD", keys.RECENT, 1_000_000 + number, str(ref))
+        await command(primary, "HSET", ref.keys.task(ref.task), *itertools.chain(*task.items()))
+        await command(primary, "PEXPIRE", ref.keys.task(ref.task), 60_000)
+    other = await operator(tabs, stack)
+    region = other.page.get_by_role("region", name="Tasks")
+    rows, more = region.locator("tbody tr"), region.get_by_role("button", name="More")
+    await other.page.get_by_label("Status").select_option("completed")
+    for count in (50, 100, 150):
+        await expect(rows).to_have_count(count, timeout=PATIENCE_MS)
+        await expect(more).to_be_visible()
+        await more.click()
+    await expect(rows).to_have_count(200, timeout=PATIENCE_MS)
+    await other.page.get_by_label("Filter").fill("rare")
+    await expect(rows).to_have_count(1, timeout=PATIENCE_MS)
+    await expect(more).to_be_hidden()
+    await other.sees(rows, "rare / s")

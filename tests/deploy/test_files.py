@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import kubernetes_validate
@@ -221,3 +222,14 @@ def _locked(path: Path) -> dict[str, str]:
     """Each package with its version and hashes."""
     entries = re.split(r"\n(?=\S)", path.read_text())
     return {_name(entry): re.sub(r" ;[^\\]*", "", entry).strip() for entry in entries if "==" in entry}
+
+
+def test_the_operator_reaches_what_it_asks() -> None:
+    """In Compose its container shares a network with each host that its addresses name, and has the admin key."""
+    services = compose()["services"]
+    operator = services["operator"]
+    for name in ("TURNSTREAM_REDIS_URL", "TURNSTREAM_URL"):
+        host = urlsplit(operator["environment"][name]).hostname
+        assert host in services
+        assert set(operator["networks"]) & set(services[host]["networks"]), host
+    assert "turnstream_admin_key" in [each["target"] for each in operator["secrets"]]

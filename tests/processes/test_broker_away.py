@@ -34,12 +34,18 @@ async def test_a_turn_survives_the_brokers_absence(broker: Broker, tmp_path: Pat
         worker = await deployment.worker()
         async with client.process("s1", "/tokens 300 10", id="t1") as stream:
             await stream.until(lambda frames: len(frames) >= 20)
+            operator = {"Authorization": f"Bearer {deployment.admin}"}
+            # The front end believes the key for some seconds, so that the stop itself meets the broker's absence.
+            assert (await client.http.get("/admin/v1/keys", headers=operator)).status_code == 200
             broker.kill()
             back = asyncio.get_running_loop().time() + 10
             answer = await client.http.post("/process", json=asked("s2", "hi"))
             assert answer.status_code == 503
             assert int(answer.headers["retry-after"]) > 0
             assert answer.json()["code"] == "broker_away"
+            for meant in ({"refs": ["dev/s1/t1", "dev/s2/t2"]}, {"status": ["running"]}):
+                answer = await client.http.post("/admin/v1/stop", json=meant, headers=operator)
+                assert (answer.status_code, answer.json()["code"]) == (503, "broker_away")
             assert (await client.http.get("/readyz")).status_code == 503
             assert (await client.http.get("/healthz")).status_code == 200
             await wait_until(lambda: asyncio.get_running_loop().time() > back, "ten seconds to pass")

@@ -135,6 +135,34 @@ async def test_a_second_interrupt_leaves(client: Client, stack: Stack, proxy: Cu
     terminal.interrupt()
     await terminal.see("Ctrl-C again to leave")
     terminal.interrupt()
+    await terminal.see("left before the turn was stopped: it may go on")
+    assert await terminal.left() == 130
+
+
+@once
+async def test_an_interrupt_at_the_first_prompt_leaves(client: Client, stack: Stack) -> None:
+    """Nothing runs: it is like Ctrl-D."""
+    terminal = Terminal(client.base_url, stack.key)
+    await terminal.see(PROMPT)
+    terminal.interrupt()
+    assert await terminal.left() == 0
+    assert "Traceback" not in terminal.seen
+
+
+@once
+async def test_a_stop_that_is_not_heard_is_told(client: Client, stack: Stack, proxy: CuttingProxy) -> None:
+    """When the server cannot be reached for a while, the user knows that the turn goes on; then it is followed again."""
+    terminal = Terminal(proxy.url, stack.key)
+    await terminal.see(PROMPT)
+    terminal.type("/tokens 100000 5")
+    await terminal.see("tok3 ")
+    upstream, proxy.upstream = proxy.upstream, 1
+    proxy.cut_all()
+    terminal.interrupt()
+    await terminal.see("the turn could not be stopped and may go on: no answer within 5 s")
+    proxy.upstream = upstream
+    await terminal.see("connected again")
+    terminal.interrupt()
     assert await terminal.left() == 130
 
 

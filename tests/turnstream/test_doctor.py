@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import users
 from tests.commands import Done, turnstream
 
 if TYPE_CHECKING:
@@ -85,6 +86,111 @@ async def test_a_deployment_that_is_well(stack: Stack, place: Place, valkey: Val
         assert "for 100 turns at once" in told(done)["workers"][1]
         assert not server.keys("*doctor*")
     assert stack.key not in done.out + done.err
+
+
+@real_broker
+async def test_an_operator_asks_twice(stack: Stack, place: Place, valkey: ValkeyServer) -> None:
+    """As the user of deploy/redis.acl: what it may not do itself is no fault, neither at once nor the next time."""
+    url = place.url.replace("//", "//operator@")
+    with valkey.client() as server:
+        server.config_set("appendonly", "yes")
+        server.config_set("maxmemory", "500mb")
+        try:
+            await stack.worker()
+            client = await stack.front_end()
+            for _ in range(2):
+                done = await turnstream(
+                    "doctor", "--url", client.base_url,
+                    TURNSTREAM_REDIS_URL=url, TURNSTREAM_REDIS_PASSWORD=users.password("operator"),
+                    TURNSTREAM_KEY=stack.key,
+                )  # fmt: skip
+                found = told(done)
+                assert done.code == 0, done.out + done.err
+                assert {what for what, (level, _) in found.items() if level != "ok"} == {"rights"}, done.out
+                assert found["rights"][0] == "skipped"
+                assert found["persistence"][1] == "append-only file, appendfsync everysec"
+                assert found["refused commands"][1] == "none"
+        finally:
+            server.config_set("appendonly", "no")
+            server.config_set("maxmemory", "0")
+            server.execute_command("ACL LOG RESET")
+
+
+@real_broker
+async def test_a_file_that_is_written_some_time(place: Place, valkey: ValkeyServer) -> None:
+    """An append-only file without appendfsync is wrong, too."""
+    with valkey.client() as server:
+        server.config_set("appendonly", "yes")
+        server.config_set("appendfsync", "no")
+        try:
+            done = await doctor("http://127.0.0.1:9", place.url, "")
+        finally:
+            server.config_set("appendonly", "no")
+            server.config_set("appendfsync", "everysec")
+    level, text = told(done)["persistence"]
+    assert (level, "set `appendfsync everysec`" in text) == ("wrong", True)
+
+
+@real_broker
+async def test_a_user_that_may_do_nothing_at_all(place: Place, valkey: ValkeyServer) -> None:
+    """Not even PING or TIME: that it answers is clear, and the rest is skipped."""
+    with valkey.client() as server:
+        server.execute_command("ACL SETUSER none on >secret resetkeys -@all")
+        url = place.url.replace("redis://", "redis://none:secret@")
+        done = await doctor("http://127.0.0.1:9", url, "")
+        server.execute_command("ACL DELUSER none")
+        server.execute_command("ACL LOG RESET")
+    found = told(done)
+    assert found["broker"] == ("ok", "answers")
+    assert found["clock"][0] == found["scripts"][0] == found["rights"][0] == found["workers"][0] == "skipped"
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("answer", "advice"),
+    [
+        ("302 Found\r\nLocation: https://chat.example/", "redirects to: https://chat.example/"),
+        ("401 X", "wants a password"),
+        ("404 X", "nothing of Turnstream is there"),
+        ("502 X", "the proxy reaches no front end"),
+        ("503 X", "the broker is away"),
+        ("500 X", "see the logs of proxy and front end"),
+        ("200 OK\r\nContent-Type: text/html", "nothing of Turnstream is there"),
+    ],
+)
+async def test_what_a_proxy_answers_instead_is_explained(answer: str, advice: str) -> None:
+    """Each status has its own advice."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {answer}\r\nContent-Length: 5\r\n\r\n\x1b[2Jx".encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        done = await turnstream("doctor", "--url", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    level, text = told(done)["front end"]
+    assert (done.code, level) == (1, "wrong")
+    assert advice in text
+    assert "\x1b[2J" not in done.out
+
+
+@pytest.mark.parametrize("backend", ["fakeredis"])
+async def test_a_key_that_may_not_is_explained(stack: Stack) -> None:
+    """An unknown one, and one for operators only."""
+    client = await stack.front_end()
+    for key, advice in (("sk-" + "0" * 32, "a key that is known here"), (stack.admin, "a chat key")):
+        done = await turnstream("doctor", "--url", client.base_url, TURNSTREAM_KEY=key)
+        level, text = told(done)["streaming"]
+        assert (level, advice in text) == ("wrong", True), done.out
+        assert key not in done.out
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:port", "127.0.0.1:8090", "http://[::1"])
+async def test_an_address_that_is_none(url: str) -> None:
+    """It is told as a finding."""
+    done = await turnstream("doctor", "--url", url)
+    assert (done.code, told(done)["front end"][0], done.err) == (1, "wrong", "")
 
 
 @real_broker

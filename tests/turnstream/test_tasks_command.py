@@ -71,3 +71,34 @@ async def test_what_is_missing_is_said(client: Client) -> None:
     assert "403: This route needs an API key with the scope admin." in forbidden.err
     assert "http://127.0.0.1:9: ConnectError" in away.err
     assert chat_key not in forbidden.err + away.err
+
+
+@pytest.mark.parametrize("command", ["stop", "list"])
+@pytest.mark.parametrize("option", ["session", "owner", "agent", "status"])
+async def test_an_empty_option_does_not_mean_everything(command: str, option: str) -> None:
+    """As from a variable of a script that is not set: it is refused before anything is asked."""
+    env = {
+        "TURNSTREAM_ADMIN_KEY": "sk-00000000000000000000000000000000",
+        "TURNSTREAM_URL": "http://127.0.0.1:9",
+    }
+    other = ("--older-than", "60") if command == "stop" else ()
+    done = await turnstream("tasks", command, f"--{option}", "", *other, **env)
+    assert (done.code, f"--{option} is empty" in done.err) == (2, True), done.err
+
+
+@on_one_broker
+async def test_what_was_said_moves_no_cursor(client: Client, stack: Stack) -> None:
+    """Control characters and marks of direction are shown as escapes; as JSON they mean the same."""
+    env = {"TURNSTREAM_ADMIN_KEY": stack.admin, "TURNSTREAM_URL": client.base_url}
+    hostile = "x\x1b[2J\x9b31m\u202eabc\u2066\u200f\x85!"
+    await client.turn("s1", hostile, id="t1")
+    lines, as_json = await asyncio.gather(
+        turnstream("tasks", "tail", "dev/s1/t1", **env),
+        turnstream("tasks", "tail", "dev/s1/t1", "--json", **env),
+    )
+    for done in (lines, as_json):
+        assert done.code == 0, done.err
+        assert not set(hostile) - set("x[2J31mabc!") & set(done.out)
+    assert "\\u202eabc\\u2066" in lines.out
+    events = [orjson.loads(line) for line in as_json.out.split("\n") if line]
+    assert f"You said: {hostile}" in [event.get("text") for event in events]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,7 @@ class _Talk:
         self._display: Screen | Plain = screen or Plain()
         self._asking = asyncio.Lock()
         self._failed = False
+        self._stopped = False
 
     async def run(self) -> int:
         """Talk to the end."""
@@ -126,6 +127,9 @@ class _Talk:
         if self._options.message is not None:
             yield self._options.message
             return
+        if self._screen is not None:
+            # The loop's own handler waits for the prompt's line before it lets anybody leave.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         while True:
             if self._screen is None:
                 line = await asyncio.to_thread(sys.stdin.readline)
@@ -161,7 +165,7 @@ class _Talk:
         self, shown: asyncio.Task[None], interrupts: asyncio.Queue[None], reply: Reply
     ) -> None:
         """Wait for the turn's end; the first Ctrl-C stops the turn, the second one leaves."""
-        stopping: asyncio.Task[None] | None = None
+        stopping: asyncio.Task[bool] | None = None
         pressed = asyncio.create_task(interrupts.get())
         try:
             while True:
@@ -170,9 +174,11 @@ class _Talk:
                     await self._outcome(shown, reply)
                     return
                 if stopping is not None:
+                    if not stopping.done():
+                        self._note("left before the turn was stopped: it may go on", "yellow")
                     raise LeaveError
                 self._note("stopping the turn; Ctrl-C again to leave", "yellow")
-                stopping = asyncio.create_task(_stop(reply))
+                stopping = asyncio.create_task(self._stop(reply))
                 pressed = asyncio.create_task(interrupts.get())
         finally:
             for task in (pressed, stopping):
@@ -186,7 +192,7 @@ class _Talk:
             telling.take(event)
             if self._screen is None and reply.open_calls:
                 call = reply.open_calls[0]
-                await _stop(reply)
+                self._stopped = await self._stop(reply)
                 raise UnansweredCall(call.name, approval=isinstance(call, Approval))
 
     async def _outcome(self, shown: asyncio.Task[None], reply: Reply) -> None:
@@ -194,8 +200,8 @@ class _Talk:
         try:
             shown.result()
         except UnansweredCall as error:
-            what = f"{short(error.name)!r} waits for a person, and this is a pipe: the turn was stopped"
-            self._note(what, "red")
+            what = f"{short(error.name)!r} waits for a person, and this is a pipe"
+            self._note(f"{what}: the turn was stopped" if self._stopped else what, "red")
             return
         except KeyRefused:
             raise
@@ -210,6 +216,20 @@ class _Talk:
             self._note(f"✕ failed: {clean(error_.message) if error_ else response.status}", "red")
         else:
             self._failed = False
+
+    async def _stop(self, reply: Reply) -> bool:
+        """Stop the turn; whether that was heard. If not, it is told."""
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await reply.stop()
+        except TimeoutError:
+            why = f"no answer within {STOP_SECONDS:g} s"
+        except ClientError as error:
+            why = clean(str(error))
+        else:
+            return True
+        self._note(f"the turn could not be stopped and may go on: {why}", "red")
+        return False
 
     # ── questions ──
 
@@ -267,12 +287,6 @@ class _Talk:
         else:
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
-
-
-async def _stop(reply: Reply) -> None:
-    with suppress(ClientError, TimeoutError):
-        async with asyncio.timeout(STOP_SECONDS):
-            await reply.stop()
 
 
 async def _line() -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import typer
+from redis.exceptions import RedisError
 
 from shared.broker import Broker
 from turnstream.doctor import broker as broker_checks
 from turnstream.doctor import front_end as front_end_checks
-from turnstream.doctor.findings import Level, skipped
+from turnstream.doctor.findings import Level, skipped, wrong
+from turnstream.escaping import escaped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,6 +39,11 @@ async def _findings(settings: Settings, url: str, key: str) -> AsyncIterator[Fin
         try:
             async for finding in broker_checks.examine(settings, broker):
                 yield finding
+        except (RedisError, OSError, TimeoutError) as error:
+            yield wrong(
+                "broker", f"{type(error).__name__}: {error}: not all of it was looked at",
+                "see its log; when it answers again, run the doctor again",
+            )  # fmt: skip
         finally:
             await broker.close()
     async for finding in front_end_checks.examine(url, key):
@@ -47,6 +54,6 @@ def _tell(finding: Finding) -> None:
     label = typer.style(
         finding.level.value.rjust(8), fg=_COLOURS[finding.level], bold=finding.level is Level.WRONG
     )
-    typer.echo(f"{label}  {finding.what}: {finding.seen}")
+    typer.echo(f"{label}  {finding.what}: {escaped(finding.seen)}")
     if finding.todo:
-        typer.echo(f"{'':8}  → {finding.todo}")
+        typer.echo(f"{'':8}  → {escaped(finding.todo)}")

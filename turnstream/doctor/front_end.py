@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import httpx
 import orjson
 
-from turnstream.doctor.findings import ok, skipped, warning, wrong
+from turnstream.doctor.findings import Level, ok, skipped, warning, wrong
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,19 +27,36 @@ SPREAD = 0.4
 
 SILENCE_SECONDS = 60.0
 
+_BY_STATUS = {
+    401: "something on the way wants a password: have it let this address through",
+    403: "something on the way refuses: have it let this address through",
+    404: "nothing of Turnstream is there: give the front ends' address, with the proxy's prefix if it has one",
+    405: "the proxy does not let this method through: have it forward everything",
+    413: "the proxy takes small bodies only: see client_max_body_size in deploy/nginx.conf",
+    429: "a limit is reached: try again in a minute, or from another address",
+    502: "the proxy reaches no front end: see whether they run, and whether it has their addresses",
+    503: "the broker is away, a front end shuts down, or none is left: see above, and its log",
+    504: "the front end did not answer the proxy in time: see its log",
+}
+_OF_THE_KEY = {
+    401: "set TURNSTREAM_KEY to a key that is known here (turnstream keys list)",
+    403: "set TURNSTREAM_KEY to a chat key whose agent is configured",
+    429: "the key's limits are reached: set TURNSTREAM_KEY to another one, or try again in a minute",
+}
+
 
 async def examine(url: str, key: str) -> AsyncIterator[Finding]:
     """Ask as a load balancer, as a stranger and, with a key, as a client."""
-    async with httpx.AsyncClient(base_url=url, timeout=SILENCE_SECONDS) as client:
-        try:
-            ready = await client.get("/readyz")
-        except httpx.HTTPError as error:
-            yield wrong("front end", f"{url}: {type(error).__name__}: {error}", "start it, or give its --url")
+    try:
+        client = httpx.AsyncClient(base_url=url, timeout=SILENCE_SECONDS)
+    except (httpx.InvalidURL, ValueError) as error:
+        yield wrong("front end", f"{url}: {error}", "give its address, as --url http://127.0.0.1:8090")
+        return
+    async with client:
+        finding = await _ready(client, url)
+        yield finding
+        if finding.level is not Level.OK:
             return
-        if ready.status_code != 200:
-            yield wrong("front end", f"{url}: {ready.status_code} {ready.text[:100]}", "see its log")
-            return
-        yield ok("front end", f"{url} is ready")
         yield await _closed_to_strangers(client)
         if not key:
             yield skipped(
@@ -49,9 +66,32 @@ async def examine(url: str, key: str) -> AsyncIterator[Finding]:
         yield await _stream(client, key)
 
 
+async def _ready(client: httpx.AsyncClient, url: str) -> Finding:
+    try:
+        ready = await client.get("/readyz")
+    except httpx.HTTPError as error:
+        return wrong("front end", f"{url}: {type(error).__name__}: {error}", "start it, or give its --url")
+    if ready.status_code != 200:
+        return wrong("front end", f"{url}: {ready.status_code} {ready.text[:100]}", _advice(ready))
+    if not ready.headers.get("content-type", "").startswith("application/json"):
+        return wrong("front end", f"{url}: 200, but not as a front end says it", _BY_STATUS[404])
+    return ok("front end", f"{url} is ready")
+
+
+def _advice(answer: httpx.Response, first: dict[int, str] | None = None) -> str:
+    """What to do about an answer that is not 200."""
+    if answer.is_redirect:
+        return f"give the address that it redirects to: {answer.headers.get('location', '?')}"
+    known = _BY_STATUS | (first or {})
+    return known.get(answer.status_code, "see the logs of proxy and front end")
+
+
 async def _closed_to_strangers(client: httpx.AsyncClient) -> Finding:
     here = client.base_url.host in ("127.0.0.1", "localhost", "::1")
-    told = await client.get("/metrics")
+    try:
+        told = await client.get("/metrics")
+    except httpx.HTTPError as error:
+        return skipped("metrics", f"{type(error).__name__}: {error}", "see the logs of proxy and front end")
     if told.status_code == 200 and not here:
         return warning(
             "metrics", "anybody can read /metrics here",
@@ -71,7 +111,7 @@ async def _stream(client: httpx.AsyncClient, key: str) -> Finding:
         ) as answer:
             if answer.status_code != 200:
                 told = (await answer.aread())[:200].decode(errors="replace")
-                return wrong("streaming", f"{answer.status_code} {told}", "set TURNSTREAM_KEY to a chat key")
+                return wrong("streaming", f"{answer.status_code} {told}", _advice(answer, _OF_THE_KEY))
             async for piece in answer.aiter_raw():
                 arrived.append(time.monotonic() - begun)
                 text += piece
@@ -89,7 +129,12 @@ async def _stream(client: httpx.AsyncClient, key: str) -> Finding:
 
 
 def _judged(arrived: list[float], text: bytes) -> Finding:
-    events = [orjson.loads(line[6:]) for line in text.split(b"\n") if line.startswith(b"data: ")]
+    try:
+        events = [orjson.loads(line[6:]) for line in text.split(b"\n") if line.startswith(b"data: ")]
+    except orjson.JSONDecodeError:
+        return wrong(
+            "streaming", "it broke off within an event, or was changed on its way", "see the proxy's log"
+        )
     if not events or events[-1].get("status") not in ("completed", "failed", "canceled"):
         return wrong("streaming", "it ended without the turn's end", "see the logs of proxy and front end")
     if events[-1]["status"] == "failed":

@@ -245,3 +245,14 @@ async def test_leaving_stops_nothing(clients: Clients, proxy: CuttingProxy, stac
 
     await wait_until(status, "the turn to end without its client")
     assert (await clients.make(proxy.url).session("s").follow("turn").text()).endswith("tok29 ")
+
+
+async def test_a_turn_is_found_by_either_of_its_names(client: plain.Client, clients: Clients) -> None:
+    """The task's id, as LiteAgent and the history tell it, and the response's: the end is known by both."""
+    session = await client.init()
+    async with client.chat(session, "hello", taskId="t1") as stream:
+        await stream.all()
+    await client.turn(session, "hello", id="response_t2")
+    ours = clients.make(client.base_url, patience=1).session(session)
+    for name in ("t1", "response_t1", "t2", "response_t2"):
+        assert await ours.follow(name).text() == "You said: hello"

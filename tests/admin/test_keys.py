@@ -1,0 +1,128 @@
+"""What operators did to a key stays done: over restarts, and when they do it twice."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from shared import keys
+from shared.api_keys import TOLD_SECONDS, ApiKeys, digest, make_token
+from shared.broker import command
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.client import Client
+    from tests.stack import Stack
+
+
+def id_of(token: str) -> str:
+    """A key's id."""
+    return "key_" + digest(token)[:12]
+
+
+async def operator(stack: Stack, client: Client) -> Client:
+    """An operator at a client's front end, once that knows the setting's key."""
+    admin = stack.client(client.base_url, stack.admin)
+    await wait_until(lambda: may(admin), "the admin key to be known")
+    return admin
+
+
+async def may(admin: Client) -> bool:
+    """Whether the operator's key is taken."""
+    return bool((await admin.http.get("/admin/v1/keys")).status_code == 200)
+
+
+async def rows(admin: Client) -> dict[str, dict[str, Any]]:
+    """All keys that are told, by id."""
+    return {row["id"]: row for row in (await admin.http.get("/admin/v1/keys")).json()["keys"]}
+
+
+@pytest.mark.parametrize("change", ["revoke", "rotate"])
+async def test_a_key_of_the_settings_that_was_ended_stays_so(stack: Stack, change: str) -> None:
+    """A front end that starts with it does not bring it back, and says what to do; another key is made known."""
+    admin = await operator(stack, await stack.front_end())
+    former = id_of(stack.admin)
+    body = {"hours": 0} if change == "rotate" else {}
+    assert (await admin.http.post(f"/admin/v1/keys/{former}/{change}", json=body)).status_code == 200
+    with capture_logs() as logs:
+        client = await stack.front_end()
+        await wait_until(lambda: warned(logs), "the front end to say that it left the key alone")
+    refused = await stack.client(client.base_url, stack.admin).http.get("/admin/v1/keys")
+    assert refused.status_code == 401
+    (said,) = warned(logs)
+    assert (said["setting"], said["key"]) == ("TURNSTREAM_ADMIN_KEY", former)
+    assert said["why"].startswith({"revoke": "revoked", "rotate": "rotated to key_"}[change])
+    assert said["todo"] == "set TURNSTREAM_ADMIN_KEY to another key, and restart the front ends"
+
+    stack.admin = make_token()
+    admin = await operator(stack, await stack.front_end())
+    told = await rows(admin)
+    assert id_of(stack.admin) in told
+    assert former not in told
+    assert (await admin.http.post(f"/admin/v1/keys/{former}/revoke")).status_code == 404
+
+
+def warned(logs: list[Any]) -> list[Any]:
+    """The lines that say that a key was left alone."""
+    return [line for line in logs if line["event"] == "key.not_registered"]
+
+
+async def test_a_rotated_key_of_the_settings_ends_when_it_was_told_to(stack: Stack) -> None:
+    """A start within its last day does not prolong it."""
+    admin = await operator(stack, await stack.front_end())
+    former = id_of(stack.admin)
+    await admin.http.post(f"/admin/v1/keys/{former}/rotate", json={"hours": 1})
+    before = (await rows(admin))[former]
+    assert before["expires_at"] <= time.time() + 3600
+    with capture_logs() as logs:
+        await stack.front_end()
+        await wait_until(lambda: warned(logs), "the front end to say that it left the key alone")
+    assert (await rows(admin))[former] == before
+
+
+async def test_a_key_of_the_settings_follows_them(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dev key speaks to the agent that the settings name now."""
+    monkeypatch.setattr("api.auth.KNOWN_SECONDS", 0.0)
+    await stack.front_end()
+    client = await stack.front_end(dev_agent="demo-researcher")
+
+    async def moved() -> bool:
+        return bool((await client.http.get("/console/key")).json()["agent"] == "demo-researcher")
+
+    await wait_until(moved, "the key to speak to the other agent")
+
+
+async def test_a_key_is_rotated_once(stack: Stack) -> None:
+    """A second time, or after its end, it is refused: a successor would die with it."""
+    admin = await operator(stack, await stack.front_end())
+    made = (await admin.http.post("/admin/v1/keys", json={"owner": "acme"})).json()
+    successor = (await admin.http.post(f"/admin/v1/keys/{made['id']}/rotate", json={})).json()
+    assert "expires_at" not in successor
+    again = await admin.http.post(f"/admin/v1/keys/{made['id']}/rotate", json={})
+    assert (again.status_code, again.json()["code"]) == (409, "key_not_rotatable")
+    assert f"rotated to {successor['id']} already" in again.json()["message"]
+    next_one = await admin.http.post(f"/admin/v1/keys/{successor['id']}/rotate", json={})
+    assert next_one.status_code == 200
+    expired = await ApiKeys(stack.broker.primary).register(
+        make_token(), owner="acme", agent="demo", expires=int(time.time()) - 1
+    )
+    late = await admin.http.post(f"/admin/v1/keys/{expired.id}/rotate", json={})
+    assert (late.status_code, "has expired: create a new one" in late.json()["message"]) == (409, True)
+    assert len(await rows(admin)) == 6
+
+
+async def test_expired_keys_are_forgotten_after_a_while(stack: Stack) -> None:
+    """For a month they are told; then they are gone from the broker, too."""
+    admin = await operator(stack, await stack.front_end())
+    known = ApiKeys(stack.broker.primary)
+    now = int(time.time())
+    young = await known.register(make_token(), owner="acme", agent="demo", expires=now - TOLD_SECONDS + 60)
+    token = make_token()
+    old = await known.register(token, owner="acme", agent="demo", expires=now - TOLD_SECONDS - 60)
+    told = await rows(admin)
+    assert young.id in told
+    assert old.id not in told
+    assert not await command(stack.broker.primary, "HEXISTS", keys.API_KEYS, digest(token))
