@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 import structlog
 
 from api.follow import PATIENCE_SECONDS
+from shared import keys
 from shared.broker import command, insist, is_trouble
 from shared.errors import BrokerAway
 from shared.launches import LAUNCH_GRACE_MS
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from api.services import Services
+    from shared.broker import PipedRedis
     from shared.keys import TaskRef
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+# How long the mark is kept, which is there to be written.
+MARK_MS = 1_000
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -85,23 +90,40 @@ async def _accept_at_once(
 async def _accept_safely(
     services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], what: str
 ) -> tuple[T, int]:
-    """Wait for replicas before anything else happens. ``WAIT`` speaks of the writes of its own connection."""
-    settings = services.settings
+    """Wait for replicas before anything else happens."""
     await _remind(services, ref)
     async with services.broker.apart() as connection:
-        tasks = Tasks(connection, settings)
+        tasks = Tasks(connection, services.settings)
         outcome = await insist(lambda: ask(tasks), seconds=PATIENCE_SECONDS, what=what)
-        try:
-            replicas = int(
-                await command(connection, "WAIT", settings.wait_replicas, settings.wait_replicas_ms)
-            )
-        except Exception as error:
-            if not is_trouble(error):
-                raise
-            replicas = 0
-    if replicas < settings.wait_replicas:
+        replicas = await _replicas(services, connection)
+    if replicas < services.settings.wait_replicas:
         log.warning("accept.few_replicas", what=what, ref=str(ref), replicas=replicas)
     return outcome, replicas
+
+
+async def _replicas(services: Services, connection: PipedRedis) -> int:
+    """How many replicas have what was just done, or found done, by a connection; 0 when that cannot be learnt."""
+    settings = services.settings
+    asked_by = connection.pipe.connections
+    try:
+        # WAIT speaks of its own connection's writes, and of one that wrote nothing it says that all is well. What
+        # was found done was written by another one: a write of our own comes after it in every replica.
+        _, replicas = await asyncio.gather(
+            command(connection, "SET", keys.MARK, "", "PX", MARK_MS),
+            command(
+                connection,
+                "WAIT",
+                settings.wait_replicas,
+                settings.wait_replicas_ms,
+                more_seconds=settings.wait_replicas_ms / 1000,
+            ),
+        )
+    except Exception as error:
+        if not is_trouble(error):
+            raise
+        return 0
+    # A new connection may lead to another primary, which never had it.
+    return int(replicas) if connection.pipe.connections == asked_by else 0
 
 
 async def _remind(services: Services, ref: TaskRef) -> None:

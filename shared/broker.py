@@ -98,6 +98,8 @@ class Broker:
         self.settings = settings
         self._pools: list[ConnectionPool] = []
         self._pipes: list[Pipe] = []
+        self._apart: list[PipedRedis] = []
+        self._room_apart = asyncio.Semaphore(MAX_CONNECTIONS)
         self._server = server
         url = settings.redis_url.get_secret_value()
         self.primary = self._client(url)
@@ -127,21 +129,38 @@ class Broker:
             **self._credentials(url),
         )
         self._pools.append(pool)
+        return self._piped(pool)
+
+    def _piped(self, pool: ConnectionPool) -> PipedRedis:
         piped = PipedRedis(connection_pool=pool)
         self._pipes.append(piped.pipe)
         return piped
 
     @asynccontextmanager
-    async def apart(self) -> AsyncIterator[Redis]:
-        """The sessions' server by a connection of its own: ``WAIT`` speaks of its own connection's writes."""
-        if not isinstance(self.sessions, PipedRedis):
-            yield self.sessions
-            return
-        piped = PipedRedis(connection_pool=self.sessions.connection_pool)
+    async def apart(self) -> AsyncIterator[PipedRedis]:
+        """A real sessions' server by a connection that nobody else uses meanwhile, as one of `MAX_CONNECTIONS`.
+
+        ``WAIT`` needs it: it holds up what is sent after it, and speaks of its own connection's writes.
+
+        Raises:
+            BrokerAway: none got free in time.
+        """
+        try:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                await self._room_apart.acquire()
+        except TimeoutError:
+            raise BrokerAway from None
+        piped = self._apart.pop() if self._apart else self._piped(self.sessions.connection_pool)
         try:
             yield piped
         finally:
-            await piped.pipe.close()
+            try:
+                if not piped.pipe.idle:
+                    # Somebody gave up. The next one must not wait behind what they asked.
+                    await piped.pipe.close()
+            finally:
+                self._apart.append(piped)
+                self._room_apart.release()
 
     def _credentials(self, url: str) -> dict[str, Any]:
         """What the URL does not say itself: options in it win over these."""
@@ -174,16 +193,16 @@ class Broker:
             await pool.disconnect(inuse_connections=True)
 
 
-async def command(redis: Redis, name: str, *arguments: str | bytes | float) -> Any:
-    """Send one command, and wait `COMMAND_SECONDS` for its reply at most.
+async def command(redis: Redis, name: str, *arguments: str | bytes | float, more_seconds: float = 0) -> Any:
+    """Send one command, and wait `COMMAND_SECONDS` for its reply at most; longer if it blocks at the broker.
 
     Raises:
         redis.exceptions.RedisError, OSError: see `is_trouble`.
     """
     if not isinstance(redis, PipedRedis):
-        async with asyncio.timeout(COMMAND_SECONDS):
+        async with asyncio.timeout(COMMAND_SECONDS + more_seconds):
             return await redis.execute_command(name, *arguments)  # type: ignore[no-untyped-call]
-    reply = await redis.pipe.command(name, *arguments)
+    reply = await redis.pipe.command(name, *arguments, more_seconds=more_seconds)
     # As the client's own methods give it: a dict for HGETALL, pairs for XRANGE.
     shape = redis.response_callbacks.get(name)
     return reply if shape is None else shape(reply)

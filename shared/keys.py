@@ -18,6 +18,8 @@ API_KEYS = "ts:keys"
 WORKERS = "ts:workers"
 FRONT_ENDS = "ts:frontends"
 TOTALS = "ts:totals"
+# Written for the sake of writing: see api/acceptance.py.
+MARK = "ts:mark"
 QUEUE = "ts:queue"
 QUEUE_TAGS = "ts:queue:tags"
 
