@@ -1,14 +1,14 @@
 """Writes that a client relies on once they are acknowledged: a submit, a callback.
 
-The order matters: first the hint for the rescuers, then the script, then the launch. Whatever dies in
-between, a rescuer looks at the task and launches it.
+The order matters: the script, then the launch. Whatever dies in between, a rescuer looks at the task and
+launches it: the script leaves it a hint. Where hints are on another server than sessions, that comes first.
 """
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
 
@@ -39,7 +39,7 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 async def accept(
     services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], *, what: str, number: int = 0
 ) -> tuple[T, int | None]:
-    """Run a script for a task, with a hint before it, and launch the task if the script says so.
+    """Run a script for a task, with a hint for the rescuers, and launch the task if the script says so.
 
     ``number`` is that launch's, if the caller knows it beforehand: then all is one round trip.
 
@@ -49,14 +49,15 @@ async def accept(
         BrokerAway: the broker did not answer. It may have accepted nevertheless: ``ask`` is to carry an
             operation id or to find its own traces, and the client to repeat its request with the same ids.
     """
-    settings, broker = services.settings, services.broker
+    settings = services.settings
+    if not services.tasks.notes:
+        await _remind(services, ref)
     if settings.wait_replicas and not settings.embedded:
         outcome, replicas = await _accept_safely(services, ref, ask, what)
-    elif number and broker.sessions is broker.primary:
+    elif number and services.tasks.notes:
         at_once = partial(_accept_at_once, services, ref, ask, number)
         return await insist(at_once, seconds=PATIENCE_SECONDS, what=what), None
     else:
-        await _remind(services, ref)
         outcome = await insist(lambda: ask(services.tasks), seconds=PATIENCE_SECONDS, what=what)
         replicas = None
     if isinstance(outcome, Launch):
@@ -67,33 +68,27 @@ async def accept(
 async def _accept_at_once(
     services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], number: int
 ) -> T:
-    """Send hint, script and launch without waiting in between: one connection carries them in this order."""
+    """Send script and launch without waiting in between: one connection carries them in this order."""
     task = ref.keys.task(ref.task)
-    sent = [
-        asyncio.ensure_future(each)
-        for each in (
-            services.launches.remind(ref, LAUNCH_GRACE_MS),
-            ask(services.tasks),
-            services.launches.launch(ref, number, if_queued=task),
-        )
-    ]
-    hinted, outcome, launched = await asyncio.gather(*sent, return_exceptions=True)
-    for each in (hinted, outcome):
-        if isinstance(each, BaseException):
-            raise each
+    outcome, launched = await asyncio.gather(
+        ask(services.tasks),
+        services.launches.launch(ref, number, if_queued=task),
+        return_exceptions=True,
+    )
+    if isinstance(outcome, BaseException):
+        raise outcome
     if isinstance(outcome, Launch) and launched is not True:
         # It failed, or overtook a submit that the broker had to be taught first.
         await launch(services, ref, number)
-    return cast("T", outcome)
+    return outcome
 
 
 async def _accept_safely(
     services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], what: str
 ) -> tuple[T, int]:
     """Wait for replicas before anything else happens."""
-    await _remind(services, ref)
     async with services.broker.apart() as connection:
-        tasks = Tasks(connection, services.settings)
+        tasks = Tasks(connection, services.settings, notes=services.tasks.notes)
         outcome = await insist(lambda: ask(tasks), seconds=PATIENCE_SECONDS, what=what)
         replicas = await _replicas(services, connection)
     if replicas < services.settings.wait_replicas:
