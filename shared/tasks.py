@@ -559,9 +559,12 @@ class Tasks:
                 return Redate(int(ms))
         return Drop()
 
-    async def clear(self, keys: SessionKeys, op: str) -> Cleared | Live | Missing:
-        """Drop log, memory and history of a session without live tasks, and begin a new epoch."""
-        reply = await self._run(_clear, keys, "", op, ())
+    async def clear(self, keys: SessionKeys, epoch: int) -> Cleared | Live | Missing:
+        """Drop log, memory and history of a session without live tasks, and begin a new epoch after ``epoch``.
+
+        Where that has ended already nothing is done: `Cleared` then has the present one.
+        """
+        reply = await self._run(_clear, keys, "", "", (epoch,))
         match reply:
             case [b"cleared", epoch]:
                 return Cleared(int(epoch))

@@ -78,7 +78,7 @@ class Session:
         """End the task, and clear the session."""
         ender = Ender(self.tasks, self.log, Launches(self.broker.primary), self.broker.primary)
         await end_from_outside(ender, REF, CANCELED, "stop", who="test")
-        assert isinstance(await self.tasks.clear(KEYS, operation()), Cleared)
+        assert isinstance(await self.tasks.clear(KEYS, self.epoch), Cleared)
 
     def cursor(self, seq: int) -> Cursor:
         """A place in the log."""

@@ -747,11 +747,11 @@ class TaskMachine(RuleBasedStateMachine):
         if end:
             for task in reversed([task for task in self.model.tasks.values() if task.live]):
                 self.take(task, "canceled clear", "", twice=False, goes_on=True)
-        op = operation()
+        epoch = self.epoch
         live = {task.name for task in self.model.tasks.values() if task.live}
 
         async def ask() -> Any:
-            return await self.desk.tasks.clear(keys_of(), op)
+            return await self.desk.tasks.clear(keys_of(), epoch)
 
         outcome = self.call(ask, twice=twice)
         if not self.model.made:
