@@ -83,3 +83,16 @@ async def test_a_refused_turn_leaves_no_hint(place: Place) -> None:
         number=1,
     )
     assert await desk.primary.zcard(keys.DUE) == 0
+
+
+async def test_a_launch_that_overtakes_its_turn_is_repeated(place: Place) -> None:
+    """A broker that has to be taught the submit, but knows the launch, runs the launch first: nobody waits for it yet."""
+    desk = Desk(place)
+    await desk.redis.script_flush()
+    await desk.launches.launch(ref("other"), 1)
+    assert len(await desk.launches.claim(8)) == 1
+    op = operation()
+    await accept(
+        _services(desk), ref(), lambda tasks: tasks.submit(ref(), turn(), op), what="submit", number=1
+    )
+    assert list(await desk.launches.claim(8)) == ["o1/s1/t1:1"]
