@@ -1,18 +1,19 @@
 """Writes that a client relies on once they are acknowledged: a submit, a callback.
 
-The order matters: first the hint for the rescuers, then the script, then the launch. Whatever dies in
-between, a rescuer looks at the task and launches it.
+The order matters: the script, then the launch. Whatever dies in between, a rescuer looks at the task and
+launches it: the script leaves it a hint. Where hints are on another server than sessions, that comes first.
 """
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
 
 from api.follow import PATIENCE_SECONDS
+from shared import keys
 from shared.broker import command, insist, is_trouble
 from shared.errors import BrokerAway
 from shared.launches import LAUNCH_GRACE_MS
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from api.services import Services
+    from shared.broker import PipedRedis
     from shared.keys import TaskRef
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+# How long the mark is kept, which is there to be written.
+MARK_MS = 1_000
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -34,7 +39,7 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 async def accept(
     services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], *, what: str, number: int = 0
 ) -> tuple[T, int | None]:
-    """Run a script for a task, with a hint before it, and launch the task if the script says so.
+    """Run a script for a task, with a hint for the rescuers, and launch the task if the script says so.
 
     ``number`` is that launch's, if the caller knows it beforehand: then all is one round trip.
 
@@ -44,14 +49,15 @@ async def accept(
         BrokerAway: the broker did not answer. It may have accepted nevertheless: ``ask`` is to carry an
             operation id or to find its own traces, and the client to repeat its request with the same ids.
     """
-    settings, broker = services.settings, services.broker
+    settings = services.settings
+    if not services.tasks.notes:
+        await _remind(services, ref)
     if settings.wait_replicas and not settings.embedded:
         outcome, replicas = await _accept_safely(services, ref, ask, what)
-    elif number and broker.sessions is broker.primary:
+    elif number and services.tasks.notes:
         at_once = partial(_accept_at_once, services, ref, ask, number)
         return await insist(at_once, seconds=PATIENCE_SECONDS, what=what), None
     else:
-        await _remind(services, ref)
         outcome = await insist(lambda: ask(services.tasks), seconds=PATIENCE_SECONDS, what=what)
         replicas = None
     if isinstance(outcome, Launch):
@@ -62,46 +68,57 @@ async def accept(
 async def _accept_at_once(
     services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], number: int
 ) -> T:
-    """Send hint, script and launch without waiting in between: one connection carries them in this order."""
+    """Send script and launch without waiting in between: one connection carries them in this order."""
     task = ref.keys.task(ref.task)
-    sent = [
-        asyncio.ensure_future(each)
-        for each in (
-            services.launches.remind(ref, LAUNCH_GRACE_MS),
-            ask(services.tasks),
-            services.launches.launch(ref, number, if_queued=task),
-        )
-    ]
-    hinted, outcome, launched = await asyncio.gather(*sent, return_exceptions=True)
-    for each in (hinted, outcome):
-        if isinstance(each, BaseException):
-            raise each
+    outcome, launched = await asyncio.gather(
+        ask(services.tasks),
+        services.launches.launch(ref, number, if_queued=task),
+        return_exceptions=True,
+    )
+    if isinstance(outcome, BaseException):
+        raise outcome
     if isinstance(outcome, Launch) and launched is not True:
         # It failed, or overtook a submit that the broker had to be taught first.
         await launch(services, ref, number)
-    return cast("T", outcome)
+    return outcome
 
 
 async def _accept_safely(
     services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], what: str
 ) -> tuple[T, int]:
-    """Wait for replicas before anything else happens. ``WAIT`` speaks of the writes of its own connection."""
-    settings = services.settings
-    await _remind(services, ref)
+    """Wait for replicas before anything else happens."""
     async with services.broker.apart() as connection:
-        tasks = Tasks(connection, settings)
+        tasks = Tasks(connection, services.settings, notes=services.tasks.notes)
         outcome = await insist(lambda: ask(tasks), seconds=PATIENCE_SECONDS, what=what)
-        try:
-            replicas = int(
-                await command(connection, "WAIT", settings.wait_replicas, settings.wait_replicas_ms)
-            )
-        except Exception as error:
-            if not is_trouble(error):
-                raise
-            replicas = 0
-    if replicas < settings.wait_replicas:
+        replicas = await _replicas(services, connection)
+    if replicas < services.settings.wait_replicas:
         log.warning("accept.few_replicas", what=what, ref=str(ref), replicas=replicas)
     return outcome, replicas
+
+
+async def _replicas(services: Services, connection: PipedRedis) -> int:
+    """How many replicas have what was just done, or found done, by a connection; 0 when that cannot be learnt."""
+    settings = services.settings
+    asked_by = connection.pipe.connections
+    try:
+        # WAIT speaks of its own connection's writes, and of one that wrote nothing it says that all is well. What
+        # was found done was written by another one: a write of our own comes after it in every replica.
+        _, replicas = await asyncio.gather(
+            command(connection, "SET", keys.MARK, "", "PX", MARK_MS),
+            command(
+                connection,
+                "WAIT",
+                settings.wait_replicas,
+                settings.wait_replicas_ms,
+                more_seconds=settings.wait_replicas_ms / 1000,
+            ),
+        )
+    except Exception as error:
+        if not is_trouble(error):
+            raise
+        return 0
+    # A new connection may lead to another primary, which never had it.
+    return int(replicas) if connection.pipe.connections == asked_by else 0
 
 
 async def _remind(services: Services, ref: TaskRef) -> None:

@@ -42,6 +42,8 @@ log = structlog.get_logger(__name__)
 def create_app(settings: Settings, agents: Agents, broker: Broker | None = None) -> Starlette:
     """The application; its services are in ``app.state.services``. A broker that is given is not closed.
 
+    While it runs, ``app.state.attending`` is a task that ends only when the front end cannot go on.
+
     Raises:
         ConfigurationError: a key that is to be registered cannot be one, or its agent does not exist.
     """
@@ -49,19 +51,16 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     services = Services.make(settings, agents, broker or Broker(settings))
 
     @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:  # noqa: ARG001 - Starlette's signature
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         presence = _presence(services)
-        background = [
-            asyncio.create_task(each)
-            for each in (_register(services, keys), presence.show(), services.limiter.keep())
-        ]
+        attending = app.state.attending = asyncio.create_task(_attend(services, keys, presence))
         try:
             yield
         finally:
-            for each in background:
-                each.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-            await asyncio.gather(presence.end(), services.limiter.end())
+            attending.cancel()
+            await asyncio.gather(attending, return_exceptions=True)
+            if services.broker.admitted:
+                await asyncio.gather(presence.end(), services.limiter.end())
             await services.hub.stop()
             if broker is None:
                 await services.broker.close()
@@ -86,6 +85,16 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     app.router.redirect_slashes = False
     app.state.services = services
     return app
+
+
+async def _attend(services: Services, keys: list[tuple[str, str, str]], presence: Presence) -> None:
+    """What is done beside requests, for ever, once the broker has let us in.
+
+    Raises:
+        ConfigurationError: it refuses us.
+    """
+    await services.broker.admit(FRONT_ENDS, services.name)
+    await asyncio.gather(_register(services, keys), presence.show(), services.limiter.keep())
 
 
 def _presence(services: Services) -> Presence:

@@ -24,7 +24,7 @@ from shared.broker import insist
 from shared.errors import BadRequest, NoSession, NoTask, SessionBusy, UnknownCall
 from shared.keys import SessionKeys, TaskRef
 from shared.protocol import Message
-from shared.tasks import Cleared, Gone, Missing, operation
+from shared.tasks import Cleared, Gone, Missing
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -163,11 +163,10 @@ class LiteAgentRoutes:
                 "This agent is one-shot: each turn has a session of its own, and nothing to clear."
             )
         keys = caller.keys(session_id(request, "sessionId"))
-        await follow.session(services.log, keys, caller.visitor())
-        op = operation()
+        meta = await follow.session(services.log, keys, caller.visitor())
         for _ in range(MOST_CLEAR_ROUNDS):
             outcome = await insist(
-                lambda: services.tasks.clear(keys, op), seconds=PATIENCE_SECONDS, what="clear"
+                lambda: services.tasks.clear(keys, meta.epoch), seconds=PATIENCE_SECONDS, what="clear"
             )
             if isinstance(outcome, Cleared):
                 return JSONResponse({"id": keys.session, "sessionId": keys.session})

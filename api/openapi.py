@@ -133,7 +133,7 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
                 bodies[status].append(schemas.written[answer])
         if operation.body is not None:
             headers[status]["Turnstream-Replicas"] = {
-                "description": "How many replicas have the write; only where the operator asks for it.",
+                "description": "How many replicas are known to have the write; only where the operator asks for it.",
                 "schema": {"type": "integer"},
             }
     for status, errors in _by_status(operation.errors | {TurnstreamError}).items():

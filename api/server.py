@@ -90,14 +90,30 @@ class FrontEnd:
         """Serve until stopped.
 
         Raises:
-            ConfigurationError: as `bind`.
+            ConfigurationError: as `bind`; or the broker refuses us.
         """
         port = self.bind()
         if self._socket is None:
             raise RuntimeError("bound, but without a socket")
         log.info("api.serving", host=self._settings.host, port=port)
-        await self._server.serve(sockets=[self._socket])
+        watching = asyncio.create_task(self._watch(), name="watch")
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            watching.cancel()
+            [outcome] = await asyncio.gather(watching, return_exceptions=True)
         log.info("api.stopped")
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    async def _watch(self) -> None:
+        """End with what the application cannot do without."""
+        await self.started.wait()
+        try:
+            await self.app.state.attending
+        except Exception:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Have `serve` come to its end."""
@@ -108,7 +124,7 @@ async def serve_api(settings: Settings, agents: Agents, broker: Broker | None = 
     """Serve the front end until SIGTERM or SIGINT.
 
     Raises:
-        ConfigurationError: a setting is wrong, or the port is taken.
+        ConfigurationError: a setting is wrong, the port is taken, or the broker refuses us.
     """
     await FrontEnd(settings, agents, broker).serve()
 

@@ -48,7 +48,7 @@ class Services:
     @classmethod
     def make(cls, settings: Settings, agents: Agents, broker: Broker) -> Services:
         """Bind everything to a broker; nothing is connected yet."""
-        tasks = Tasks(broker.sessions, settings)
+        tasks = Tasks(broker.sessions, settings, notes=broker.sessions is broker.primary)
         log = Log(broker.sessions)
         launches = Launches(broker.primary)
         api_keys = ApiKeys(broker.primary)

@@ -8,17 +8,22 @@ and `Broker.sessions` for what belongs to one session. They are the same server 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import structlog
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.exceptions import (
+    AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
     MasterDownError,
+    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     TryAgainError,
@@ -27,7 +32,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared import measures
-from shared.errors import BrokerAway
+from shared.errors import BrokerAway, ConfigurationError
 from shared.pipe import COMMAND_SECONDS, Pipe
 
 if TYPE_CHECKING:
@@ -54,6 +59,10 @@ TROUBLE = (
 )
 
 CONNECT_SECONDS = 2.0
+
+# The settings that name a broker.
+PRIMARY = "TURNSTREAM_REDIS_URL"
+SESSIONS = "TURNSTREAM_SESSION_REDIS_URL"
 
 # A subscriber only listens: that its peer is gone without a word is noticed by the kernel, within 25 s.
 _TCP: dict[str, Any] = {
@@ -98,6 +107,10 @@ class Broker:
         self.settings = settings
         self._pools: list[ConnectionPool] = []
         self._pipes: list[Pipe] = []
+        # Whether it has ever let us in: see `admit`.
+        self.admitted = False
+        self._apart: list[PipedRedis] = []
+        self._room_apart = asyncio.Semaphore(MAX_CONNECTIONS)
         self._server = server
         url = settings.redis_url.get_secret_value()
         self.primary = self._client(url)
@@ -127,21 +140,38 @@ class Broker:
             **self._credentials(url),
         )
         self._pools.append(pool)
+        return self._piped(pool)
+
+    def _piped(self, pool: ConnectionPool) -> PipedRedis:
         piped = PipedRedis(connection_pool=pool)
         self._pipes.append(piped.pipe)
         return piped
 
     @asynccontextmanager
-    async def apart(self) -> AsyncIterator[Redis]:
-        """The sessions' server by a connection of its own: ``WAIT`` speaks of its own connection's writes."""
-        if not isinstance(self.sessions, PipedRedis):
-            yield self.sessions
-            return
-        piped = PipedRedis(connection_pool=self.sessions.connection_pool)
+    async def apart(self) -> AsyncIterator[PipedRedis]:
+        """A real sessions' server by a connection that nobody else uses meanwhile, as one of `MAX_CONNECTIONS`.
+
+        ``WAIT`` needs it: it holds up what is sent after it, and speaks of its own connection's writes.
+
+        Raises:
+            BrokerAway: none got free in time.
+        """
+        try:
+            async with asyncio.timeout(COMMAND_SECONDS):
+                await self._room_apart.acquire()
+        except TimeoutError:
+            raise BrokerAway from None
+        piped = self._apart.pop() if self._apart else self._piped(self.sessions.connection_pool)
         try:
             yield piped
         finally:
-            await piped.pipe.close()
+            try:
+                if not piped.pipe.idle:
+                    # Somebody gave up. The next one must not wait behind what they asked.
+                    await piped.pipe.close()
+            finally:
+                self._apart.append(piped)
+                self._room_apart.release()
 
     def _credentials(self, url: str) -> dict[str, Any]:
         """What the URL does not say itself: options in it win over these."""
@@ -166,6 +196,23 @@ class Broker:
             return False
         return True
 
+    async def admit(self, listed: str, name: str) -> None:
+        """Wait until both servers have taken us for who we say we are: process ``name``, of those in the hash ``listed``.
+
+        From then on their refusals are trouble like any other: passwords are changed while processes run.
+
+        Raises:
+            ConfigurationError: one refuses user, password or rights.
+        """
+        # Nothing is changed by this, but who may not do it is not meant to run as such a process.
+        asked: list[tuple[str, Redis, tuple[str, ...]]] = [(PRIMARY, self.primary, ("HDEL", listed, name))]
+        if self.settings.session_redis_url is not None:
+            asked.append((SESSIONS, self.sessions, ("PING",)))
+        for setting, redis, words in asked:
+            ask = partial(command, redis, *words)
+            await insist(partial(let_in, self.settings, ask, setting), seconds=math.inf, what="admission")
+        self.admitted = True
+
     async def close(self) -> None:
         """Close every connection."""
         for pipe in self._pipes:
@@ -174,16 +221,43 @@ class Broker:
             await pool.disconnect(inuse_connections=True)
 
 
-async def command(redis: Redis, name: str, *arguments: str | bytes | float) -> Any:
-    """Send one command, and wait `COMMAND_SECONDS` for its reply at most.
+async def let_in(settings: Settings, ask: Callable[[], Awaitable[T]], setting: str = PRIMARY) -> T:
+    """Ask the broker that a setting names, for the first time.
+
+    Raises:
+        ConfigurationError: it refuses user, password or rights.
+    """
+    try:
+        return await ask()
+    except (AuthenticationError, NoPermissionError) as error:
+        url = settings.session_redis_url if setting == SESSIONS else settings.redis_url
+        where = _without_secrets(url.get_secret_value()) if url else ""
+        said = str(error).rstrip(".")
+        if isinstance(error, NoPermissionError):
+            text = f"lets us in, but does not let us work: {said}. Each role has a user of its own: see deploy/redis.acl."
+        else:
+            text = f"does not let us in: {said}. Set its user in the URL, and the password there or in TURNSTREAM_REDIS_PASSWORD."
+        raise ConfigurationError(f"{setting} = {where}: the broker {text}") from None
+
+
+def _without_secrets(url: str) -> str:
+    """A broker's URL as it may be shown: without password and options."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    user = user.partition(":")[0]
+    return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
+
+
+async def command(redis: Redis, name: str, *arguments: str | bytes | float, more_seconds: float = 0) -> Any:
+    """Send one command, and wait `COMMAND_SECONDS` for its reply at most; longer if it blocks at the broker.
 
     Raises:
         redis.exceptions.RedisError, OSError: see `is_trouble`.
     """
     if not isinstance(redis, PipedRedis):
-        async with asyncio.timeout(COMMAND_SECONDS):
+        async with asyncio.timeout(COMMAND_SECONDS + more_seconds):
             return await redis.execute_command(name, *arguments)  # type: ignore[no-untyped-call]
-    reply = await redis.pipe.command(name, *arguments)
+    reply = await redis.pipe.command(name, *arguments, more_seconds=more_seconds)
     # As the client's own methods give it: a dict for HGETALL, pairs for XRANGE.
     shape = redis.response_callbacks.get(name)
     return reply if shape is None else shape(reply)

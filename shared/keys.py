@@ -1,7 +1,8 @@
 """Every Redis key, spelled here and nowhere else.
 
 A session's keys share the hash tag ``{<owner>/<session>}``, so that all of a session lies in one
-cluster slot and each script touches one slot only. The other keys stay on the primary.
+cluster slot and each script touches one slot only. The other keys stay on the primary; where that holds the
+sessions too, a submit, a callback and its launch touch both.
 Types, writers, readers and lifetimes: the table in docs/internals.md.
 """
 
@@ -18,6 +19,8 @@ API_KEYS = "ts:keys"
 WORKERS = "ts:workers"
 FRONT_ENDS = "ts:frontends"
 TOTALS = "ts:totals"
+# Written for the sake of writing: see api/acceptance.py.
+MARK = "ts:mark"
 QUEUE = "ts:queue"
 QUEUE_TAGS = "ts:queue:tags"
 

@@ -35,13 +35,22 @@ class Pipe:
         self._pool = pool
         self._line: Line | None = None
         self._opening: asyncio.Task[Line] | None = None
-        # In the order sent: who waits, and since when.
+        # In the order sent: who waits, and until when.
         self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._late = False
+        # How many connections there have been: who needs two commands on the same one compares.
+        self.connections = 0
 
-    async def command(self, *words: str | bytes | float) -> Any:
+    @property
+    def idle(self) -> bool:
+        """Whether every command has had its reply."""
+        return not self._waiting
+
+    async def command(self, *words: str | bytes | float, more_seconds: float = 0) -> Any:
         """Send one command; its raw reply. A caller that is cancelled loses the reply, not the command.
+
+        One that blocks at the broker may take ``more_seconds`` than others.
 
         Raises:
             redis.exceptions.RedisError, OSError: an error reply, or the connection's trouble. After a loss
@@ -55,10 +64,10 @@ class Pipe:
         loop = asyncio.get_running_loop()
         reply = loop.create_future()
         line.send(*words)
-        now = loop.time()
-        self._waiting.append((reply, now))
+        until = loop.time() + COMMAND_SECONDS + more_seconds
+        self._waiting.append((reply, until))
         if self._watch is None:
-            self._watch = loop.call_at(now + COMMAND_SECONDS, self._look)
+            self._watch = loop.call_at(until, self._look)
         return await reply
 
     async def close(self) -> None:
@@ -94,6 +103,7 @@ class Pipe:
 
         line = await open_line(self._pool, self._receive, lost)
         self._line = line
+        self.connections += 1
         return line
 
     def _opened(self, opening: asyncio.Task[Line]) -> None:
@@ -130,7 +140,7 @@ class Pipe:
         if not self._waiting or self._line is None:
             return
         loop = asyncio.get_running_loop()
-        until = self._waiting[0][1] + COMMAND_SECONDS
+        until = self._waiting[0][1]
         if loop.time() < until:
             self._late = False
             self._watch = loop.call_at(until, self._look)
@@ -141,7 +151,7 @@ class Pipe:
             self._watch = loop.call_later(LAST_LOOK_SECONDS, self._look)
             return
         line = self._line
-        self._gone(RedisTimeoutError(f"no reply from the broker for {COMMAND_SECONDS:g} s"))
+        self._gone(RedisTimeoutError("no reply from the broker in time"))
         line.close()
 
 

@@ -135,7 +135,12 @@ class Settings(BaseSettings):
     wait_replicas: int = Field(
         0, ge=0, le=10, description="Replicas that must have a submit or callback before it is acknowledged."
     )
-    wait_replicas_ms: int = Field(1000, ge=10, le=60_000, description="How long to wait for those replicas.")
+    wait_replicas_ms: int = Field(
+        1000,
+        ge=10,
+        le=60_000,
+        description="How long to wait for those replicas; the answer's `Turnstream-Replicas` then says how many have it.",
+    )
 
     @field_validator("redis_url", "session_redis_url")
     @classmethod

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.batch import Argument, Batch
 from shared.broker import command
+from shared.keys import DUE
 from shared.launches import LAUNCH_GRACE_MS
 from shared.scripts import Script
 
@@ -371,8 +372,11 @@ Refusal = Fenced | Ended | Gone
 class Tasks:
     """The scripts, bound to a server and its limits."""
 
-    def __init__(self, redis: Redis, settings: Settings) -> None:
+    def __init__(self, redis: Redis, settings: Settings, *, notes: bool = False) -> None:
+        """With ``notes`` the hints are on the same server: what must be launched is noted with what says so."""
         self.redis = redis
+        self.notes = notes
+        self._due = (DUE,) if notes else ()
         self._settings = settings
         self._grace_ms = int(settings.log_grace_seconds * 1000)
         self._limits = (settings.ttl_ms, settings.lease_ms, settings.log_max_events, settings.log_max_bytes)
@@ -404,9 +408,12 @@ class Tasks:
                 turn.digest if turn.idempotency else "",
                 turn.trace,
                 turn.memory_turns,
+                LAUNCH_GRACE_MS,
+                str(ref),
                 *turn.batch.arguments(),
             ),
             ref.keys.idempotency(turn.idempotency or "-"),
+            *self._due,
         )
         match reply:
             case [b"launch", launch, epoch, first]:
@@ -512,7 +519,13 @@ class Tasks:
     ) -> Stored | Launch | Repeated | Unknown | Withdrawn | Expired | Ended:
         """Take a client's answer to ``call``; the batch is its ``…_output`` message."""
         reply = await self._run(
-            _callback, ref.keys, ref.task, op, (call, result, *batch.arguments()), ref.keys.call(call)
+            _callback,
+            ref.keys,
+            ref.task,
+            op,
+            (call, result, LAUNCH_GRACE_MS, str(ref), *batch.arguments()),
+            ref.keys.call(call),
+            *self._due,
         )
         match reply:
             case [b"stored", pending]:
@@ -546,9 +559,12 @@ class Tasks:
                 return Redate(int(ms))
         return Drop()
 
-    async def clear(self, keys: SessionKeys, op: str) -> Cleared | Live | Missing:
-        """Drop log, memory and history of a session without live tasks, and begin a new epoch."""
-        reply = await self._run(_clear, keys, "", op, ())
+    async def clear(self, keys: SessionKeys, epoch: int) -> Cleared | Live | Missing:
+        """Drop log, memory and history of a session without live tasks, and begin a new epoch after ``epoch``.
+
+        Where that has ended already nothing is done: `Cleared` then has the present one.
+        """
+        reply = await self._run(_clear, keys, "", "", (epoch,))
         match reply:
             case [b"cleared", epoch]:
                 return Cleared(int(epoch))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shared import agents
 from shared.api_keys import IDENTIFIER, ApiKeys, make_token
-from shared.broker import Broker, insist
+from shared.broker import Broker, insist, let_in
 from shared.errors import ConfigurationError
 from turnstream.table import aligned
 
@@ -87,10 +87,15 @@ async def rotate(settings: Settings, key_id: str, hours: float) -> str:
 async def _ask(
     settings: Settings, ask: Callable[[ApiKeys], Awaitable[T]], seconds: float = PATIENCE_SECONDS
 ) -> T:
-    """Ask the broker, and insist for so long: not at all, where to ask twice does it twice."""
+    """Ask the broker, and insist for so long: not at all, where to ask twice does it twice.
+
+    Raises:
+        ConfigurationError: it refuses us.
+    """
     broker = Broker(settings)
+    keys = ApiKeys(broker.primary)
     try:
-        return await insist(lambda: ask(ApiKeys(broker.primary)), seconds=seconds, what="keys")
+        return await insist(lambda: let_in(settings, lambda: ask(keys)), seconds=seconds, what="keys")
     finally:
         await broker.close()
 

@@ -87,12 +87,37 @@ class WorkerProcess:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Run until `stop`."""
+        """Run until `stop`.
+
+        Raises:
+            ConfigurationError: the broker refuses us.
+        """
         async with configured.opened(self._agents), self.status.served():
             await self._run()
 
     async def _run(self) -> None:
         log.info("worker.started", worker=self.id, max_jobs=self._settings.max_jobs)
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        try:
+            await self._be_admitted(stopping)
+            if not stopping.done():
+                await self._work(stopping)
+        finally:
+            stopping.cancel()
+            log.info("worker.stopped", worker=self.id)
+
+    async def _be_admitted(self, stopping: asyncio.Task[bool]) -> None:
+        """Wait for the broker, which may not be there yet; nothing else is asked of it before."""
+        admission = asyncio.create_task(self._broker.admit(keys.WORKERS, self.id), name="admission")
+        try:
+            await asyncio.wait([admission, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if admission.done():
+                admission.result()
+        finally:
+            admission.cancel()
+            await asyncio.gather(admission, return_exceptions=True)
+
+    async def _work(self, stopping: asyncio.Task[bool]) -> None:
         background = [
             asyncio.create_task(each, name=name)
             for name, each in (
@@ -105,7 +130,6 @@ class WorkerProcess:
         ]
         claiming = asyncio.create_task(self._arq.main(), name="arq")
         background.append(claiming)
-        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
         try:
             # A background task never returns; if one does, that is a defect, and the process must not
             # pretend to live without it.
@@ -114,11 +138,10 @@ class WorkerProcess:
                 task.result()
             await self._drain(claiming)
         finally:
-            for task in (stopping, *background):
+            for task in background:
                 task.cancel()
-            await asyncio.gather(stopping, *background, return_exceptions=True)
+            await asyncio.gather(*background, return_exceptions=True)
             await self._presence.end()
-            log.info("worker.stopped", worker=self.id)
 
     async def _drain(self, claiming: asyncio.Task[None]) -> None:
         self._arq.pause()

@@ -174,6 +174,20 @@ local function write(at, number)
   return at, seq, int(number)
 end
 
+-- Have a rescuer look at this task in `ms`, where the hints are on this server (`due` is nil where they are not);
+-- as remind.lua does.
+local function remind(due, ref, ms)
+  if not due then
+    return
+  end
+  local at = NOW + tonumber(ms)
+  local known = redis.call('ZSCORE', due, ref)
+  if known and tonumber(known) <= at then
+    at = tonumber(known) - 1
+  end
+  redis.call('ZADD', due, int(at), ref)
+end
+
 -- Why an attempt may not write, or nil: gone, ended or fenced. `op` is the last operation kept for the task: the
 -- operation ids of a process grow, and an attempt is held by the one that took it. So a write that the network
 -- delayed past a later one is fenced, too; whoever sent it has long had its outcome from a repeat.

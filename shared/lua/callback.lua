@@ -1,5 +1,5 @@
--- Take a client's answer. KEYS 10 the call's string
--- ARGV 7 call  8 result  9… entries (the …_output message)
+-- Take a client's answer. KEYS 10 the call's string  11 due (or none)
+-- ARGV 7 call  8 result  9 ms after which a rescuer looks at a task that goes on  10 ref  11… entries (the …_output message)
 -- → stored pending | launch n (it was the last one) | repeat status launch | unknown | withdrawn | expired | ended
 local known = redis.call('GET', KEYS[10])
 if not known then
@@ -31,12 +31,13 @@ end
 redis.call('HSET', CALLS, ARGV[7] .. ':result', ARGV[8])
 redis.call('SET', KEYS[10], answered, 'PX', int(math.max(TTL, redis.call('PTTL', KEYS[10]))))
 local pending = redis.call('HINCRBY', TASK, 'pending', -1)
-local _, _, number = write(9, task[6])
+local _, _, number = write(11, task[6])
 if pending == 0 and status == 'parked' then
   local launch = int(tonumber(task[4]) + 1)
   redis.call('HDEL', TASK, 'parked_until')
   redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'number', number)
   touch(true)
+  remind(KEYS[11], ARGV[10], ARGV[9])
   return { 'launch', launch }
 end
 redis.call('HSET', TASK, 'number', number)

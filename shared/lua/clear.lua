@@ -1,9 +1,10 @@
--- Start a session afresh: log, memory and history are dropped, the epoch grows.
+-- Start a session afresh: log, memory and history are dropped, the epoch grows. ARGV 7 the epoch that is to end
+-- A clear that the network delayed past another one finds a later epoch, and has nothing to do.
 -- → cleared epoch | live task… | missing
-local meta = redis.call('HMGET', META, 'epoch', 'clear_op')
+local meta = redis.call('HMGET', META, 'epoch')
 if not meta[1] then
   return { 'missing' }
-elseif meta[2] == OP then
+elseif meta[1] ~= ARGV[7] then
   return { 'cleared', meta[1] }
 end
 local live = { 'live' }
@@ -23,8 +24,7 @@ if #live > 1 then
 end
 redis.call('DEL', LOG, MEMORY, HISTORY, WAITING)
 local epoch = int(math.max(tonumber(meta[1]) + 1, NOW))
-redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'trim_at', '0', 'kept', '0', 'active', '',
-  'clear_op', OP)
+redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'trim_at', '0', 'kept', '0', 'active', '')
 touch(true)
 -- Followers of the former epoch learn that it is over.
 redis.call('PUBLISH', TAIL, epoch .. '-1-0')

@@ -2,11 +2,29 @@
 --      8 crashes that end a task  9 ms between looks at a waiting task  10 ms that an ended task's events stay
 -- → launch n | passed task n | end attempt launch why | redate ms | drop
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
-  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed')
+  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next')
 local status, attempt, launch = task[1], task[2], task[3]
 if not status then
   return { 'drop' }
+elseif task[10] == OP then
+  if task[15] ~= '' then
+    return { 'passed', task[15], task[11] }
+  end
+  return { 'launch', task[11] }
 elseif TERMINAL[status] then
+  if task[16] and task[16] ~= '' then
+    -- Whoever wrote this end was to launch the next turn. They may be gone.
+    local following = redis.call('HMGET', sibling(TASK, task[16]), 'status', 'launch', 'launched')
+    if following[1] == 'queued' and following[2] == '1' then
+      local lost = tonumber(following[3]) + tonumber(ARGV[7])
+      if lost > NOW then
+        return { 'redate', int(lost - NOW) }
+      end
+      redis.call('HSET', sibling(TASK, task[16]), 'launched', int(NOW))
+      redis.call('HSET', TASK, 'next', '', 'sweep_op', OP, 'sweep_launch', '1', 'sweep_passed', task[16])
+      return { 'passed', task[16], '1' }
+    end
+  end
   local over = tonumber(task[12]) + tonumber(ARGV[10])
   if over > NOW then
     return { 'redate', int(over - NOW) }
@@ -17,11 +35,6 @@ elseif TERMINAL[status] then
     cut(meta[1], tonumber(meta[2]), tonumber(meta[3]), tonumber(meta[4]), tonumber(task[13]) + 1)
   end
   return { 'drop' }
-elseif task[10] == OP then
-  if task[15] ~= '' then
-    return { 'passed', task[15], task[11] }
-  end
-  return { 'launch', task[11] }
 end
 local deadline = tonumber(task[6])
 

@@ -23,7 +23,10 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from redis.asyncio import Redis
+
     from shared.broker import Broker
+    from shared.log import SessionMeta
     from tests.conftest import Place
 
 KEYS = SessionKeys("o", "s")
@@ -78,7 +81,7 @@ class Session:
         """End the task, and clear the session."""
         ender = Ender(self.tasks, self.log, Launches(self.broker.primary), self.broker.primary)
         await end_from_outside(ender, REF, CANCELED, "stop", who="test")
-        assert isinstance(await self.tasks.clear(KEYS, operation()), Cleared)
+        assert isinstance(await self.tasks.clear(KEYS, self.epoch), Cleared)
 
     def cursor(self, seq: int) -> Cursor:
         """A place in the log."""
@@ -172,6 +175,46 @@ async def test_entries_written_while_the_reader_was_away_are_not_missed(session:
             assert await entries(feed, session.cursor(4), 0.01) == []
             hub.subscribed(KEYS.tail.encode())
             assert await gather(feed, session.cursor(1), 3) == [2, 3, 4]
+
+
+class SlowLog(Log):
+    """A log whose meta data comes late: read, but not told before the gate opens."""
+
+    def __init__(self, redis: Redis) -> None:
+        super().__init__(redis)
+        self.read_it = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def meta(self, keys: SessionKeys) -> SessionMeta | None:
+        """Read it, and wait."""
+        meta = await super().meta(keys)
+        self.read_it.set()
+        await self.gate.wait()
+        return meta
+
+
+async def test_what_was_read_before_a_new_subscription_proves_nothing(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader is lost once more while a follower asks where the log ends: what came meanwhile is not missed."""
+    slow = SlowLog(session.broker.sessions)
+    hub = Hub(session.broker.sessions, slow)
+    try:
+        with hub.follow(KEYS) as feed:
+            assert await gather(feed, session.cursor(0), 1) == [1]
+            # From here on nothing is heard.
+            monkeypatch.setattr(Hub, "heard", lambda *_: None)
+            hub.deaf()
+            hub.subscribed(KEYS.tail.encode())
+            following = asyncio.create_task(gather(feed, session.cursor(1), 1))
+            await slow.read_it.wait()
+            hub.deaf()
+            await session.say()
+            hub.subscribed(KEYS.tail.encode())
+            slow.gate.set()
+            assert await following == [2]
+    finally:
+        await hub.stop()
 
 
 async def test_a_clear_ends_followers_after_the_last_entry(session: Session) -> None:

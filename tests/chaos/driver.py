@@ -79,12 +79,19 @@ class Report:
         return sum(int(task.get("crashes", 0)) for task in tasks)
 
     def silences(self) -> dict[str, list[float]]:
-        """Fault → for each turn that was being followed, how long after it the next event came, in seconds."""
+        """Fault → for each turn that was being said, how long after it the next event came, in seconds.
+
+        Left out are turns that are silent by themselves: those that wait for another one, and tools that sleep, which
+        sleep anew in each attempt.
+        """
         found: dict[str, list[float]] = {}
         for turn in self.account.turns:
             times = turn.own.times
+            if turn.prompt.startswith("/slow"):
+                continue
             for when, kind in self.faults:
-                if times and times[0] < when < times[-1]:
+                # The first event only says that the turn is queued.
+                if len(times) > 1 and times[1] < when < times[-1]:
                     after = next(each for each in times if each > when)
                     found.setdefault(kind, []).append(after - when)
         return found

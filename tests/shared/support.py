@@ -212,6 +212,12 @@ class Desk:
         value = await self.redis.hget(task.keys.task(task.task), name)
         return None if value is None else str(value.decode())
 
+    async def epoch(self) -> int:
+        """The session's epoch."""
+        meta = await self.log.meta(keys_of())
+        assert meta is not None
+        return meta.epoch
+
     async def entries(self, session: SessionKeys | None = None) -> list[Entry]:
         """The whole log."""
         session = session or keys_of()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
 from pydantic import SecretStr
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared import broker, pipe
@@ -22,6 +22,8 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from redis.asyncio import Redis
 
 
 def test_a_write_to_a_cut_connection_is_trouble_on_either_loop() -> None:
@@ -81,3 +83,32 @@ async def test_a_frozen_broker_is_not_waited_for(
         process.send_signal(signal.SIGCONT)
         await connections.close()
         home.stop()
+
+
+async def test_a_broker_that_was_demoted_is_connected_to_anew(tmp_path: Path) -> None:
+    """It goes on answering on the old connection, for ever; a new one may lead to the new primary."""
+    home = OwnBroker(tmp_path / "data")
+    server = home.start()
+    connections = broker.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    redis = connections.primary
+    try:
+        before = await broker.command(redis, "CLIENT", "ID")
+        assert await broker.command(redis, "CLIENT", "ID") == before
+        with server.client() as other:
+            other.execute_command("REPLICAOF", "127.0.0.1", "1")
+        sent = [
+            asyncio.ensure_future(broker.command(redis, *words))
+            for words in (("SET", "k", "v"), ("GET", "k"))
+        ]
+        refused, behind = await asyncio.gather(*sent, return_exceptions=True)
+        assert isinstance(refused, ReadOnlyError)
+        # What was sent behind it has its reply, or is lost with the connection; it is not left waiting.
+        assert behind is None or is_trouble(behind)
+        assert await _insist(redis, "CLIENT", "ID") != before
+    finally:
+        await connections.close()
+        home.stop()
+
+
+async def _insist(redis: Redis, *words: str) -> Any:
+    return await broker.insist(lambda: broker.command(redis, *words), seconds=5, what="test")

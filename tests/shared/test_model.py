@@ -56,6 +56,7 @@ from shared.tasks import (
     Moved,
     MustEnd,
     Parked,
+    Passed,
     Redate,
     Renewed,
     Repeated,
@@ -118,6 +119,7 @@ class ModelTask:
     crashes: int = 0
     ending: str = ""
     why: str = ""
+    following: str = ""
     calls: dict[str, bool] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
     over: set[str] = field(default_factory=set)
@@ -217,7 +219,7 @@ class Model:
             following = self.active = self.waiting.pop(0) if self.waiting else ""
             if following:
                 self.tasks[following].queue(1)
-        task.status, task.why = status, why
+        task.status, task.why, task.following = status, why, following
         task.open.clear()
         task.over.clear()
         return following, 1
@@ -256,6 +258,13 @@ class Model:
         seen = f"{task.attempt} {task.launch}"
         late = task.deadline and "deadline" in task.over
         if not task.live:
+            following = self.tasks.get(task.following)
+            if following is not None and following.status == QUEUED and following.launch == 1:
+                if "launched" not in following.over:
+                    return Redate
+                following.over.discard("launched")
+                task.following = ""
+                return Passed(following.name, 1)
             return Drop() if "ended" in task.over else Redate
         if task.status == RUNNING:
             if task.ending:
@@ -682,7 +691,7 @@ class TaskMachine(RuleBasedStateMachine):
         async def ask() -> Any:
             return await self.desk.tasks.sweep(ref(task.name), op)
 
-        outcome = self.call(ask, twice=twice and isinstance(expected, Launch))
+        outcome = self.call(ask, twice=twice and isinstance(expected, Launch | Passed))
         if expected is Redate:
             assert isinstance(outcome, Redate)
             assert 0 < outcome.ms <= max(HOUR_MS, LAUNCH_GRACE_MS)
@@ -738,11 +747,11 @@ class TaskMachine(RuleBasedStateMachine):
         if end:
             for task in reversed([task for task in self.model.tasks.values() if task.live]):
                 self.take(task, "canceled clear", "", twice=False, goes_on=True)
-        op = operation()
+        epoch = self.epoch
         live = {task.name for task in self.model.tasks.values() if task.live}
 
         async def ask() -> Any:
-            return await self.desk.tasks.clear(keys_of(), op)
+            return await self.desk.tasks.clear(keys_of(), epoch)
 
         outcome = self.call(ask, twice=twice)
         if not self.model.made:

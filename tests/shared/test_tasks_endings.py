@@ -205,10 +205,11 @@ async def test_clear_needs_all_tasks_ended(place: Place) -> None:
     desk = Desk(place)
     await desk.running()
     await desk.submit(ref("t2"))
-    outcome = await desk.nothing_written(lambda: desk.tasks.clear(keys_of(), operation()))
+    epoch = await desk.epoch()
+    outcome = await desk.nothing_written(lambda: desk.tasks.clear(keys_of(), epoch))
     assert isinstance(outcome, Live)
     assert set(outcome.tasks) == {"t1", "t2"}
-    assert await desk.nothing_written(lambda: desk.tasks.clear(keys_of("s9"), operation())) == Missing()
+    assert await desk.nothing_written(lambda: desk.tasks.clear(keys_of("s9"), epoch)) == Missing()
 
 
 async def test_clear_begins_a_new_epoch(place: Place) -> None:
@@ -216,9 +217,8 @@ async def test_clear_begins_a_new_epoch(place: Place) -> None:
     desk = Desk(place)
     attempt = await desk.running()
     await desk.finish(attempt)
-    op = operation()
     async with desk.tails() as tail:
-        outcome = await desk.twice(lambda: desk.tasks.clear(keys_of(), op))
+        outcome = await desk.twice(lambda: desk.tasks.clear(keys_of(), attempt.epoch))
         assert isinstance(outcome, Cleared)
         message = await tail()
         assert (message.epoch, message.first, message.last, message.entries) == (outcome.epoch, 1, 0, ())
@@ -227,8 +227,22 @@ async def test_clear_begins_a_new_epoch(place: Place) -> None:
     assert await desk.log.history(keys_of()) == []
     fresh = await desk.running(ref("t2"))
     assert (fresh.epoch, fresh.first, fresh.memory) == (outcome.epoch, 1, [])
-    assert await desk.nothing_written(lambda: desk.tasks.clear(keys_of(), op)) == outcome
+    assert await desk.nothing_written(lambda: desk.tasks.clear(keys_of(), attempt.epoch)) == outcome
     await desk.sound()
+
+
+async def test_a_clear_that_comes_late_clears_nothing(place: Place) -> None:
+    """Past another clear, it would drop what was said since to somebody who asked for nothing."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.finish(attempt)
+    first = await desk.tasks.clear(keys_of(), attempt.epoch)
+    assert isinstance(first, Cleared)
+    second = await desk.tasks.clear(keys_of(), first.epoch)
+    await desk.finish(await desk.running(ref("t2")))
+    for late in (attempt.epoch, first.epoch):
+        assert await desk.nothing_written(lambda late=late: desk.tasks.clear(keys_of(), late)) == second  # type: ignore[misc]
+    assert [entry.task for entry in await desk.log.history(keys_of())] == ["t2", "t2"]
 
 
 async def test_an_epoch_only_grows(place: Place) -> None:
@@ -237,5 +251,5 @@ async def test_an_epoch_only_grows(place: Place) -> None:
     await desk.tasks.create(keys_of(), "demo", "")
     ahead = await desk.now() + 10_000_000
     await desk.redis.hset(keys_of().meta, "epoch", ahead)
-    assert await desk.tasks.clear(keys_of(), operation()) == Cleared(ahead + 1)
-    assert await desk.tasks.clear(keys_of(), operation()) == Cleared(ahead + 2)
+    assert await desk.tasks.clear(keys_of(), ahead) == Cleared(ahead + 1)
+    assert await desk.tasks.clear(keys_of(), ahead + 1) == Cleared(ahead + 2)

@@ -262,6 +262,26 @@ async def test_a_turn_that_was_passed_but_not_launched_is_launched(place: Place)
     assert await _sweep(desk, "t2") == Launch(1)
 
 
+async def test_a_look_at_an_ended_turn_launches_the_next_one(place: Place) -> None:
+    """It comes within a lease of the worker that ended the turn and died; once, however long the launch then waits."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.submit(ref("t2"))
+    assert (await desk.finish(attempt)).next == "t2"
+    soon = await desk.nothing_written(lambda: _sweep(desk))
+    assert isinstance(soon, Redate)
+    assert 0 < soon.ms <= LAUNCH_GRACE_MS
+    await desk.put(ref("t2"), launched=await desk.past())
+    op = operation()
+    assert await desk.twice(lambda: desk.tasks.sweep(ref(), op)) == Passed("t2", 1)
+    for _ in range(2):
+        later = await desk.nothing_written(lambda: _sweep(desk))
+        assert isinstance(later, Redate)
+        assert later.ms > LAUNCH_GRACE_MS
+        await desk.put(ref("t2"), launched=await desk.past())
+    assert (await desk.begin(ref("t2"))).number == 1
+
+
 async def test_an_ending_whose_ender_died_is_left_to_the_next(place: Place) -> None:
     """An ender has one lease to write its end; after that somebody else must write the same one."""
     desk = Desk(place)

@@ -76,6 +76,21 @@ async def test_a_forgotten_turn_is_launched_under_its_own_name(place: Place) -> 
     assert await desk.tasks.sweep(ref("t3"), operation()) is not None
 
 
+async def test_the_turn_after_one_whose_worker_died_at_its_end_is_launched(place: Place) -> None:
+    """The hint of the turn that ended leads to it: its own is not due for much longer. Then there is time."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.submit(ref("t2"))
+    await desk.finish(attempt)
+    await desk.put(ref("t2"), launched=await desk.past())
+    await desk.launches.remind(ref(), 0)
+    await _rescuer(desk, whole_for=60)._look()
+    assert list(await desk.launches.claim(8)) == ["o1/s1/t2:1"]
+    hint = await desk.primary.zscore(keys.DUE, str(ref()))
+    assert hint is not None
+    assert hint <= await desk.now() + AGAIN_MS
+
+
 @pytest.mark.parametrize("trouble", ["full", "read-only"])
 async def test_a_broker_that_takes_no_writes_is_trouble_also_while_it_holds_still(
     valkey: ValkeyServer, trouble: str
