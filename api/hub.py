@@ -200,7 +200,7 @@ class Feed:
 
     Attributes:
         after: the follower's place: what it has been given. Whoever shows entries moves it.
-        at_once: shows what is new in the very call that brought it, and says whether it did. Most entries go
+        at_once: shows what it is given in the very call that brought it, and says whether it did. Most entries go
             this way, which spares them the wait for the follower's task; it is asked only while that waits.
         operator: it is not one of those that the session's owner may have.
     """
@@ -222,7 +222,7 @@ class Feed:
     def __init__(self, hub: Hub, followed: _Followed, reader: Log, *, operator: bool = False) -> None:
         self.after = Cursor(0, 0)
         self.operator = operator
-        self.at_once: Callable[[], bool] | None = None
+        self.at_once: Callable[[list[Shown]], bool] | None = None
         self._hub = hub
         self._followed = followed
         self._log = reader
@@ -259,20 +259,17 @@ class Feed:
 
     def wake(self) -> None:
         """There may be news."""
-        if self._waiter is None or self._waiter.done():
+        if self._waiter is None:
             return
         if self.at_once is not None and not self._ended:
             try:
-                if self.at_once():
+                news = self._followed.look(self.after)
+                if isinstance(news, list) and news and self.at_once(news):
                     return
             except Exception:
                 # The follower's own task meets the same error, where it concerns nobody else.
                 log.debug("hub.not_at_once", exc_info=True)
-        self._waiter.set_result(None)
-
-    def look(self) -> list[Shown] | Over | None:
-        """What is known without asking the broker to stand after `after`; None: it must be asked."""
-        return self._followed.look(self.after)
+        self._wake_task()
 
     async def entries(self, wait: float) -> list[Shown] | Over:
         """What stands in the log after `after`, oldest first.
@@ -283,7 +280,7 @@ class Feed:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait
         while not self._ended:
-            found = self.look()
+            found = self._followed.look(self.after)
             if found:
                 return found
             left = until - loop.time()
@@ -414,7 +411,8 @@ class _Followed:
         else:
             if tail.first > ring.last + 1:
                 ring.restart(tail.first - 1)
-            ring.add(tail.entries[ring.last + 1 - tail.first :])
+            known = ring.last + 1 - tail.first
+            ring.add(tail.entries[known:] if known else tail.entries)
         self.sure = True
         self.wake()
 

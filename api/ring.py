@@ -73,11 +73,13 @@ class Ring:
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Add entries that follow `last` without a hole."""
+        shown, size = self._shown, self._bytes
         for entry in entries:
-            self._shown.append(Shown(entry))
-            self._bytes += _cost(entry)
-        self.last = entries[-1].seq
-        if len(self._shown) > MOST_ENTRIES or self._bytes > MOST_BYTES:
+            shown.append(Shown(entry))
+            size += len(entry.event) + len(entry.extra) + _ENTRY_BYTES
+        self._bytes = size
+        self.last = entry.seq
+        if len(shown) > MOST_ENTRIES or size > MOST_BYTES:
             self._cut()
 
     def restart(self, last: int) -> None:
@@ -90,10 +92,7 @@ class Ring:
         """Drop the oldest; more than needed, so that it is not done for each entry."""
         cut = 0
         while len(self._shown) - cut > MOST_ENTRIES * 3 // 4 or self._bytes > MOST_BYTES * 3 // 4:
-            self._bytes -= _cost(self._shown[cut].entry)
+            entry = self._shown[cut].entry
+            self._bytes -= len(entry.event) + len(entry.extra) + _ENTRY_BYTES
             cut += 1
         del self._shown[:cut]
-
-
-def _cost(entry: Entry) -> int:
-    return len(entry.event) + len(entry.extra) + _ENTRY_BYTES

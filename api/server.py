@@ -168,7 +168,7 @@ class _Protocol(HttpToolsProtocol):
     """Gives a response its connection (see `Connection`), and headers their time."""
 
     # Beside the base's attributes: a few more among them, and each connection's would take a kilobyte more.
-    __slots__ = ("_lost", "_waiting", "on_lost")
+    __slots__ = ("_lost", "_out", "_pressure", "_waiting", "on_lost")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -178,6 +178,9 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # As `write_chunk` needs them, for each event: not through the instance's dictionary.
+        self._out = transport
+        self._pressure = self.flow
         self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -212,9 +215,10 @@ class _Protocol(HttpToolsProtocol):
         self.transport.abort()
 
     def write_chunk(self, body: bytes) -> bool:
-        if self.flow.write_paused:
+        if self._pressure.write_paused:
             return False
         # Whoever watches for the client's leave is told by the server; until then there is nobody to write to.
-        if not self.transport.is_closing():
-            self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        out = self._out
+        if not out.is_closing():
+            out.write(b"%x\r\n%b\r\n" % (len(body), body))
         return True

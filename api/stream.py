@@ -63,10 +63,12 @@ class EventStream:
         "_log",
         "_over",
         "_send",
+        "_session",
         "_settings",
         "_size",
         "_spoke",
         "_task",
+        "_time",
         "_torn",
         "_waiting",
     )
@@ -82,6 +84,7 @@ class EventStream:
         headers: Headers = (),
     ) -> None:
         self._feed = feed
+        self._session = feed.keys.session
         feed.after = start.after
         self._task = start.task
         self._over = start.over
@@ -111,7 +114,7 @@ class EventStream:
                 return
             except SlowClientError:
                 measures.cut_readers.n += 1
-                log.info("stream.slow_client", session=self._feed.keys.session, task=self._task)
+                log.info("stream.slow_client", session=self._session, task=self._task)
         lost = asyncio.Event()
         with watched(connection, lost.set):
             connection.abort()
@@ -125,6 +128,7 @@ class EventStream:
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
         settings = self._settings
+        self._time = loop.time
         self._spoke = loop.time()
         if self._connection is not None:
             self._feed.at_once = self._show_at_once
@@ -145,16 +149,12 @@ class EventStream:
                 await self._show(news)
             await self._flush()
 
-    def _show_at_once(self) -> bool:
-        """Show what is new while the task waits; False when it has to see to it."""
-        feed = self._feed
-        news = feed.look()
-        if not isinstance(news, list) or not news or self._torn is not None or self._connection is None:
+    def _show_at_once(self, news: list[Shown]) -> bool:
+        """Show what follows the feed's place while the task waits; False when it has to see to it."""
+        if self._torn is not None or self._connection is None:
             return False
-        after = feed.after
-        if news[0].entry.seq != after.seq + 1:
-            return False
-        task, dialect, session, epoch = self._task, self._dialect, feed.keys.session, after.epoch
+        feed, task, dialect, session = self._feed, self._task, self._dialect, self._session
+        epoch = feed.after.epoch
         frames = []
         over = False
         for shown in news:
@@ -169,7 +169,7 @@ class EventStream:
             if not self._connection.write_chunk(body):
                 return False
             measures.bytes_out.n += len(body)
-            self._spoke = asyncio.get_running_loop().time()
+            self._spoke = self._time()
         feed.after = Cursor(epoch, news[-1].entry.seq)
         if over:
             feed.end()
@@ -177,7 +177,7 @@ class EventStream:
 
     async def _show(self, news: list[Shown]) -> None:
         task, dialect, epoch = self._task, self._dialect, self._feed.after.epoch
-        session = self._feed.keys.session
+        session = self._session
         for shown in news:
             entry = shown.entry
             if task is not None and entry.task != task:
@@ -209,7 +209,7 @@ class EventStream:
         except BrokerAway:
             return False
         for entry in entries:
-            frames = self._dialect.replay(self._feed.keys.session, after.epoch, entry)
+            frames = self._dialect.replay(self._session, after.epoch, entry)
             if frames:
                 await self._write(frames)
             if self._task is not None and entry.kind == END:

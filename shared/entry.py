@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shared.errors import BadCursor
 
@@ -19,8 +20,7 @@ END = "end"
 _CURSOR = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cursor:
+class Cursor(NamedTuple):
     """A place in a session's log: ``<epoch>-<seq>``.
 
     It is the entry's Redis stream id, the SSE ``id:`` and the client's ``Last-Event-ID``. ``epoch`` is

@@ -7,7 +7,7 @@ was missed, however long the log is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shared.broker import command
 from shared.entry import Cursor, Entry
@@ -43,8 +43,7 @@ class SessionMeta:
     live: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
+class Tail(NamedTuple):
     """One message of a session's tail channel.
 
     ``entries`` is empty when the batch was too large to be published, or the log was cleared
@@ -54,7 +53,7 @@ class Tail:
     epoch: int
     first: int
     last: int
-    entries: tuple[Entry, ...]
+    entries: list[Entry]
 
 
 class Log:
@@ -132,11 +131,13 @@ def _entry(entry_id: bytes, fields: dict[bytes, bytes]) -> Entry:
 def parse_tail(message: bytes) -> Tail:
     """Read what lua/_session.lua publishes: a line ``epoch-first-last``, then one line per entry."""
     head, _, body = message.partition(b"\n")
-    epoch, first, last = (int(part) for part in head.split(b"-"))
-    if not body:
-        return Tail(epoch, first, last, ())
-    entries = []
-    for seq, line in enumerate(body.split(b"\n"), first):
-        task, path, kind, created, event, extra = line.split(b"\t")
-        entries.append(Entry(seq, task.decode(), path.decode(), kind.decode(), int(created), event, extra))
-    return Tail(epoch, first, last, tuple(entries))
+    numbers = head.split(b"-")
+    epoch, first, last = int(numbers[0]), int(numbers[1]), int(numbers[2])
+    entries: list[Entry] = []
+    if body:
+        for seq, line in enumerate(body.split(b"\n"), first):
+            task, path, kind, created, event, extra = line.split(b"\t")
+            entries.append(
+                Entry(seq, task.decode(), path.decode(), kind.decode(), int(created), event, extra)
+            )
+    return Tail(epoch, first, last, entries)

@@ -221,7 +221,7 @@ async def test_clear_begins_a_new_epoch(place: Place) -> None:
         outcome = await desk.twice(lambda: desk.tasks.clear(keys_of(), attempt.epoch))
         assert isinstance(outcome, Cleared)
         message = await tail()
-        assert (message.epoch, message.first, message.last, message.entries) == (outcome.epoch, 1, 0, ())
+        assert (message.epoch, message.first, message.last, message.entries) == (outcome.epoch, 1, 0, [])
     assert outcome.epoch > attempt.epoch
     assert await desk.entries() == []
     assert await desk.log.history(keys_of()) == []

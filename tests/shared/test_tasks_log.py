@@ -152,7 +152,7 @@ async def test_each_batch_is_published_as_it_stands_in_the_log(place: Place) -> 
         for first, last in ((1, 2), (3, 4), (5, 5)):
             message = await tail()
             assert (message.epoch, message.first, message.last) == (attempt.epoch, first, last)
-            assert message.entries == tuple(entries[first - 1 : last])
+            assert message.entries == entries[first - 1 : last]
 
 
 async def test_a_large_batch_publishes_its_place_alone(place: Place) -> None:
@@ -165,7 +165,7 @@ async def test_a_large_batch_publishes_its_place_alone(place: Place) -> None:
         assert (small.first, small.last, len(small.entries)) == (3, 4, 2)
         await desk.append(attempt, delta("m1", "y" * 40_000, delta("m1", "x" * 40_000)))
         large = await tail()
-        assert (large.first, large.last, large.entries) == (5, 6, ())
+        assert (large.first, large.last, large.entries) == (5, 6, [])
     entries = await desk.log.read(keys_of(), Cursor(attempt.epoch, 4))
     assert [entry.seq for entry in entries] == [5, 6]
 
