@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
+# How long a start waits for the broker to know the keys that the settings bring.
+KEYS_SECONDS = 2.0
+
+
 def create_app(settings: Settings, agents: Agents, broker: Broker | None = None) -> Starlette:
     """The application; its services are in ``app.state.services``. A broker that is given is not closed.
 
@@ -53,7 +57,12 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         presence = _presence(services)
-        attending = app.state.attending = asyncio.create_task(_attend(services, keys, presence))
+        known = asyncio.Event()
+        attending = app.state.attending = asyncio.create_task(_attend(services, keys, presence, known))
+        # The settings' keys must not be met with a 401; but while the broker is away, say so rather than nothing.
+        knowing = asyncio.create_task(known.wait())
+        await asyncio.wait([attending, knowing], timeout=KEYS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        knowing.cancel()
         try:
             yield
         finally:
@@ -87,14 +96,18 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     return app
 
 
-async def _attend(services: Services, keys: list[tuple[str, str, str]], presence: Presence) -> None:
-    """What is done beside requests, for ever, once the broker has let us in.
+async def _attend(
+    services: Services, keys: list[tuple[str, str, str]], presence: Presence, known: asyncio.Event
+) -> None:
+    """What is done beside requests, for ever, once the broker has let us in; ``known``: it has the settings' keys.
 
     Raises:
         ConfigurationError: it refuses us.
     """
     await services.broker.admit(FRONT_ENDS, services.name)
-    await asyncio.gather(_register(services, keys), presence.show(), services.limiter.keep())
+    await _register(services, keys)
+    known.set()
+    await asyncio.gather(presence.show(), services.limiter.keep())
 
 
 def _presence(services: Services) -> Presence:

@@ -12,6 +12,7 @@ import orjson
 from shared import keys
 from shared.broker import command
 from shared.keys import TaskRef
+from shared.presence import FORGOTTEN_SECONDS, SILENT_SECONDS
 from shared.task_list import LIVE
 from shared.tasks import PARKED, QUEUED, RUNNING
 from shared.version import VERSION
@@ -29,9 +30,6 @@ _AT_ONCE = 500
 
 # Launches among which the oldest is looked for: owners are served in turn, so it is near the head.
 _HEAD = 100
-
-# A process that has not been heard of for this long is told of no more.
-_SILENT_SECONDS = 20
 
 _PROCESS = ("seen", "started", "version")
 
@@ -60,7 +58,7 @@ class Overview:
         return {"now": round(time.time(), 3), **self._told}
 
     async def workers(self) -> list[dict[str, Any]]:
-        """The workers that showed signs of life, by name."""
+        """The workers that showed signs of life in the last minute, by name."""
         return [_process("worker", *each) for each in await self._living(keys.WORKERS)]
 
     async def front_ends(self) -> list[dict[str, Any]]:
@@ -69,7 +67,8 @@ class Overview:
 
     async def _read(self) -> dict[str, Any]:
         primary = self._broker.primary
-        workers, front_ends = await self.workers(), await self.front_ends()
+        workers = [each for each in await self.workers() if not each["silent"]]
+        front_ends = [each for each in await self.front_ends() if not each["silent"]]
         depth = int(await command(primary, "ZCARD", keys.QUEUE))
         totals: dict[bytes, bytes] = await command(primary, "HGETALL", keys.TOTALS)
         return {
@@ -121,7 +120,7 @@ class Overview:
         signs: dict[bytes, bytes] = await command(self._broker.primary, "HGETALL", listed)
         told = sorted((name.decode(), orjson.loads(sign)) for name, sign in signs.items())
         now = time.time()
-        return [(name, sign) for name, sign in told if sign["seen"] > now - _SILENT_SECONDS]
+        return [(name, sign) for name, sign in told if sign["seen"] > now - FORGOTTEN_SECONDS]
 
 
 def _process(kind: str, name: str, sign: dict[str, Any]) -> dict[str, Any]:
@@ -133,5 +132,6 @@ def _process(kind: str, name: str, sign: dict[str, Any]) -> dict[str, Any]:
         "version": sign.get("version", ""),
         "started_at": sign["started"],
         "seen_at": sign["seen"],
+        "silent": sign["seen"] < time.time() - SILENT_SECONDS,
         **{key: value for key, value in sign.items() if key not in _PROCESS},
     }

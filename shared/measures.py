@@ -156,6 +156,7 @@ def totals() -> dict[str, int]:
         "refused": turns_refused.by.total(),
         "attempts": attempts.by.total(),
         "leases_lost": leases_lost.n,
+        "rescues": rescues.by.total(),
         "events": events_appended.n,
         "bytes_out": bytes_out.n,
         "cut_readers": cut_readers.n,

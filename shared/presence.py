@@ -22,6 +22,9 @@ log = structlog.get_logger(__name__)
 
 SIGN_OF_LIFE_SECONDS = 5.0
 
+# Who said nothing for this long, three signs of life, is dead, or frozen, or cut off.
+SILENT_SECONDS = 15.0
+
 # A process not heard of for this long is taken off the list.
 FORGOTTEN_SECONDS = 60
 

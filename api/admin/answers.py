@@ -100,6 +100,7 @@ class _Process(BaseModel):
     version: str
     started_at: float
     seen_at: float
+    silent: bool
 
 
 class WorkerRow(_Process):

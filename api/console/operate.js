@@ -134,7 +134,7 @@ export class Operate {
   showStats(stats) {
     const { charts } = this;
     // Counters appear with their first count.
-    const totals = { completed: 0, failed: 0, canceled: 0, events: 0, leases_lost: 0, ...stats.totals };
+    const totals = { completed: 0, failed: 0, canceled: 0, events: 0, rescues: 0, ...stats.totals };
     charts.depth.push(stats.queue.depth, stats.queue.depth ? `${stats.queue.depth} · ${duration(stats.queue.oldest_seconds)}` : "0");
     charts.running.push(stats.tasks.running, stats.workers.slots ? `${stats.tasks.running} of ${stats.workers.slots}` : String(stats.tasks.running));
     charts.parked.push(stats.tasks.parked);
@@ -146,7 +146,7 @@ export class Operate {
       charts.turns.push(Math.max(0, ended - first.ended) / (stats.now - first.now));
       charts.events.push(Math.max(0, totals.events - first.events) / (stats.now - first.now));
     }
-    say(this.summary, `${ended} turns ended, ${totals.failed} failed, ${totals.leases_lost} leases lost since the beginning`);
+    say(this.summary, `${ended} turns ended, ${totals.failed} failed, ${totals.rescues} rescued since the beginning`);
   }
 
   showTasks({ found: tasks, more }) {
@@ -290,7 +290,9 @@ function table(heads, body, caption) {
 }
 
 function processRow(name, load, each, now, state) {
-  const values = [name, load, duration(now - each.started_at), `${duration(Math.max(0, now - each.seen_at))} ago`, each.version, state];
+  const mark = h("span", { class: "status" }, each.silent ? "silent" : state);
+  mark.dataset.status = each.silent ? "failed" : "completed";
+  const values = [name, load, duration(now - each.started_at), `${duration(Math.max(0, now - each.seen_at))} ago`, each.version, mark];
   const labels = ["Name", "Load", "Up for", "Seen", "Version", "State"];
   return h("tr", {}, ...values.map((value, at) => {
     const cell = h("td", {}, value ?? "");

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from shared import agents, keys, presence
+from shared.broker import command
 from tests.client import calls_of
 from tests.waiting import wait_until
 
@@ -99,3 +102,19 @@ def older(stats: Any, than: float) -> Any:
         return bool((await stats())["queue"]["oldest_seconds"] > than)
 
     return told
+
+
+async def test_a_process_that_says_nothing_is_called_silent(stack: Stack) -> None:
+    """It stands in the list for a minute, and none of its slots are counted."""
+    worker = await stack.worker(max_jobs=3)
+    client = await stack.front_end()
+    admin = stack.client(client.base_url, stack.admin)
+    primary = stack.broker.primary
+    await wait_until(lambda: command(primary, "HEXISTS", keys.WORKERS, worker.id), "the worker to be listed")
+    sign = orjson.loads(await command(primary, "HGET", keys.WORKERS, worker.id))
+    dead = {**sign, "seen": sign["seen"] - 30}
+    await command(primary, "HSET", keys.WORKERS, "gone-7-abcdef", orjson.dumps(dead))
+    told = (await admin.http.get("/admin/v1/workers")).json()["workers"]
+    assert {each["worker"]: each["silent"] for each in told} == {worker.id: False, "gone-7-abcdef": True}
+    stats = (await admin.http.get("/admin/v1/stats")).json()["workers"]
+    assert (stats["count"], stats["slots"]) == (1, 3)

@@ -150,7 +150,7 @@ class Faults:
         return len(awake) > 1 and self._freeze(self._rng.choice(awake))
 
     async def restart_broker(self) -> bool:
-        """SIGKILL; it is back with its append-only file."""
+        """Killed, or ended in order where it writes its file every second; it is back with that file."""
         away = LONG_AWAY_SECONDS if self._rng.random() < 0.2 else AWAY_SECONDS
         await asyncio.to_thread(self._broker.kill)
         await asyncio.sleep(self._rng.uniform(*away))
