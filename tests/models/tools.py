@@ -100,6 +100,11 @@ async def returns(what: Any) -> Any:
     return what
 
 
+async def much(more: dict[str, Any]) -> dict[str, Any]:
+    """Return far more than that."""
+    return {**more, "much": "x" * 10_000}
+
+
 async def album() -> Any:
     """Return photos: one inside of a dict, one beside a dict that says it is one."""
     shot = BinaryContent(b"\x89PNG", media_type="image/png")
