@@ -20,6 +20,7 @@ from pydantic_ai.settings import ModelSettings
 from shared.agents import DEMO
 from shared.errors import AgentFieldError
 from worker.agents import demo
+from worker.agents.failures import LINK_NOT_FETCHED
 from worker.agents.outcome import AgentError
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class CompatibleModel(OpenAIChatModel):
             try:
                 await super()._map_user_prompt_content_item(item, content)
             except Exception as error:
-                raise AgentError("link_not_fetched", "A link in the input could not be fetched.") from error
+                raise AgentError(*LINK_NOT_FETCHED) from error
             return
         part = _part(item)
         if part is None:
