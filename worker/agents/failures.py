@@ -13,6 +13,7 @@
     content_filtered         the provider's filter stopped the answer
     too_many_model_calls     the agent went round and round
     link_not_fetched         a link in the input could not be downloaded
+    too_many_links           the input has more links than one turn may have downloaded
     agent_error              the agent's own code raised something else
 
 Providers' texts, addresses and bodies are never passed on: they may quote keys, and users' words.

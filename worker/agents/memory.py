@@ -35,7 +35,7 @@ from pydantic_ai.messages import (
 from worker.agents.results import FILE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydantic_ai.messages import ModelRequestPart, UserContent
 
@@ -132,8 +132,9 @@ def recall(memory: Sequence[bytes]) -> list[ModelMessage]:
                 log.warning("memory.unreadable")
         else:
             before, prompt = read_input(turn.get("input", []))
-            if turn.get("status") == "failed":
-                # It may have failed for what was attached, or for its length: then so would every later turn.
+            if turn.get("status") == "failed" or (turn.get("status") == "canceled" and not turn.get("said")):
+                # It may have failed, or hung until it was stopped, for what was attached, or for its length:
+                # then so would every later turn.
                 before, prompt = [], _in_short(prompt)
             history += [*before, ModelRequest(parts=[UserPromptPart(content=prompt)])]
         if turn.get("said"):
@@ -268,6 +269,14 @@ def reworded(
         else message
         for message in history
     ]
+
+
+def prompts(history: Sequence[ModelMessage]) -> Iterator[str | Sequence[UserContent]]:
+    """All that a user said in a history."""
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, UserPromptPart):
+                yield part.content
 
 
 def _reworded(part: ModelRequestPart, reword: Callable[[Any], Any]) -> ModelRequestPart:

@@ -45,6 +45,9 @@ _PROVIDERS = (
     "xai_",
 )
 
+# Links that OpenAI itself does not read.
+_FETCHED = (AudioUrl, DocumentUrl)
+
 _FORMATS = {"audio/mpeg": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
 
 
@@ -78,19 +81,48 @@ def model_of(spec: AgentSpec) -> Model:
 _ALL_LINKS = (FunctionModel, OpenAIResponsesModel, TestModel)
 _IMAGE_LINKS = frozenset({"anthropic", "groq", "mistral"})
 
+# How many links one turn may have downloaded, 50 MiB each: they are all held at once.
+MOST_LINKS = 8
 
-def readable(content: str | Sequence[UserContent], model: Model | str) -> str | list[UserContent]:
-    """What a user said, with those links as text that would otherwise be downloaded for this model."""
+
+def readable(
+    content: str | Sequence[UserContent], model: Model | str, *, fetch: bool = False
+) -> str | list[UserContent]:
+    """What a user said, with those links as text that this model is not given.
+
+    Those are links that the library would download for it, unless it is to ``fetch`` them.
+    """
     if isinstance(content, str):
         return content
+    model = _innermost(model)
+    return [
+        _as_text(part) if _refused(part, model) or (_downloaded(part, model) and not fetch) else part
+        for part in content
+    ]
+
+
+def links_to_fetch(content: str | Sequence[UserContent], model: Model | str) -> int:
+    """How many links of what a user said the library downloads for this model."""
+    model = _innermost(model)
+    return 0 if isinstance(content, str) else sum(_downloaded(part, model) for part in content)
+
+
+def _innermost(model: Model | str) -> Model:
     model = infer_model(model)
-    return [_as_text(part) if _downloaded(part, model) else part for part in content]
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    return model
+
+
+def _refused(part: UserContent, model: Model) -> bool:
+    """Whether the library raises for such a link instead of passing it on."""
+    return isinstance(part, VideoUrl) and isinstance(model, OpenAIResponsesModel)
 
 
 def _downloaded(part: UserContent, model: Model) -> bool:
-    while isinstance(model, WrapperModel):
-        model = model.wrapped
-    if not isinstance(part, FileUrl) or isinstance(model, (CompatibleModel, *_ALL_LINKS)):
+    if isinstance(model, CompatibleModel):
+        return model.fetch and isinstance(part, _FETCHED)
+    if not isinstance(part, FileUrl) or isinstance(model, _ALL_LINKS):
         return False
     passed_on = isinstance(model, OpenAIChatModel) or model.system in _IMAGE_LINKS
     return not (isinstance(part, ImageUrl) and passed_on)
@@ -160,8 +192,7 @@ class CompatibleModel(OpenAIChatModel):
         self.fetch = fetch
 
     async def _map_user_prompt_content_item(self, item: UserContent, content: list[Any]) -> None:
-        linked = isinstance(item, AudioUrl | DocumentUrl)
-        if linked and self.fetch:
+        if self.fetch and isinstance(item, _FETCHED):
             try:
                 await super()._map_user_prompt_content_item(item, content)
             except Exception as error:
