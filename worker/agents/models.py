@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from pydantic_ai.messages import AudioUrl, BinaryContent, DocumentUrl, FileUrl, ImageUrl, VideoUrl
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.function import FunctionModel
@@ -76,6 +77,13 @@ def model_of(spec: AgentSpec) -> Model:
     return model
 
 
+@with_config(ConfigDict(strict=True, extra="allow", arbitrary_types_allowed=True))
+class _Settings(ModelSettings):
+    """The library's settings, with the types that it gives them; those of one provider are not looked at."""
+
+
+_SETTINGS = TypeAdapter(_Settings)
+
 # Models that are given every link as it is, and providers that are given links to images so. All other
 # links are downloaded by the library.
 _ALL_LINKS = (FunctionModel, OpenAIResponsesModel, TestModel)
@@ -136,11 +144,17 @@ def settings_of(spec: AgentSpec) -> ModelSettings | None:
     """The model settings of a spec.
 
     Raises:
-        AgentFieldError: a setting is unknown; the library would ignore it.
+        AgentFieldError: a setting is unknown, which the library would ignore, or not of its kind, which
+            every provider would refuse.
     """
     for name in spec.settings:
         if name not in ModelSettings.__annotations__ and not name.startswith(_PROVIDERS):
             raise AgentFieldError(spec.name, "settings", f"{name!r} is no model setting")
+    try:
+        _SETTINGS.validate_python(spec.settings)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise AgentFieldError(spec.name, "settings", f"{wrong['loc'][0]!r}: {wrong['msg']}") from None
     return ModelSettings(**spec.settings) if spec.settings else None  # type: ignore[typeddict-item]
 
 
