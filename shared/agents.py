@@ -7,6 +7,7 @@ Nothing here imports an agent library.
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -73,6 +74,20 @@ def _all_or_none(given: Any) -> Any:
     return given
 
 
+def _check_json(given: Any) -> None:
+    """See to it that what TOML can say is JSON, too: every request to the model is.
+
+    Raises:
+        ValueError: it is not; says why.
+    """
+    try:
+        json.dumps(given, allow_nan=False)
+    except TypeError:
+        raise ValueError("dates and times are no JSON: write them as text") from None
+    except ValueError:
+        raise ValueError("nan and inf are no JSON") from None
+
+
 class MemoryLimits(BaseModel):
     """How much of earlier turns the model sees. Whole turns are dropped, the oldest first."""
 
@@ -100,6 +115,7 @@ class ClientTool(BaseModel):
     @classmethod
     def _json_schema(cls, schema: dict[str, Any]) -> dict[str, Any]:
         json_schema.check(schema)
+        _check_json(schema)
         return schema
 
 
@@ -201,6 +217,16 @@ class AgentSpec(BaseModel):
         False, description="One-shot: LiteAgent's chat needs no session, and there is nothing to clear."
     )
     images: bool = Field(False, description="Whether larger bodies, with images in them, are accepted.")
+
+    @field_validator("settings")
+    @classmethod
+    def _json_settings(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        for name, value in settings.items():
+            try:
+                _check_json(value)
+            except ValueError as error:
+                raise ValueError(f"{name!r}: {error}") from None
+        return settings
 
     @field_validator("mcp")
     @classmethod

@@ -58,6 +58,12 @@ async def picture() -> Image:
     return Image(data=b"\x89PNG", format="png")
 
 
+@server.tool(structured_output=False)
+async def echo(text: str) -> str:
+    """Return the text, as text alone."""
+    return text
+
+
 @server.tool(annotations=ToolAnnotations(destructive_hint=True))
 async def secret(what: str) -> str:
     """Tell a secret, for which somebody should be asked."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from tests.client import calls_of, terminal, text_of
 from tests.models.server import Call, calls, says
@@ -106,3 +109,38 @@ async def test_what_made_a_turn_fail_does_not_fail_the_next(deploy: Deployments,
     sent = words_sent(provider)
     assert sent[-1] == "hello"
     assert sent[0].startswith("Look at this")
+
+
+ODD = [{"kind": 1}, {"type": 3}, [{"type": ["x"]}], {"kind": None, "type": {}}, {"text": 5}]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("way", ["answer", "tool"])
+async def test_what_results_call_themselves_breaks_no_later_turn(
+    deploy: Deployments, provider: Provider, odd: Any, way: str
+) -> None:
+    """A result may have a `kind` and a `type` of its own."""
+    client = await deploy(
+        memory={"tokens": 1000}, client_tools=[{"name": "ask"}], tools=["tests.models.tools:returns"]
+    )
+    called = Call("ask") if way == "answer" else Call("returns", json.dumps({"what": odd}))
+    provider.script = [calls(called), says("Done."), says("Yes.")]
+    async with client.process("s1", "one") as stream:
+        if way == "answer":
+            (call,) = calls_of(await stream.until(calls_of))
+            await client.callback("s1", call["call_id"], odd)
+        await stream.all()
+    assert text_of(await client.turn("s1", "two")) == "Yes."
+    assert words_sent(provider) == ["one", "two"]
+
+
+@pytest.mark.parametrize("named", [{"type": "image"}, {"kind": "binary"}, {"text": "short"}])
+async def test_a_long_result_counts_as_long_as_it_is(
+    deploy: Deployments, provider: Provider, named: dict[str, str]
+) -> None:
+    """However it calls itself: its turn is dropped."""
+    client = await deploy(memory={"tokens": 2000}, tools=["tests.models.tools:much"])
+    provider.script = [calls(Call("much", json.dumps({"more": named}))), says("Done."), says("Yes.")]
+    await client.turn("s1", "one")
+    await client.turn("s1", "two")
+    assert words_sent(provider) == ["two"]

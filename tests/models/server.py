@@ -87,6 +87,8 @@ class Provider:
         requests: bodies of all requests, in order.
         headers: their headers.
         times: when they came, in seconds of the loop's clock.
+        files: what it serves beside, by path.
+        others: paths that were asked for beside, whether there or not.
     """
 
     def __init__(self) -> None:
@@ -95,9 +97,11 @@ class Provider:
         self.headers: list[dict[str, str]] = []
         self.times: list[float] = []
         self.others: list[str] = []
+        self.files: dict[str, bytes] = {}
         app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/v1/responses", self._respond, methods=["POST"]),
                 Route("/{path:path}", self._other),
             ]
         )
@@ -131,7 +135,14 @@ class Provider:
 
     async def _other(self, request: Request) -> Response:
         self.others.append(request.url.path)
+        if (held := self.files.get(request.url.path)) is not None:
+            return Response(held, media_type="application/pdf")
         return JSONResponse({}, status_code=404)
+
+    async def _respond(self, request: Request) -> Response:
+        """The other form of OpenAI's: kept, and refused."""
+        self.requests.append(orjson.loads(await request.body()))
+        return JSONResponse({"error": {"message": "not in this form"}}, status_code=400)
 
     async def _complete(self, request: Request) -> Response:
         body = orjson.loads(await request.body())

@@ -95,6 +95,22 @@ async def looks_like_a_link(url: str) -> Any:
     return {"kind": "document-url", "url": url, "media_type": "text/plain"}
 
 
+async def returns(what: Any) -> Any:
+    """Return what it is given."""
+    return what
+
+
+async def much(more: dict[str, Any]) -> dict[str, Any]:
+    """Return far more than that."""
+    return {**more, "much": "x" * 10_000}
+
+
+async def album() -> Any:
+    """Return photos: one inside of a dict, one beside a dict that says it is one."""
+    shot = BinaryContent(b"\x89PNG", media_type="image/png")
+    return [shot, {"photo": shot}, {"kind": "binary", "data": "AA==", "media_type": "foo/bar"}]
+
+
 async def takes_anything(what: Any) -> str:
     """Take anything."""
     called.append(str(what))

@@ -109,6 +109,32 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
         ("[agents.a]\nmodel = 'demo'\ntools = ['no.such:tool']\n", (":3: agents.a.tools:", "no.such")),
         ("[agents.a]\nmodel = 'demo'\ntools = ['tests.models.tools:called']\n", (":3:", "not a function")),
         ("[agents.a]\nmodel = 'demo'\n[agents.a.settings]\ntemprature = 1\n", (":3:", "temprature")),
+        (
+            "[agents.a]\nmodel = 'demo'\nsettings = { temperature = nan }\n",
+            (":3: agents.a.settings: 'temperature': nan and inf are no JSON",),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\n[agents.a.settings]\nextra_body = { since = 2026-01-01 }\n",
+            ("agents.a.settings: 'extra_body': dates and times are no JSON",),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\nsettings = { max_tokens = 'many' }\n",
+            (":3: agents.a.settings: 'max_tokens': Input should be a valid integer",),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\nsettings = { stop_sequences = 'END' }\n",
+            (":3: agents.a.settings: 'stop_sequences': Input should be a valid list",),
+        ),
+        *(
+            (
+                (
+                    "[agents.a]\nmodel = 'demo'\n[[agents.a.client_tools]]\nname = 'f'\n"
+                    f"parameters = {{ type = 'object', properties = {{ x = {{ default = {value} }} }} }}\n"
+                ),
+                (":5: agents.a.client_tools.0.parameters: ", why),
+            )
+            for value, why in (("nan", "nan and inf"), ("2026-01-01", "dates and times"))
+        ),
         ("[agents.a]\npython = 'tests.coded:not_an_agent'\n", (":2: agents.a.python:", "neither")),
         (
             "[agents.a]\npython = 'tests.coded:scripted'\nallow_overrides = true\n",
@@ -196,3 +222,12 @@ def test_without_a_file_there_is_nothing_to_check() -> None:
     done = run(None)
     assert done.returncode == 2
     assert "TURNSTREAM_AGENTS" in done.stderr
+
+
+def test_settings_of_the_right_kinds_are_taken(tmp_path: Path) -> None:
+    """Whole numbers where fractions may stand, lists, tables, and what only one provider knows."""
+    settings = (
+        "{ temperature = 1, timeout = 5, max_tokens = 100, stop_sequences = ['END'], thinking = true, "
+        "extra_body = { x = [1] }, extra_headers = { A = 'b' }, openai_reasoning_effort = 'low' }"
+    )
+    check(written(tmp_path, f"[agents.a]\nmodel = 'demo'\nsettings = {settings}\n"))

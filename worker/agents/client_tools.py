@@ -10,6 +10,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from shared import json_schema
+from worker.agents import results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,7 +75,7 @@ class ClientTools(AbstractToolset[Any]):
         turn = run.turn
         if call in turn.results:
             run.answered(call)
-            return turn.results[call]
+            return results.never_a_file(turn.results[call])
         if not turn.asked(call):
             run.check_arguments(call)
             if wrong := json_schema.misfits(self._tools[name].parameters, tool_args):

@@ -76,8 +76,11 @@ class ConfiguredAgent:
         """Answer a turn, or get to where the client must answer first."""
         before, prompt = memory.read_input(turn.input)
         run = Run(turn, turn.speaker(), "")
-        earlier = memory.within(turn.attempt.memory, self.spec.memory)
-        answer = await self.answer(run, prompt, [*memory.recall(earlier), *before])
+        earlier = memory.recall(memory.within(turn.attempt.memory, self.spec.memory))
+        if reader := self.library_agent.model:
+            # An earlier turn's links were read then. They may have expired since.
+            earlier = memory.reworded(earlier, lambda content: models.readable(content, reader))
+        answer = await self.answer(run, prompt, [*earlier, *before])
         if answer.waits:
             return NeedsClient()
         return Done(memory.remember([*before, *answer.messages]))
@@ -106,9 +109,8 @@ class ConfiguredAgent:
             # What the request asks is meant for the session's agent, not for its helpers.
             requested = self._requested_tools(run.turn)
             model, settings = self._requested_model(run.turn)
-        if not self.spec.fetch_links and (reader := model or self.library_agent.model):
-            prompt = models.readable(prompt, reader)
-            history = memory.reworded(history, lambda content: models.readable(content, reader))
+        if reader := model or self.library_agent.model:
+            prompt, history = self._links(prompt, history, reader)
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
         toolsets: list[AbstractToolset[Any]] = [
             ServerTools(self._tools, run=run, deadline=self.spec.tool_deadline),
@@ -121,6 +123,25 @@ class ConfiguredAgent:
             toolsets.append(McpTools(run, self.spec.name, self._servers, taken, brought))
         with self.library_agent.override(toolsets=toolsets, tools=[]):
             return await run.answer(self.library_agent, prompt, history, model=model, settings=settings)
+
+    def _links(
+        self, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage], reader: Model | str
+    ) -> tuple[str | Sequence[UserContent], Sequence[ModelMessage]]:
+        """Prompt and history with those links as text that the model is not given.
+
+        Raises:
+            AgentError: more links than may be downloaded.
+        """
+        fetch = self.spec.fetch_links
+        if fetch:
+            links = sum(models.links_to_fetch(said, reader) for said in [prompt, *memory.prompts(history)])
+            if links > models.MOST_LINKS:
+                raise AgentError(
+                    "too_many_links",
+                    f"The input has {links} links to fetch, and {models.MOST_LINKS} are fetched at most.",
+                )
+        history = memory.reworded(history, lambda said: models.readable(said, reader, fetch=fetch))
+        return models.readable(prompt, reader, fetch=fetch), history
 
     async def close(self) -> None:
         """End the connections to its MCP servers."""

@@ -12,6 +12,8 @@
     output_too_long          the answer ran into the limit of tokens
     content_filtered         the provider's filter stopped the answer
     too_many_model_calls     the agent went round and round
+    link_not_fetched         a link in the input could not be downloaded
+    too_many_links           the input has more links than one turn may have downloaded
     agent_error              the agent's own code raised something else
 
 Providers' texts, addresses and bodies are never passed on: they may quote keys, and users' words.
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic_ai import exceptions as library
+from pydantic_ai.models import download_item
 
 from worker.agents.outcome import AgentError, AgentMistake
 
@@ -77,6 +80,7 @@ _NOT_THEIRS = (
 )
 _MOST_PLACES = 5
 
+LINK_NOT_FETCHED = ("link_not_fetched", "A link in the input could not be fetched.")
 _UNAVAILABLE = ("model_unavailable", "The model is not available at the moment.")
 _REJECTED = ("model_rejected", "The model's provider rejected the request.")
 _TIMEOUT = ("model_timeout", "The model took too long to answer.")
@@ -91,6 +95,8 @@ def explain(error: BaseException) -> tuple[str, str]:
         return error.code, error.text
     if isinstance(error, AgentMistake):
         return "agent_error", f"The agent failed: {error}"
+    if any(map(_is_of_a_download, (error, error.__cause__))):
+        return LINK_NOT_FETCHED
     for kind, code, text in _FAILURES:
         if isinstance(error, kind):
             return code, text
@@ -101,6 +107,14 @@ def explain(error: BaseException) -> tuple[str, str]:
     if isinstance(error, library.ModelAPIError):
         return _UNAVAILABLE
     return "agent_error", f"The agent failed ({type(error).__name__})."
+
+
+def _is_of_a_download(error: BaseException | None) -> bool:
+    """Whether it was raised while the library downloaded a link: it has no class of its own for that."""
+    if error is None:
+        return False
+    code = download_item.__code__
+    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def for_operators(error: BaseException) -> dict[str, Any]:

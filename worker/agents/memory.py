@@ -32,8 +32,10 @@ from pydantic_ai.messages import (
     repair_messages,
 )
 
+from worker.agents.results import FILE_KINDS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydantic_ai.messages import ModelRequestPart, UserContent
 
@@ -48,6 +50,9 @@ TOKENS_PER_ATTACHMENT = 1000
 
 # Characters of a failed turn's input that later turns remember.
 MOST_OF_A_FAILURE = 4000
+
+# Parts of a turn's input that are no words.
+_PROTOCOL_FILES = frozenset({"image", "audio", "video", "file"})
 
 _UNREADABLE = "(an attachment that could not be read)"
 
@@ -88,21 +93,24 @@ def _tokens(turn: dict[str, Any]) -> int:
         parts = turn.get("input", [])
     for part in parts:
         content = part.get("content")
+        returned = part.get("part_kind") == "tool-return"
         for each in content if isinstance(content, list) else [content]:
-            if isinstance(each, dict) and _is_attachment(each):
+            if isinstance(each, dict) and _is_attachment(each, returned=returned):
                 attachments += 1
             else:
-                characters += _characters(
-                    each.get("text") if isinstance(each, dict) and "text" in each else each
-                )
+                said = isinstance(each, dict) and "text" in each and not returned
+                characters += _characters(each["text"] if said else each)
         characters += _characters(part.get("args"))
     return characters // CHARACTERS_PER_TOKEN + attachments * TOKENS_PER_ATTACHMENT
 
 
-def _is_attachment(part: dict[str, Any]) -> bool:
-    """Whether a part, the library's or the protocol's, is a file of some kind."""
-    kind = part.get("kind") or part.get("type") or ""
-    return kind.endswith("-url") or kind in {"binary", "uploaded-file", "image", "audio", "video", "file"}
+def _is_attachment(part: dict[str, Any], *, returned: bool) -> bool:
+    """Whether a part, the library's or the protocol's, is a file of some kind.
+
+    In what a tool ``returned`` only the library's own files are: the rest is whatever somebody wrote.
+    """
+    kind = part.get("kind") or (not returned and part.get("type"))
+    return isinstance(kind, str) and (kind in FILE_KINDS or (not returned and kind in _PROTOCOL_FILES))
 
 
 def _characters(value: Any) -> int:
@@ -124,8 +132,9 @@ def recall(memory: Sequence[bytes]) -> list[ModelMessage]:
                 log.warning("memory.unreadable")
         else:
             before, prompt = read_input(turn.get("input", []))
-            if turn.get("status") == "failed":
-                # It may have failed for what was attached, or for its length: then so would every later turn.
+            if turn.get("status") == "failed" or (turn.get("status") == "canceled" and not turn.get("said")):
+                # It may have failed, or hung until it was stopped, for what was attached, or for its length:
+                # then so would every later turn.
                 before, prompt = [], _in_short(prompt)
             history += [*before, ModelRequest(parts=[UserPromptPart(content=prompt)])]
         if turn.get("said"):
@@ -260,6 +269,14 @@ def reworded(
         else message
         for message in history
     ]
+
+
+def prompts(history: Sequence[ModelMessage]) -> Iterator[str | Sequence[UserContent]]:
+    """All that a user said in a history."""
+    for message in history:
+        for part in message.parts:
+            if isinstance(part, UserPromptPart):
+                yield part.content
 
 
 def _reworded(part: ModelRequestPart, reword: Callable[[Any], Any]) -> ModelRequestPart:

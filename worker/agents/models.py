@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from pydantic_ai.messages import AudioUrl, BinaryContent, DocumentUrl, FileUrl, ImageUrl, VideoUrl
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.function import FunctionModel
@@ -20,6 +21,7 @@ from pydantic_ai.settings import ModelSettings
 from shared.agents import DEMO
 from shared.errors import AgentFieldError
 from worker.agents import demo
+from worker.agents.failures import LINK_NOT_FETCHED
 from worker.agents.outcome import AgentError
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ _PROVIDERS = (
     "openrouter_",
     "xai_",
 )
+
+# Links that OpenAI itself does not read.
+_FETCHED = (AudioUrl, DocumentUrl)
 
 _FORMATS = {"audio/mpeg": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
 
@@ -72,24 +77,60 @@ def model_of(spec: AgentSpec) -> Model:
     return model
 
 
+@with_config(ConfigDict(strict=True, extra="allow", arbitrary_types_allowed=True))
+class _Settings(ModelSettings):
+    """The library's settings, with the types that it gives them; those of one provider are not looked at."""
+
+
+_SETTINGS = TypeAdapter(_Settings)
+
 # Models that are given every link as it is, and providers that are given links to images so. All other
 # links are downloaded by the library.
 _ALL_LINKS = (FunctionModel, OpenAIResponsesModel, TestModel)
 _IMAGE_LINKS = frozenset({"anthropic", "groq", "mistral"})
 
+# How many links one turn may have downloaded, 50 MiB each: they are all held at once.
+MOST_LINKS = 8
 
-def readable(content: str | Sequence[UserContent], model: Model | str) -> str | list[UserContent]:
-    """What a user said, with those links as text that would otherwise be downloaded for this model."""
+
+def readable(
+    content: str | Sequence[UserContent], model: Model | str, *, fetch: bool = False
+) -> str | list[UserContent]:
+    """What a user said, with those links as text that this model is not given.
+
+    Those are links that the library would download for it, unless it is to ``fetch`` them.
+    """
     if isinstance(content, str):
         return content
+    model = _innermost(model)
+    return [
+        _as_text(part) if _refused(part, model) or (_downloaded(part, model) and not fetch) else part
+        for part in content
+    ]
+
+
+def links_to_fetch(content: str | Sequence[UserContent], model: Model | str) -> int:
+    """How many links of what a user said the library downloads for this model."""
+    model = _innermost(model)
+    return 0 if isinstance(content, str) else sum(_downloaded(part, model) for part in content)
+
+
+def _innermost(model: Model | str) -> Model:
     model = infer_model(model)
-    return [_as_text(part) if _downloaded(part, model) else part for part in content]
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    return model
+
+
+def _refused(part: UserContent, model: Model) -> bool:
+    """Whether the library raises for such a link instead of passing it on."""
+    return isinstance(part, VideoUrl) and isinstance(model, OpenAIResponsesModel)
 
 
 def _downloaded(part: UserContent, model: Model) -> bool:
-    while isinstance(model, WrapperModel):
-        model = model.wrapped
-    if not isinstance(part, FileUrl) or isinstance(model, (CompatibleModel, *_ALL_LINKS)):
+    if isinstance(model, CompatibleModel):
+        return model.fetch and isinstance(part, _FETCHED)
+    if not isinstance(part, FileUrl) or isinstance(model, _ALL_LINKS):
         return False
     passed_on = isinstance(model, OpenAIChatModel) or model.system in _IMAGE_LINKS
     return not (isinstance(part, ImageUrl) and passed_on)
@@ -103,11 +144,17 @@ def settings_of(spec: AgentSpec) -> ModelSettings | None:
     """The model settings of a spec.
 
     Raises:
-        AgentFieldError: a setting is unknown; the library would ignore it.
+        AgentFieldError: a setting is unknown, which the library would ignore, or not of its kind, which
+            every provider would refuse.
     """
     for name in spec.settings:
         if name not in ModelSettings.__annotations__ and not name.startswith(_PROVIDERS):
             raise AgentFieldError(spec.name, "settings", f"{name!r} is no model setting")
+    try:
+        _SETTINGS.validate_python(spec.settings)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise AgentFieldError(spec.name, "settings", f"{wrong['loc'][0]!r}: {wrong['msg']}") from None
     return ModelSettings(**spec.settings) if spec.settings else None  # type: ignore[typeddict-item]
 
 
@@ -159,12 +206,11 @@ class CompatibleModel(OpenAIChatModel):
         self.fetch = fetch
 
     async def _map_user_prompt_content_item(self, item: UserContent, content: list[Any]) -> None:
-        linked = isinstance(item, AudioUrl | DocumentUrl)
-        if linked and self.fetch:
+        if self.fetch and isinstance(item, _FETCHED):
             try:
                 await super()._map_user_prompt_content_item(item, content)
             except Exception as error:
-                raise AgentError("link_not_fetched", "A link in the input could not be fetched.") from error
+                raise AgentError(*LINK_NOT_FETCHED) from error
             return
         part = _part(item)
         if part is None:

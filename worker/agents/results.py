@@ -26,6 +26,9 @@ MOST_BYTES = 8 * 2**20
 _CONTENT: TypeAdapter[Any] = TypeAdapter(Sequence[UserContent])
 _FILE: TypeAdapter[Any] = TypeAdapter(MultiModalContent)
 
+# What the library's own files say they are, where they stand in JSON.
+FILE_KINDS = frozenset({"binary", "uploaded-file", "image-url", "audio-url", "document-url", "video-url"})
+
 Kept = dict[str, Any]
 
 
@@ -69,10 +72,38 @@ def given(kept: Kept) -> Any:
     if files is True:
         output = _FILE.validate_python(output)
     elif files:
-        output = [_FILE.validate_python(each) if at in files else each for at, each in enumerate(output)]
+        output = [
+            _FILE.validate_python(each) if at in files else never_a_file(each)
+            for at, each in enumerate(output)
+        ]
+    else:
+        output = never_a_file(output)
     if "content" in kept:
         return ToolReturn(output, content=_CONTENT.validate_python(kept["content"]))
     return output
+
+
+def never_a_file(returned: Any) -> Any:
+    """JSON that stays what it is when the model's messages are read back.
+
+    The library would then make a file of a mapping that says it is one, however deep it stands. As JSON
+    text the model reads the same words.
+    """
+    return pydantic_core.to_json(returned).decode() if _says_it_is_a_file(returned) else returned
+
+
+def _says_it_is_a_file(returned: Any) -> bool:
+    left = [returned]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            kind = each.get("kind")
+            if isinstance(kind, str) and kind in FILE_KINDS:
+                return True
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return False
 
 
 def _words(text: str) -> Result:
