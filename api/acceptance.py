@@ -17,7 +17,7 @@ from shared import keys
 from shared.broker import command, insist, is_trouble
 from shared.errors import BrokerAway
 from shared.launches import LAUNCH_GRACE_MS
-from shared.tasks import Launch, Tasks
+from shared.tasks import Exists, Launch, Repeated, Same, Stored, Tasks, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+# Outcomes by which something is kept at the broker: now, or found to be.
+_KEPT = (Exists, Launch, Repeated, Same, Stored, Waits)
 
 # How long the mark is kept, which is there to be written.
 MARK_MS = 1_000
@@ -50,19 +53,24 @@ async def accept(
             operation id or to find its own traces, and the client to repeat its request with the same ids.
     """
     settings = services.settings
-    if not services.tasks.notes:
-        await _remind(services, ref)
     if settings.wait_replicas and not settings.embedded:
         outcome, replicas = await _accept_safely(services, ref, ask, what)
     elif number and services.tasks.notes:
         at_once = partial(_accept_at_once, services, ref, ask, number)
         return await insist(at_once, seconds=PATIENCE_SECONDS, what=what), None
     else:
-        outcome = await insist(lambda: ask(services.tasks), seconds=PATIENCE_SECONDS, what=what)
-        replicas = None
+        asking = partial(_ask, services, ref, ask, services.tasks)
+        outcome, replicas = await insist(asking, seconds=PATIENCE_SECONDS, what=what), None
     if isinstance(outcome, Launch):
         await launch(services, ref, outcome.number)
     return outcome, replicas
+
+
+async def _ask(services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], tasks: Tasks) -> T:
+    """Run the script; where it cannot leave a hint itself, the hint comes right before each try."""
+    if not tasks.notes:
+        await services.launches.remind(ref, LAUNCH_GRACE_MS)
+    return await ask(tasks)
 
 
 async def _accept_at_once(
@@ -85,12 +93,19 @@ async def _accept_at_once(
 
 async def _accept_safely(
     services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], what: str
-) -> tuple[T, int]:
+) -> tuple[T, int | None]:
     """Wait for replicas before anything else happens."""
     async with services.broker.apart() as connection:
         tasks = Tasks(connection, services.settings, notes=services.tasks.notes)
-        outcome = await insist(lambda: ask(tasks), seconds=PATIENCE_SECONDS, what=what)
+        asking = partial(_ask, services, ref, ask, tasks)
+        outcome = await insist(asking, seconds=PATIENCE_SECONDS, what=what)
+        if not isinstance(outcome, _KEPT):
+            # What was refused promises nothing, and must not wait for what is wanted of promises.
+            return outcome, None
         replicas = await _replicas(services, connection)
+    if not tasks.notes:
+        # The first one may have been looked at meanwhile.
+        await _remind(services, ref)
     if replicas < services.settings.wait_replicas:
         log.warning("accept.few_replicas", what=what, ref=str(ref), replicas=replicas)
     return outcome, replicas
@@ -122,9 +137,13 @@ async def _replicas(services: Services, connection: PipedRedis) -> int:
 
 
 async def _remind(services: Services, ref: TaskRef) -> None:
-    await insist(
-        lambda: services.launches.remind(ref, LAUNCH_GRACE_MS), seconds=PATIENCE_SECONDS, what="remind"
-    )
+    """Leave a hint for what is accepted already: the next one to launch it may be a rescuer."""
+    try:
+        await insist(
+            lambda: services.launches.remind(ref, LAUNCH_GRACE_MS), seconds=PATIENCE_SECONDS, what="remind"
+        )
+    except BrokerAway:
+        log.warning("remind.failed", ref=str(ref))
 
 
 async def launch(services: Services, ref: TaskRef, number: int) -> None:

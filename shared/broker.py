@@ -55,6 +55,8 @@ TROUBLE = (
     OutOfMemoryError,
     TryAgainError,
     ClusterDownError,
+    # At the start it is a wrong setting (see `admit`); later somebody changes the rights, and will mend them.
+    NoPermissionError,
     OSError,
 )
 
@@ -77,7 +79,7 @@ _TCP: dict[str, Any] = {
 # Connections of one process to one server. Commands beyond that wait for a free one.
 MAX_CONNECTIONS = 64
 
-_REPLICA_ERRORS = ("READONLY", "MASTERDOWN", "LOADING", "OOM", "MISCONF", "UNBLOCKED", "NOREPLICAS")
+_REPLICA_ERRORS = ("READONLY", "MASTERDOWN", "LOADING", "OOM", "MISCONF", "UNBLOCKED", "NOREPLICAS", "BUSY ")
 
 
 def is_trouble(error: BaseException) -> bool:

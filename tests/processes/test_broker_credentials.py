@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import users
-from tests.client import text_of
+from tests.client import asked, check_whole, text_of
 from tests.processes.broker import Broker
 from tests.processes.deployment import START_SECONDS, Deployment
 from tests.waiting import wait_until
@@ -113,3 +113,25 @@ async def test_a_password_that_changes_later_is_waited_for(
     assert text_of(await client.turn("s2", "hi")) == "You said: hi"
     assert front.popen.poll() is None
     assert worker.popen.poll() is None
+
+
+async def test_rights_that_are_taken_away_are_waited_for(
+    server: ValkeyServer, deployment: Deployment
+) -> None:
+    """New turns get a 503; a turn that runs goes on when the rights are back, in the same attempt."""
+    front, client = await deployment.front_end(**_as(server, "api", users.password("api")))
+    worker = await deployment.worker(**_as(server, "worker", users.password("worker")))
+    async with client.process("s1", "/tokens 40 50", id="t1") as stream:
+        await stream.until(lambda frames: len(frames) > 5)
+        with server.client() as broker:
+            for user in ("api", "worker"):
+                broker.execute_command("ACL", "SETUSER", user, "-evalsha")
+            refused = await client.http.post("/process", json=asked("s2", "hi"))
+            assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
+            for user in ("api", "worker"):
+                broker.execute_command("ACL", "SETUSER", user, "+evalsha")
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames).endswith("tok39 ")
+    assert worker.log.read_text().count('"event": "attempt.began"') == 1
+    assert front.popen.poll() is None

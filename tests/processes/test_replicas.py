@@ -136,3 +136,14 @@ async def test_nothing_is_said_for_what_was_done_before(pair: Pair, stack: Stack
         return bool(repeated.headers["turnstream-replicas"] == "1")
 
     await wait_until(safe, "the thawed replica to have it")
+
+
+async def test_what_is_refused_waits_for_no_replica(pair: Pair, stack: Stack) -> None:
+    """A request that changed nothing is told so at once, however slow the replicas are."""
+    client = await stack.front_end(wait_replicas_ms=60_000)
+    assert await _take(client, "s0") == "1"
+    pair.replica.send_signal(signal.SIGSTOP)
+    body = {"content": [{"type": "text", "message": "hi"}]}
+    async with asyncio.timeout(30):
+        refused = await client.http.post("/liteAgent/v1/chat", params={"sessionId": "unknown"}, json=body)
+    assert refused.status_code == 404, refused.text
