@@ -106,7 +106,7 @@ async def write_end(
     if output is None:
         output = await completed_messages(ender, attempt)
     batch.end(_terminal(attempt, end, [*output, *messages]))
-    memory = end.memory if end.memory is not None else _memory(attempt, end, said)
+    memory = end.memory if end.memory is not None else _memory(attempt, end, said, [*output, *messages])
     op = operation()
     outcome = await insist(
         lambda: ender.tasks.finish(
@@ -284,7 +284,7 @@ def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
     return orjson.dumps(event)
 
 
-def _memory(attempt: Attempt, end: End, said: str) -> bytes:
+def _memory(attempt: Attempt, end: End, said: str, output: list[bytes]) -> bytes:
     """What the next turn's model should know of one that was ended from outside or failed."""
     request = orjson.loads(attempt.task.get("request", b"{}"))
     element: dict[str, Any] = {"input": request.get("input", []), "status": end.status}
@@ -292,7 +292,17 @@ def _memory(attempt: Attempt, end: End, said: str) -> bytes:
         element["messages"] = orjson.Fragment(messages)
     if said:
         element["said"] = said
+    elif end.status == CANCELED and messages is None and (attempt.fresh or _spoke(attempt, output)):
+        # Its model was never asked, or had begun: it did not hang on this input.
+        element["whole"] = True
     return orjson.dumps(element)
+
+
+def _spoke(attempt: Attempt, output: list[bytes]) -> bool:
+    """Whether a model thought, or finished a draft that nobody heard, which was counted."""
+    return "usage" in attempt.state or any(
+        orjson.loads(message).get("type") in {"message", "reasoning"} for message in output
+    )
 
 
 __all__ = [

@@ -7,13 +7,25 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic_ai import _ssrf
+from openai import AsyncOpenAI
+from pydantic_ai import Agent, _ssrf
+from pydantic_ai.messages import AudioUrl, DocumentUrl, FileUrl, ImageUrl, VideoUrl
+from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.models.openrouter import OpenRouterModel
+from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.providers.openrouter import OpenRouterProvider
 
 from tests.client import terminal, text_of
-from tests.models.server import KEY, says
+from tests.models.server import KEY, Call, calls, says
 from tests.waiting import wait_until
+from worker.agents import models
 
 if TYPE_CHECKING:
+    from pydantic_ai.messages import UserContent
+
     from tests.client import Client
     from tests.models.deployment import Deployments
     from tests.models.server import Provider
@@ -110,6 +122,109 @@ async def test_a_turn_has_eight_links_downloaded_at_most(
     assert len(provider.others) == 9
 
 
+@pytest.mark.usefixtures("_outside")
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("among", [False, True])
+async def test_a_tools_link_is_downloaded_in_its_own_turn_only(
+    deploy: Deployments, provider: Provider, model: dict[str, Any], among: bool
+) -> None:
+    """By itself or among words: later turns are told where it was."""
+    client = await deploy(
+        fetch_links=True,
+        tools=["tests.models.tools:linked"],
+        settings={"framing_announcement": "never"},
+        **model,
+    )
+    provider.files = {"/a.pdf": b"%PDF"}
+    asked = {"url": f"{provider.address}/a.pdf", "among": among}
+    provider.script = [calls(Call("linked", json.dumps(asked))), says("Nice."), says("Indeed.")]
+    assert text_of(await client.turn("s1", "Go")) == "Nice."
+    assert "data:application/pdf;base64," in json.dumps(provider.messages())
+    provider.files = {}
+    assert text_of(await client.turn("s1", "And now?")) == "Indeed."
+    assert f"(attached: {provider.address}/a.pdf)" in json.dumps(provider.messages())
+    assert provider.others == ["/a.pdf"]
+
+
+class _Of(Model):
+    """Stands for a provider's model whose client need not be installed."""
+
+    def __init__(self, system: str) -> None:
+        super().__init__()
+        self._system = system
+
+    @property
+    def system(self) -> str:
+        """Its provider's name."""
+        return self._system
+
+    @property
+    def model_name(self) -> str:
+        """Any."""
+        return "test"
+
+    async def request(self, *_: Any) -> Any:
+        """Nobody asks it."""
+        raise NotImplementedError
+
+
+PDF = DocumentUrl("https://nowhere.invalid/a.pdf")
+WORDS = DocumentUrl("https://nowhere.invalid/a.txt", media_type="text/plain")
+IMAGE = ImageUrl("https://nowhere.invalid/a.png")
+SOUND = AudioUrl("https://nowhere.invalid/a.mp3")
+FILM = VideoUrl("https://nowhere.invalid/a.mp4")
+YOUTUBE = VideoUrl("https://www.youtube.com/watch?v=1")
+LINKS: list[UserContent] = [PDF, WORDS, IMAGE, SOUND, FILM, YOUTUBE]
+
+
+def _openrouter(client: AsyncOpenAI | None = None) -> OpenRouterModel:
+    client = client or AsyncOpenAI(base_url="http://nowhere.invalid/v1", api_key=KEY)
+    return OpenRouterModel("test/test", provider=OpenRouterProvider(openai_client=client))
+
+
+def _responses() -> OpenAIResponsesModel:
+    return OpenAIResponsesModel("test", provider=OpenAIProvider(api_key=KEY))
+
+
+@pytest.mark.parametrize(
+    ("model", "passed"),
+    [
+        (_Of("anthropic"), [PDF, IMAGE]),
+        (_Of("mistral"), [PDF, IMAGE]),
+        (_Of("groq"), [IMAGE]),
+        (_Of("xai"), [IMAGE]),
+        (_Of("huggingface"), [IMAGE]),
+        (_Of("bedrock"), []),
+        (_Of("google"), [YOUTUBE]),
+        (_Of("google-cloud"), [YOUTUBE]),
+        (_openrouter(), [PDF, WORDS, IMAGE, FILM, YOUTUBE]),
+        (FallbackModel(_openrouter(), WrapperModel(_Of("mistral"))), [PDF, IMAGE]),
+        (FallbackModel(_openrouter(), _responses()), [PDF, WORDS, IMAGE]),
+    ],
+    ids=lambda each: each.system if isinstance(each, Model) else "",
+)
+def test_a_link_that_the_library_passes_on_stays_one(model: Model, passed: list[FileUrl]) -> None:
+    """What it would download, or refuse, becomes text; of several models each must be given it."""
+    assert [link for link in models.readable(LINKS, model) if isinstance(link, FileUrl)] == passed
+    forced = ImageUrl(IMAGE.url, force_download=True)
+    assert models.readable([forced], model) == [f"(attached: {IMAGE.url})"]
+
+
+async def test_films_and_files_reach_an_agent_of_openrouter(
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As links, of which nothing is downloaded."""
+    film = {"type": "video", "video_url": f"{provider.address}/a.mp4"}
+    async with AsyncOpenAI(base_url=provider.base_url, api_key=KEY) as asking:
+        monkeypatch.setattr("tests.coded.brought", Agent(_openrouter(asking)), raising=False)
+        client = await deploy(python="tests.coded:brought")
+        provider.script = [says("Seen.")]
+        assert (await turn_with(client, film, pdf(provider)))["status"] == "completed"
+    sent = [part for message in provider.messages() for part in message["content"]]
+    assert [part["type"] for part in sent] == ["video_url", "file"]
+    assert provider.others == []
+
+
 async def test_links_that_are_passed_on_are_not_counted(deploy: Deployments, provider: Provider) -> None:
     """Images are the provider's to fetch."""
     client = await deploy(fetch_links=True, images=True)
@@ -141,6 +256,54 @@ async def test_what_a_turn_was_stopped_over_is_not_shown_again(
     await client.turn("s1", "Hello?")
     assert "Look" in json.dumps(provider.messages()[0])
     assert ("cat.png" in json.dumps(provider.messages()[0])) is bool(said)
+
+
+CAT = {"type": "image", "image_url": "https://nowhere.invalid/cat.png"}
+
+
+async def test_what_a_turn_was_stopped_over_is_shown_again_when_the_model_was_thinking(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """Then it had taken the input."""
+    client = await deploy(images=True)
+    provider.script = [says(thoughts=("Hm.",), until=asyncio.Event()), says("Yes.")]
+    asked = {"session_id": "s1", "input": [{"role": "user", "content": [CAT]}]}
+    async with client.open("POST", "/process", json=asked) as stream:
+        await stream.until(lambda frames: any(frame.data.get("type") == "reasoning" for frame in frames))
+        await client.stop("s1")
+        await stream.all()
+    await client.turn("s1", "Hello?")
+    assert "cat.png" in json.dumps(provider.messages()[0])
+
+
+async def test_what_a_turn_was_stopped_over_is_shown_again_when_there_was_a_draft(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """Though nobody had heard it."""
+    client = await deploy(images=True, critics=["demo-critic"], pass_score=10)
+    provider.script = [says("A cat."), says(until=asyncio.Event()), says("Yes."), says("Yes!")]
+    asked = {"session_id": "s1", "input": [{"role": "user", "content": [CAT]}]}
+    async with client.open("POST", "/process", json=asked) as stream:
+        await wait_until(lambda: len(provider.requests) == 2, "the second draft to be asked for")
+        await client.stop("s1")
+        await stream.all()
+    await client.turn("s1", "Hello?")
+    assert "cat.png" in json.dumps(provider.messages(2)[0])
+
+
+async def test_what_a_turn_was_stopped_over_is_shown_again_when_it_never_began(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """No model has seen it."""
+    client = await deploy.front_end(images=True)
+    asked = {"session_id": "s1", "input": [{"role": "user", "content": [CAT]}]}
+    async with client.open("POST", "/process", json=asked) as stream:
+        await client.stop("s1")
+        await stream.all()
+    await deploy.stack.worker()
+    provider.script = [says("Yes.")]
+    await client.turn("s1", "Hello?")
+    assert "cat.png" in json.dumps(provider.messages()[0])
 
 
 @pytest.mark.parametrize("fetch", [False, True])

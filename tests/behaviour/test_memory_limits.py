@@ -111,6 +111,25 @@ async def test_what_made_a_turn_fail_does_not_fail_the_next(deploy: Deployments,
     assert sent[0].startswith("Look at this")
 
 
+async def test_a_turn_that_failed_counts_as_short_as_it_is_told(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """What it attached, and most of a long input, costs later turns nothing."""
+    client = await deploy(memory={"tokens": 1500})
+    provider.script = [says("Yes.")]
+    await client.turn("s1", "one")
+    odd = {"type": "file", "file_data": "data:foo/bar;base64,aGk="}
+    content = [{"type": "text", "text": "x" * 40_000}, odd]
+    asked = {"session_id": "s1", "input": [{"role": "user", "content": content}]}
+    async with client.open("POST", "/process", json=asked) as stream:
+        failed = terminal(await stream.all())
+    assert failed is not None
+    assert failed["status"] == "failed"
+    provider.script = [says("Yes.")]
+    await client.turn("s1", "three")
+    assert words_sent(provider) == ["one", "x" * 4000, "three"]
+
+
 ODD = [{"kind": 1}, {"type": 3}, [{"type": ["x"]}], {"kind": None, "type": {}}, {"text": 5}]
 
 

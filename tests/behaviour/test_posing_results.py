@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic_ai import _ssrf
+from pydantic_ai.messages import BinaryContent
 
 from tests.client import calls_of, check_whole, terminal, text_of
 from tests.models.server import Call, calls, says
+from worker.agents import results
 
 if TYPE_CHECKING:
     from tests.client import Frame
@@ -107,6 +109,26 @@ async def test_images_among_words_are_read_back_as_they_were(deploy: Deployments
     assert json.dumps(fresh).count("data:image/png;base64,") == 1
     assert text_of(await client.turn("s1", "Sure?")) == "Yes."
     assert provider.messages()[: len(fresh)] == fresh
+
+
+def test_images_that_an_older_worker_kept_are_images() -> None:
+    """It did not note which were: a turn that it began goes on here. Links, and what is no image, stay words."""
+    link = {"kind": "document-url", "url": "http://127.0.0.1/private.txt", "media_type": "text/plain"}
+    shot = BinaryContent(b"\0", media_type="foo/bar")
+    assert results.given({"output": FILE}) == shot
+    assert results.given({"output": ["words", FILE, link]}) == [
+        "words",
+        shot,
+        json.dumps(link, separators=(",", ":")),
+    ]
+    for words in (link, {"kind": "binary"}, {"deep": FILE}):
+        assert results.given({"output": words}) == json.dumps(words, separators=(",", ":"))
+
+
+@pytest.mark.parametrize("posing", POSING)
+def test_what_is_kept_now_notes_that_it_is_no_file(posing: Any) -> None:
+    """Else it would be taken for an older worker's."""
+    assert results.result_of(posing).kept == {"output": posing, "files": False}
 
 
 @pytest.mark.parametrize("way", ["answer", "tool"])

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from pydantic_ai import Agent, ModelRetry, Tool
-from pydantic_ai.messages import BinaryContent, ToolReturn
+from pydantic_ai.messages import BinaryContent, DocumentUrl, ToolReturn
 
 # What the tools were called with, and what lets the waiting ones go on.
 called: list[str] = []
@@ -93,6 +93,12 @@ async def picky(number: int) -> str:
 async def looks_like_a_link(url: str) -> Any:
     """Return JSON that the library would take for a link of its own."""
     return {"kind": "document-url", "url": url, "media_type": "text/plain"}
+
+
+async def linked(url: str, among: bool) -> Any:
+    """Return a link that is one, by itself or among words."""
+    link = DocumentUrl(url, media_type="application/pdf")
+    return ["Read this:", link] if among else link
 
 
 async def returns(what: Any) -> Any:

@@ -122,7 +122,11 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
             (":3: agents.a.settings: 'max_tokens': Input should be a valid integer",),
         ),
         (
-            "[agents.a]\nmodel = 'demo'\nsettings = { stop_sequences = 'END' }\n",
+            "[agents.a]\nmodel = 'demo'\nsettings = { max_tokens = 1000.5 }\n",
+            (":3: agents.a.settings: 'max_tokens': Input should be a valid integer",),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\nsettings = { stop_sequences = 5 }\n",
             (":3: agents.a.settings: 'stop_sequences': Input should be a valid list",),
         ),
         *(
@@ -229,5 +233,13 @@ def test_settings_of_the_right_kinds_are_taken(tmp_path: Path) -> None:
     settings = (
         "{ temperature = 1, timeout = 5, max_tokens = 100, stop_sequences = ['END'], thinking = true, "
         "extra_body = { x = [1] }, extra_headers = { A = 'b' }, openai_reasoning_effort = 'low' }"
+    )
+    check(written(tmp_path, f"[agents.a]\nmodel = 'demo'\nsettings = {settings}\n"))
+
+
+def test_settings_that_endpoints_take_as_well_are_taken(tmp_path: Path) -> None:
+    """One stop sequence by itself, whole numbers written as fractions, fractions of a bias."""
+    settings = (
+        "{ stop_sequences = 'END', max_tokens = 1000.0, seed = 1e3, logit_bias = { 50256 = -99.5, 1 = 2 } }"
     )
     check(written(tmp_path, f"[agents.a]\nmodel = 'demo'\nsettings = {settings}\n"))

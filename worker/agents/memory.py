@@ -19,6 +19,7 @@ from pydantic_ai.messages import (
     AudioUrl,
     BinaryContent,
     DocumentUrl,
+    FileUrl,
     ImageUrl,
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -26,6 +27,7 @@ from pydantic_ai.messages import (
     ModelResponse,
     SystemPromptPart,
     TextPart,
+    ToolReturnPart,
     UploadedFile,
     UserPromptPart,
     VideoUrl,
@@ -88,6 +90,9 @@ def within(memory: Sequence[bytes], limits: MemoryLimits) -> Sequence[bytes]:
 def _tokens(turn: dict[str, Any]) -> int:
     """What a turn costs the model, about."""
     characters, attachments = len(turn.get("said") or ""), 0
+    if _is_shortened(turn):
+        _, prompt = read_input(turn.get("input", []))
+        return (characters + len(_in_short(prompt))) // CHARACTERS_PER_TOKEN
     parts = [part for message in turn.get("messages") or () for part in message.get("parts", ())]
     if not parts:
         parts = turn.get("input", [])
@@ -132,9 +137,7 @@ def recall(memory: Sequence[bytes]) -> list[ModelMessage]:
                 log.warning("memory.unreadable")
         else:
             before, prompt = read_input(turn.get("input", []))
-            if turn.get("status") == "failed" or (turn.get("status") == "canceled" and not turn.get("said")):
-                # It may have failed, or hung until it was stopped, for what was attached, or for its length:
-                # then so would every later turn.
+            if _is_shortened(turn):
                 before, prompt = [], _in_short(prompt)
             history += [*before, ModelRequest(parts=[UserPromptPart(content=prompt)])]
         if turn.get("said"):
@@ -143,6 +146,18 @@ def recall(memory: Sequence[bytes]) -> list[ModelMessage]:
             # Two requests in a row are refused by some providers.
             history.append(ModelResponse(parts=[TextPart(content="(The turn was ended before an answer.)")]))
     return repair_messages(history) if history else history
+
+
+def _is_shortened(turn: dict[str, Any]) -> bool:
+    """Whether only the words of a turn's input are remembered.
+
+    It may have failed, or hung until it was stopped, for what was attached, or for its length: then so
+    would every later turn.
+    """
+    if turn.get("messages"):
+        return False
+    stopped = turn.get("status") == "canceled" and not (turn.get("said") or turn.get("whole"))
+    return turn.get("status") == "failed" or stopped
 
 
 def _in_short(prompt: str | list[UserContent]) -> str:
@@ -262,7 +277,7 @@ def _guessed(name: str, otherwise: str) -> str:
 def reworded(
     history: Sequence[ModelMessage], reword: Callable[[str | Sequence[UserContent]], str | list[UserContent]]
 ) -> list[ModelMessage]:
-    """A history in which something is done to all that a user said."""
+    """A history in which something is done to all that a user said, and to the files that tools returned."""
     return [
         replace(message, parts=[_reworded(part, reword) for part in message.parts])
         if isinstance(message, ModelRequest)
@@ -280,7 +295,12 @@ def prompts(history: Sequence[ModelMessage]) -> Iterator[str | Sequence[UserCont
 
 
 def _reworded(part: ModelRequestPart, reword: Callable[[Any], Any]) -> ModelRequestPart:
-    return replace(part, content=reword(part.content)) if isinstance(part, UserPromptPart) else part
+    match part:
+        case UserPromptPart() | ToolReturnPart(content=list()):
+            return replace(part, content=reword(part.content))
+        case ToolReturnPart(content=FileUrl()):
+            return replace(part, content=reword([part.content])[0])
+    return part
 
 
 def plain_text(prompt: str | Sequence[UserContent]) -> str:

@@ -11,8 +11,10 @@ from urllib.parse import unquote, urlsplit
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from pydantic_ai.messages import AudioUrl, BinaryContent, DocumentUrl, FileUrl, ImageUrl, VideoUrl
 from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.models.openrouter import OpenRouterModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -78,16 +80,24 @@ def model_of(spec: AgentSpec) -> Model:
 
 
 @with_config(ConfigDict(strict=True, extra="allow", arbitrary_types_allowed=True))
-class _Settings(ModelSettings):
+class _Settings(ModelSettings, total=False):
     """The library's settings, with the types that it gives them; those of one provider are not looked at."""
+
+    # Endpoints take fractions, too.
+    logit_bias: dict[str, float]  # type: ignore[misc]
 
 
 _SETTINGS = TypeAdapter(_Settings)
 
-# Models that are given every link as it is, and providers that are given links to images so. All other
-# links are downloaded by the library.
+# Settings that are whole numbers, however they are written.
+_WHOLE = frozenset({"max_retries", "max_tokens", "seed", "top_k"})
+
+# Models that are given every link as it is, and providers that are given links to images, to PDF files
+# and to YouTube so. What no model or provider is given is downloaded by the library.
 _ALL_LINKS = (FunctionModel, OpenAIResponsesModel, TestModel)
-_IMAGE_LINKS = frozenset({"anthropic", "groq", "mistral"})
+_IMAGE_LINKS = frozenset({"anthropic", "groq", "huggingface", "mistral", "xai"})
+_PDF_LINKS = frozenset({"anthropic", "mistral"})
+_YOUTUBE_LINKS = frozenset({"google", "google-cloud"})
 
 # How many links one turn may have downloaded, 50 MiB each: they are all held at once.
 MOST_LINKS = 8
@@ -124,16 +134,37 @@ def _innermost(model: Model | str) -> Model:
 
 def _refused(part: UserContent, model: Model) -> bool:
     """Whether the library raises for such a link instead of passing it on."""
+    if isinstance(model, FallbackModel):
+        return any(_refused(part, _innermost(each)) for each in model.models)
     return isinstance(part, VideoUrl) and isinstance(model, OpenAIResponsesModel)
 
 
 def _downloaded(part: UserContent, model: Model) -> bool:
+    if isinstance(model, FallbackModel):
+        return any(_downloaded(part, _innermost(each)) for each in model.models)
+    if not isinstance(part, FileUrl):
+        return False
+    if part.force_download:
+        return True
     if isinstance(model, CompatibleModel):
         return model.fetch and isinstance(part, _FETCHED)
-    if not isinstance(part, FileUrl) or isinstance(model, _ALL_LINKS):
-        return False
-    passed_on = isinstance(model, OpenAIChatModel) or model.system in _IMAGE_LINKS
-    return not (isinstance(part, ImageUrl) and passed_on)
+    return not _passed_on(part, model)
+
+
+def _passed_on(part: FileUrl, model: Model) -> bool:
+    match part:
+        case _ if isinstance(model, _ALL_LINKS):
+            return True
+        case ImageUrl():
+            return isinstance(model, OpenAIChatModel) or model.system in _IMAGE_LINKS
+        case DocumentUrl() if part.media_type == "application/pdf" and model.system in _PDF_LINKS:
+            return True
+        case DocumentUrl():
+            return bool(model.profile.get("openai_chat_supports_file_urls"))
+        case VideoUrl():
+            youtube = part.is_youtube and model.system in _YOUTUBE_LINKS
+            return youtube or isinstance(model, OpenRouterModel)
+    return False
 
 
 def _as_text(part: UserContent) -> str:
@@ -150,12 +181,18 @@ def settings_of(spec: AgentSpec) -> ModelSettings | None:
     for name in spec.settings:
         if name not in ModelSettings.__annotations__ and not name.startswith(_PROVIDERS):
             raise AgentFieldError(spec.name, "settings", f"{name!r} is no model setting")
+    settings = {
+        name: int(value) if name in _WHOLE and isinstance(value, float) and value.is_integer() else value
+        for name, value in spec.settings.items()
+    }
+    if isinstance(stop := settings.get("stop_sequences"), str):
+        settings["stop_sequences"] = [stop]
     try:
-        _SETTINGS.validate_python(spec.settings)
+        _SETTINGS.validate_python(settings)
     except ValidationError as error:
         wrong = error.errors()[0]
         raise AgentFieldError(spec.name, "settings", f"{wrong['loc'][0]!r}: {wrong['msg']}") from None
-    return ModelSettings(**spec.settings) if spec.settings else None  # type: ignore[typeddict-item]
+    return ModelSettings(**settings) if settings else None  # type: ignore[typeddict-item]
 
 
 def sibling(spec: AgentSpec, model: Model, name: str) -> Model:

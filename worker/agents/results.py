@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pydantic_core
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.messages import (
     MULTI_MODAL_CONTENT_TYPES,
     BinaryContent,
@@ -68,7 +68,8 @@ def given(kept: Kept) -> Any:
     Only what was an image or file becomes one again: the same words in somebody's JSON could name an
     address inside our network.
     """
-    output, files = kept["output"], kept.get("files")
+    output = kept["output"]
+    files = kept["files"] if "files" in kept else _unmarked(output)
     if files is True:
         output = _FILE.validate_python(output)
     elif files:
@@ -81,6 +82,23 @@ def given(kept: Kept) -> Any:
     if "content" in kept:
         return ToolReturn(output, content=_CONTENT.validate_python(kept["content"]))
     return output
+
+
+def _unmarked(output: Any) -> bool | list[int]:
+    """What is a file in a result of an older worker, which did not note that; links are left as words."""
+    if isinstance(output, list):
+        return [at for at, each in enumerate(output) if _is_binary(each)]
+    return _is_binary(output)
+
+
+def _is_binary(value: Any) -> bool:
+    if not isinstance(value, dict) or value.get("kind") != "binary":
+        return False
+    try:
+        _FILE.validate_python(value)
+    except ValidationError:
+        return False
+    return True
 
 
 def never_a_file(returned: Any) -> Any:
@@ -108,7 +126,7 @@ def _says_it_is_a_file(returned: Any) -> bool:
 
 def _words(text: str) -> Result:
     said = f"(The tool ran, but {text}.)"
-    return Result({"output": said}, said, said)
+    return Result({"output": said, "files": False}, said, said)
 
 
 def _kept(result: Any) -> Kept:
@@ -123,7 +141,8 @@ def _kept(result: Any) -> Kept:
 
 
 def _output(result: Any) -> Kept:
-    kept: Kept = {"output": _plain(result)}
+    # Always noted: a result without it is an older worker's.
+    kept: Kept = {"output": _plain(result), "files": False}
     if isinstance(result, MULTI_MODAL_CONTENT_TYPES):
         kept["files"] = True
     elif isinstance(result, list | tuple):
