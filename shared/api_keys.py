@@ -162,14 +162,15 @@ class ApiKeys:
     async def all(self) -> list[ApiKey]:
         """Every key that is kept, expired ones too, in the order in which they were made.
 
-        Those that expired `TOLD_SECONDS` ago are forgotten, unless a setting could bring them back.
+        Those that expired `TOLD_SECONDS` ago are told no more, and forgotten unless a setting could bring them back.
         """
         kept = await self._named()
         old = time.time() - TOLD_SECONDS
-        gone = {name for name, _, key in kept if key.expires and key.expires < old and not key.setting}
+        ended = {name: key for name, _, key in kept if key.expires and key.expires < old}
+        gone = [name for name, key in ended.items() if not key.setting]
         if gone:
             await command(self._redis, "HDEL", keys.API_KEYS, *gone)
-        found = [key for name, _, key in kept if not key.revoked and name not in gone]
+        found = [key for name, _, key in kept if not key.revoked and name not in ended]
         return sorted(found, key=lambda key: (key.created, key.id))
 
     async def revoke(self, key_id: str) -> ApiKey:

@@ -135,8 +135,8 @@ queue_age = Gauge(
     "How long the oldest launch has waited for a worker, in the whole deployment: scale workers on this.",
 )
 tasks = Gauge("turnstream_tasks", "Turns that have not ended, in the whole deployment, by status.", "status")
-workers = Gauge("turnstream_workers", "Workers that showed a sign of life in the last 20 s.")
-front_ends = Gauge("turnstream_front_ends", "Front ends that showed a sign of life in the last 20 s.")
+workers = Gauge("turnstream_workers", "Workers that showed a sign of life in the last 15 s.")
+front_ends = Gauge("turnstream_front_ends", "Front ends that showed a sign of life in the last 15 s.")
 
 COUNTED: tuple[Count | Counts | Times, ...] = tuple(
     each for each in list(globals().values()) if isinstance(each, Count | Counts | Times)

@@ -28,6 +28,9 @@ LIVE = frozenset({QUEUED, RUNNING, PARKED})
 REFS_AT_ONCE = 500
 MOST_LOOKED_AT = 1000
 
+# Refs gone through for one page: an owner of few tasks may be asked for among the tasks of very many.
+MOST_PASSED = 10_000
+
 _FIELDS = (
     "status", "agent", "user", "launch", "attempt", "crashes", "worker", "submitted", "started", "ended",
     "deadline", "parked_until", "pending", "why", "response", "number",
@@ -109,7 +112,7 @@ class TaskList:
         """
         lists = (keys.LIVE,) if wanted.status and wanted.status <= LIVE else (keys.LIVE, keys.RECENT)
         found: list[dict[str, Any]] = []
-        looked_at = 0
+        looked_at = passed = 0
         while True:
             places = await self._places(lists, after)
             for at in range(0, len(places), limit):
@@ -117,6 +120,7 @@ class TaskList:
                 refs = [ref for ref in (TaskRef.parse(place.ref) for place in some) if wanted.fits_ref(ref)]
                 rows = {row["ref"]: row for row in await self.rows(refs)}
                 looked_at += len(refs)
+                passed += len(some)
                 now = time.time()
                 for place in some:
                     after = place
@@ -125,7 +129,7 @@ class TaskList:
                         found.append(row)
                         if len(found) == limit:
                             return found, after
-                if looked_at >= MOST_LOOKED_AT:
+                if looked_at >= MOST_LOOKED_AT or passed >= MOST_PASSED:
                     return found, after
             if len(places) < REFS_AT_ONCE:
                 return found, None

@@ -128,7 +128,7 @@ def keys_create(
     scope: Annotated[
         list[ScopeName] | None, typer.Option(help="What the key may do; repeat for several.")
     ] = None,
-    days: Annotated[int, typer.Option(min=0, help="Days until it expires; 0 is never.")] = 0,
+    days: Annotated[int, typer.Option(min=0, max=36_500, help="Days until it expires; 0 is never.")] = 0,
     rate: Annotated[
         int,
         typer.Option(min=0, max=100_000, help="Turns that the owner may begin in a minute; 0 is any number."),

@@ -106,8 +106,12 @@ def _row(key: ApiKey) -> tuple[str, ...]:
     return (key.id, f"{key.shown}…", key.owner, key.agent or "–", ",".join(key.scopes), *caps, _expiry(key))
 
 
+# What a calendar can say; one who asks for more means never.
+_LAST = datetime.max.replace(tzinfo=UTC).timestamp()
+
+
 def _expiry(key: ApiKey) -> str:
-    if not key.expires:
+    if not key.expires or key.expires > _LAST:
         return "never"
     when = datetime.fromtimestamp(key.expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
     replaced = f", replaced by {key.replaced_by}" if key.replaced_by else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,6 +199,8 @@ def _conditions(**given: str | float | None) -> dict[str, Any]:
     for name, value in given.items():
         if value == "":
             raise ConfigurationError(f"--{name} is empty: give a value, or leave the option out.")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigurationError(f"--{name.replace('_', '-')} = {value}: give a number of seconds.")
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -126,3 +126,17 @@ async def test_expired_keys_are_forgotten_after_a_while(stack: Stack) -> None:
     assert young.id in told
     assert old.id not in told
     assert not await command(stack.broker.primary, "HEXISTS", keys.API_KEYS, digest(token))
+
+
+async def test_a_key_that_a_setting_named_is_told_no_more_either(stack: Stack) -> None:
+    """Each rotation would leave a row for ever; the record stays, so that the setting does not bring it back."""
+    admin = await operator(stack, await stack.front_end())
+    known = ApiKeys(stack.broker.primary)
+    token = make_token()
+    brought = await known.bring(
+        token, setting="TURNSTREAM_ADMIN_KEY", owner="admin", agent="", scopes=("admin",)
+    )
+    past = brought.model_copy(update={"expires": int(time.time()) - TOLD_SECONDS - 60})
+    await command(stack.broker.primary, "HSET", keys.API_KEYS, digest(token), past.model_dump_json())
+    assert brought.id not in await rows(admin)
+    assert await command(stack.broker.primary, "HEXISTS", keys.API_KEYS, digest(token))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared import keys
+from shared.api_keys import ApiKeys, make_token
 from shared.broker import command
 from tests.commands import turnstream
 from tests.waiting import wait_until
@@ -55,3 +56,15 @@ async def test_a_keys_life(stack: Stack, place: Place, monkeypatch: pytest.Monke
 
     await wait_until(refused, "the revoked key to be refused")
     await successor.turn("s1", "hello")
+
+
+@pytest.mark.parametrize("backend", ["valkey"])
+async def test_a_key_that_outlives_the_calendar(stack: Stack, place: Place) -> None:
+    """More than a century is refused; a record of such a key does not take the list away."""
+    env = {"TURNSTREAM_REDIS_URL": place.url}
+    assert (await turnstream("keys", "create", "--owner", "acme", "--days", "3000000", **env)).code == 2
+    await ApiKeys(stack.broker.primary).register(
+        make_token(), owner="acme", agent="demo", expires=300_000_000_000
+    )
+    listed = await turnstream("keys", "list", **env)
+    assert (listed.code, "never" in listed.out) == (0, True), listed.err

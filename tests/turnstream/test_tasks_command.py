@@ -102,3 +102,15 @@ async def test_what_was_said_moves_no_cursor(client: Client, stack: Stack) -> No
     assert "\\u202eabc\\u2066" in lines.out
     events = [orjson.loads(line) for line in as_json.out.split("\n") if line]
     assert f"You said: {hostile}" in [event.get("text") for event in events]
+
+
+@pytest.mark.parametrize("command", ["stop", "list"])
+@pytest.mark.parametrize("age", ["nan", "inf"])
+async def test_an_age_must_be_a_number_of_seconds(command: str, age: str) -> None:
+    """What JSON has no word for is refused before anything is asked."""
+    env = {
+        "TURNSTREAM_ADMIN_KEY": "sk-00000000000000000000000000000000",
+        "TURNSTREAM_URL": "http://127.0.0.1:9",
+    }
+    done = await turnstream("tasks", command, "--older-than", age, **env)
+    assert (done.code, "give a number of seconds" in done.err) == (2, True), done.err

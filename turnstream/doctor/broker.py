@@ -12,9 +12,10 @@ from redis.exceptions import NoPermissionError, RedisError
 
 import shared
 from shared import keys
-from shared.broker import command
+from shared.broker import TROUBLE, command
 from shared.keys import SessionKeys
 from shared.log import Log
+from shared.presence import SILENT_SECONDS
 from shared.scripts import Script
 from shared.tasks import Tasks
 from turnstream.doctor.findings import ok, skipped, warning, wrong
@@ -40,7 +41,6 @@ ODD_SECONDS = 0.5
 WRONG_SECONDS = 5.0
 
 _FULL_PERCENT = 80
-_SILENT_SECONDS = 20
 _MAY_NOT = "this user may not ask for it"
 _ASK_AS_OPERATOR = "run the doctor as a user that may (`operator` of deploy/redis.acl)"
 
@@ -71,10 +71,15 @@ async def examine(settings: Settings, broker: Broker) -> AsyncIterator[Finding]:
 
 
 async def _answers(broker: Broker) -> bool:
+    """Whether all of them do; to be refused is an answer, too."""
     try:
-        return await broker.ready()
+        for redis in {broker.primary, broker.sessions}:
+            await command(redis, "PING")
     except NoPermissionError:
         return True
+    except (*TROUBLE, TimeoutError):
+        return False
+    return True
 
 
 async def _server(redis: Redis, settings: Settings, url: str) -> AsyncIterator[Finding]:
@@ -270,7 +275,7 @@ async def _workers(redis: Redis) -> Finding:
     except RedisError:
         return skipped("workers", _MAY_NOT, _ASK_AS_OPERATOR)
     alive = [orjson.loads(sign) for sign in signs.values()]
-    alive = [sign for sign in alive if sign["seen"] > time.time() - _SILENT_SECONDS]
+    alive = [sign for sign in alive if sign["seen"] > time.time() - SILENT_SECONDS]
     if not alive:
         return wrong("workers", "none shows a sign of life", "start some: turnstream worker")
     slots = sum(sign["max_jobs"] for sign in alive)
