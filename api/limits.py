@@ -62,8 +62,8 @@ class Limiter:
         self._turnstile: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tellers: Counter[str] = Counter()
 
-    async def admit(self, ref: TaskRef, caller: Caller) -> bool:
-        """Let a turn in; whether it is counted now and was not before.
+    async def admit(self, ref: TaskRef, op: str, caller: Caller) -> bool:
+        """Let the submit ``op`` of a turn in; whether it is counted.
 
         Raises:
             TooMany: the key's limits say no.
@@ -75,9 +75,9 @@ class Limiter:
             raise Overloaded
         if not caller.limits.turns:
             return False
-        outcome = await self._ask(ref, caller)
+        outcome = await self._ask(ref, op, caller)
         if isinstance(outcome, ManyTurns):
-            outcome = await self._ask_the_turns(ref, caller)
+            outcome = await self._ask_the_turns(ref, op, caller)
         match outcome:
             case ManyTurns():
                 measures.turns_refused.add("concurrency")
@@ -91,12 +91,12 @@ class Limiter:
                     f"This API key allows {caller.limits.rate} turns a minute, and as many were begun.",
                     retry_after=math.ceil(ms / 1000),
                 )
-        return outcome.new
+        return True
 
-    async def dismiss(self, ref: TaskRef) -> None:
-        """A turn that was counted did not begin; should this fail, it is found out when there seems to be no room."""
+    async def dismiss(self, ref: TaskRef, op: str) -> None:
+        """A submit that was counted began nothing; should this fail, it is found out when there seems to be no room."""
         try:
-            await self._caps.dismiss(ref)
+            await self._caps.dismiss(ref, op)
         except Exception as error:
             if not is_trouble(error):
                 raise
@@ -175,18 +175,18 @@ class Limiter:
             if not self._tellers[owner]:
                 del self._tellers[owner], self._turnstile[owner]
 
-    async def _ask(self, ref: TaskRef, caller: Caller) -> Admitted | ManyTurns | TooFast:
+    async def _ask(self, ref: TaskRef, op: str, caller: Caller) -> Admitted | ManyTurns | TooFast:
         until, slack = self._slack.get(caller.owner, (math.inf, 0))
         if until < asyncio.get_running_loop().time():
             del self._slack[caller.owner]
             slack = 0
         return await insist(
-            lambda: self._caps.admit(ref, caller.limits, slack=slack),
+            lambda: self._caps.admit(ref, op, caller.limits, slack=slack),
             seconds=PATIENCE_SECONDS,
             what="admit",
         )
 
-    async def _ask_the_turns(self, ref: TaskRef, caller: Caller) -> Admitted | ManyTurns | TooFast:
+    async def _ask_the_turns(self, ref: TaskRef, op: str, caller: Caller) -> Admitted | ManyTurns | TooFast:
         """Find out which of the owner's turns still count, one request of an owner at a time, and ask again."""
         loop = asyncio.get_running_loop()
         owner = caller.owner
@@ -201,7 +201,7 @@ class Limiter:
                         lambda: self._caps.recount(owner), seconds=PATIENCE_SECONDS, what="recount"
                     )
                     self._slack[owner] = loop.time() + SLACK_SECONDS, parked
-                return await self._ask(ref, caller)
+                return await self._ask(ref, op, caller)
         finally:
             self._waiting[owner] -= 1
             if not self._waiting[owner]:

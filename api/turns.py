@@ -175,7 +175,7 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
 async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: Turn) -> Accepted | Known:
     spec = caller.spec
     op = operation()
-    counted = await _admit(services, caller, turn)
+    counted = await _admit(services, caller, turn, op)
     for _ in range(MOST_INTERRUPTED):
         outcome, replicas = await accept(
             services,
@@ -185,7 +185,7 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
             number=FIRST_LAUNCH,
         )
         if counted and not isinstance(outcome, Launch | Waits | Interrupt):
-            await services.limiter.dismiss(turn.ref)
+            await services.limiter.dismiss(turn.ref, op)
         match outcome:
             case Launch(_, epoch, first):
                 measures.turns_submitted.n += 1
@@ -211,16 +211,18 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
                 why = "interrupt" if spec.busy == "interrupt" else "superseded"
                 ref = TaskRef(turn.ref.owner, turn.ref.session, other)
                 await end_from_outside(services.ender, ref, CANCELED, why, who="submit")
+    if counted:
+        await services.limiter.dismiss(turn.ref, op)
     raise SessionBusy
 
 
-async def _admit(services: Services, caller: Caller, turn: NewTurn) -> bool:
-    """Have the turn counted; whether it was not so before.
+async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str) -> bool:
+    """Have this submit of the turn counted; whether it was.
 
     A repeat is never refused: it begins nothing, its client wants to know what became of the turn.
     """
     try:
-        return await services.limiter.admit(turn.ref, caller)
+        return await services.limiter.admit(turn.ref, op, caller)
     except (TooMany, Overloaded):
         keys = turn.ref.keys
         sessions = services.broker.sessions

@@ -1,7 +1,8 @@
 """What an owner does at the moment, counted at the broker for all front ends, and limits that are held against it.
 
-Nothing here can leak for long. Turns are kept by ref, not as a number: whoever ends one takes it out, and
-when there seems to be no room the tasks themselves are asked (`Caps.recount`). Followers are told anew by
+Nothing here can leak for long. What is counted are admissions, not a number: each is a turn's ref and the operation id
+of its submit, so that a request takes back only what it counted itself. Whoever ends a turn takes out the admission
+that made it, and when there seems to be no room the tasks themselves are asked (`Caps.recount`). Followers are told anew by
 each front end every few seconds, and believed for a few more.
 """
 
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from shared import keys
 from shared.broker import command
-from shared.keys import TaskRef
 from shared.scripts import Script
 from shared.tasks import PARKED, TERMINAL
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from shared.api_keys import Limits
+    from shared.keys import TaskRef
 
 _admit = Script("admit")
 _followers = Script("followers")
@@ -39,9 +40,7 @@ MOST_ASKED = 2000
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The turn may begin; ``new``: it was not counted before."""
-
-    new: bool
+    """The turn may begin, and is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +62,36 @@ class Caps:
         self._primary = primary
         self._sessions = sessions
 
-    async def admit(self, ref: TaskRef, limits: Limits, *, slack: int) -> Admitted | ManyTurns | TooFast:
-        """Count a turn, if the limits let it in; ``slack`` is how many of the owner's turns are known not to count."""
+    async def admit(
+        self, ref: TaskRef, op: str, limits: Limits, *, slack: int
+    ) -> Admitted | ManyTurns | TooFast:
+        """Count the submit ``op`` of a turn, if the limits let it in.
+
+        ``slack`` is how many of the owner's turns are known not to count.
+        """
         reply = await _admit(
             self._primary,
             (keys.owner_turns(ref.owner), keys.owner_rate(ref.owner)),
-            (str(ref), limits.concurrency + slack if limits.concurrency else 0, limits.rate, TURNS_MS),
+            (
+                keys.admission(ref, op),
+                limits.concurrency + slack if limits.concurrency else 0,
+                limits.rate,
+                TURNS_MS,
+            ),
         )
         match reply:
-            case [b"ok", new]:
-                return Admitted(bool(int(new)))
+            case [b"ok"]:
+                return Admitted()
             case [b"turns"]:
                 return ManyTurns()
         return TooFast(int(reply[1]))
 
-    async def dismiss(self, ref: TaskRef) -> None:
-        """Count a turn no more that was let in but did not begin."""
+    async def dismiss(self, ref: TaskRef, op: str) -> None:
+        """Count the submit ``op`` no more: it was let in, but its turn did not begin by it."""
+        admission = keys.admission(ref, op)
         await asyncio.gather(
-            command(self._primary, "ZREM", keys.owner_turns(ref.owner), str(ref)),
-            command(self._primary, "ZREM", keys.owner_rate(ref.owner), str(ref)),
+            command(self._primary, "ZREM", keys.owner_turns(ref.owner), admission),
+            command(self._primary, "ZREM", keys.owner_rate(ref.owner), admission),
         )
 
     async def recount(self, owner: str) -> int:
@@ -89,16 +99,22 @@ class Caps:
         counted: list[bytes] = await command(
             self._primary, "ZRANGE", keys.owner_turns(owner), 0, MOST_ASKED - 1, "WITHSCORES"
         )
-        refs = [counted[at].decode() for at in range(0, len(counted), 2)]
+        admissions = [counted[at].decode() for at in range(0, len(counted), 2)]
         young = time.time() * 1000 - YOUNG_MS
-        known = [TaskRef.parse(text) for text in refs]
-        statuses: list[bytes | None] = await asyncio.gather(
-            *(command(self._sessions, "HGET", ref.keys.task(ref.task), "status") for ref in known)
+        parsed = [keys.parse_admission(text) for text in admissions]
+        found: list[list[bytes | None]] = await asyncio.gather(
+            *(
+                command(self._sessions, "HMGET", ref.keys.task(ref.task), "status", "submit_op")
+                for ref, _ in parsed
+            )
         )
         ended = []
         parked = 0
-        for text, since, status in zip(refs, counted[1::2], statuses, strict=True):
-            if status is None:
+        for text, (_, op), since, (status, made_by) in zip(
+            admissions, parsed, counted[1::2], found, strict=True
+        ):
+            if status is None or made_by != op.encode():
+                # Not made yet, or by another request: this one is yet to learn that.
                 if float(since) < young:
                     ended.append(text)
             elif status.decode() in TERMINAL:

@@ -127,18 +127,18 @@ async def write_end(
             await asyncio.shield(launching)
         measures.turns_ended.add(end.status)
         log.info("task.ended", ref=str(attempt.ref), attempt=attempt.number, status=end.status, why=end.why)
-        await _unlist(ender, attempt.ref)
+        await _unlist(ender, attempt)
     return outcome
 
 
-async def _unlist(ender: Ender, ref: TaskRef) -> None:
+async def _unlist(ender: Ender, attempt: Attempt) -> None:
     """Take an ended task off the list of live ones; should that fail, a worker finds it there later."""
     try:
-        await ender.launches.ended(ref)
+        await ender.launches.ended(attempt.ref, attempt.task["submit_op"].decode())
     except Exception as error:
         if not is_trouble(error):
             raise
-        log.info("task.still_listed", ref=str(ref))
+        log.info("task.still_listed", ref=str(attempt.ref))
 
 
 async def end_from_outside(

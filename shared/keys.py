@@ -113,6 +113,17 @@ def owner_turns(owner: str) -> str:
     return f"ts:caps:{owner}:turns"
 
 
+def admission(ref: TaskRef, op: str) -> str:
+    """Member of both sets: the submit ``op`` of a turn."""
+    return f"{ref} {op}"
+
+
+def parse_admission(text: str) -> tuple[TaskRef, str]:
+    """Ref and operation id of an admission."""
+    ref, _, op = text.partition(" ")
+    return TaskRef.parse(ref), op
+
+
 def owner_rate(owner: str) -> str:
     """Sorted set of the turns that an owner began in the last minute, where that is limited."""
     return f"ts:caps:{owner}:rate"

@@ -141,14 +141,14 @@ class Launches:
         """Put a task that is not launched yet on the operators' lists, and have a rescuer look at it."""
         await _remind(self._redis, (keys.DUE, keys.RECENT, keys.LIVE), (str(ref), QUEUED_LOOK_MS))
 
-    async def ended(self, ref: TaskRef) -> None:
-        """Count a task no more that has ended: neither as live nor against its owner's limit.
+    async def ended(self, ref: TaskRef, op: str) -> None:
+        """Count a task no more that has ended: neither as live nor against its owner's limit; ``op`` made it.
 
         Should this be lost, workers notice the one, and front ends the other when it matters.
         """
         await asyncio.gather(
             command(self._redis, "ZREM", keys.LIVE, str(ref)),
-            command(self._redis, "ZREM", keys.owner_turns(ref.owner), str(ref)),
+            command(self._redis, "ZREM", keys.owner_turns(ref.owner), keys.admission(ref, op)),
         )
 
     async def due(self, count: int, again_ms: int) -> tuple[int, list[str]]:

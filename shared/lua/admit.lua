@@ -1,14 +1,19 @@
--- Count a turn against its owner's limits, or say which one it meets.
+-- Count an admission of a turn against its owner's limits, or say which one it meets.
 -- KEYS 1 owner's turns that count  2 owner's turns of the last minute
--- ARGV 1 ref  2 most turns of the owner (0: any)  3 most turns in a minute (0: any)  4 ms that the owner's turns are kept
--- A turn that was let in before is let in again, and counted once.
--- → ok 1 (or 0: it was counted before) | turns | rate ms until there is room
+-- ARGV 1 the admission: ref and operation id  2 most turns of the owner (0: any)  3 most turns in a minute (0: any)
+--      4 ms that the owner's turns are kept
+-- Each admission is counted by itself, also where it repeats another one's turn: whoever is refused later takes back
+-- what it counted, and nothing else.
+-- → ok | turns | rate ms until there is room
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local stamp = string.format('%.0f', now)
 local turns, rate = tonumber(ARGV[2]), tonumber(ARGV[3])
-if (turns > 0 and redis.call('ZSCORE', KEYS[1], ARGV[1])) or (rate > 0 and redis.call('ZSCORE', KEYS[2], ARGV[1])) then
-  return { 'ok', 0 }
+-- A repeat whose first reply was lost.
+local turns_known = turns > 0 and redis.call('ZSCORE', KEYS[1], ARGV[1])
+local rate_known = rate > 0 and redis.call('ZSCORE', KEYS[2], ARGV[1])
+if turns_known or rate_known then
+  return { 'ok' }
 elseif turns > 0 and redis.call('ZCARD', KEYS[1]) >= turns then
   return { 'turns' }
 end
@@ -25,4 +30,4 @@ if turns > 0 then
   redis.call('ZADD', KEYS[1], stamp, ARGV[1])
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
-return { 'ok', 1 }
+return { 'ok' }

@@ -37,8 +37,9 @@ def refused(answer: Any, code: str = "too_many", status: int = 429) -> bool:
 
 async def ask(client: Client, session: str, text: str, **more: Any) -> Any:
     """A turn without a stream."""
+    headers = more.pop("headers", None)
     body = {"session_id": session, "stream": False, "input": [{"role": "user", "content": text}], **more}
-    return await client.http.post("/process", json=body)
+    return await client.http.post("/process", json=body, headers=headers)
 
 
 async def test_turns_a_minute_are_limited_over_all_front_ends(stack: Stack) -> None:
@@ -78,9 +79,10 @@ async def test_room_comes_back_as_the_minute_passes(stack: Stack) -> None:
     (client,) = await limited(stack, await stack.front_end(), rate=1)
     assert (await ask(client, "s1", "hello", id="t1")).status_code == 200
     assert refused(await ask(client, "s1", "hello", id="t2"))
-    await stack.broker.primary.zincrby(keys.owner_rate("acme"), -59_000, "acme/s1/t1")
+    (begun,) = await stack.broker.primary.zrange(keys.owner_rate("acme"), 0, -1)
+    await stack.broker.primary.zincrby(keys.owner_rate("acme"), -59_000, begun)
     assert (await ask(client, "s1", "hello", id="t2")).headers["retry-after"] == "1"
-    await stack.broker.primary.zincrby(keys.owner_rate("acme"), -1_001, "acme/s1/t1")
+    await stack.broker.primary.zincrby(keys.owner_rate("acme"), -1_001, begun)
     assert (await ask(client, "s1", "hello", id="t2")).status_code == 200
 
 
@@ -162,7 +164,7 @@ async def test_counts_do_not_leak(stack: Stack) -> None:
     counted = keys.owner_turns("acme")
     assert await stack.broker.primary.zcard(counted) == 0
     # Their enders died before they took them out; the second one's session is long gone.
-    await stack.broker.primary.zadd(counted, {"acme/s1/t1": 1, "acme/s9/t9": 1})
+    await stack.broker.primary.zadd(counted, {"acme/s1/t1 1": 1, "acme/s9/t9 1": 1})
     assert (await ask(client, "s2", "hello")).status_code == 200
     assert await stack.broker.primary.zcard(counted) == 0
     # A turn that its session refuses is not counted either.
