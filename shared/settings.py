@@ -66,6 +66,12 @@ class Settings(BaseSettings):
     log_max_bytes: int = Field(
         16 * 2**20, ge=65_536, le=2**31, description="Bytes of events kept per session's log, about."
     )
+    memory_max_bytes: int = Field(
+        16 * 2**20,
+        ge=4096,
+        le=2**31,
+        description="Bytes of earlier turns that a session remembers for its agent; the oldest are forgotten first.",
+    )
     log_grace_seconds: float = Field(
         3600,
         ge=0,

@@ -269,7 +269,7 @@ class Attempt:
         calls: client calls → record.
         results: client calls → the client's answer, JSON.
         state: checkpoints by name.
-        memory: one JSON element per turn that ended before.
+        memory: one JSON element per turn that ended before, the newest ones; see `Turn.earlier`.
     """
 
     ref: TaskRef
@@ -438,7 +438,9 @@ class Tasks:
         self, ref: TaskRef, launch: int, worker: str, op: str
     ) -> Attempt | Superseded | Ended | Gone:
         """Take the attempt that runs a launch; needs the task queued and ``launch`` to be its newest."""
-        reply = await self._run(_begin, ref.keys, ref.task, op, (launch, worker))
+        reply = await self._run(
+            _begin, ref.keys, ref.task, op, (launch, worker, self._settings.memory_max_bytes)
+        )
         match reply:
             case [b"begun", number, snapshot, memory]:
                 return _attempt(ref, number, snapshot, memory)
@@ -508,7 +510,11 @@ class Tasks:
     ) -> Finished | Refusal:
         """Write the end: the batch closes what is open and ends with the terminal event."""
         reply = await self._run(
-            _finish, ref.keys, ref.task, op, (attempt, status, why, memory, *batch.arguments())
+            _finish,
+            ref.keys,
+            ref.task,
+            op,
+            (attempt, status, why, memory, self._settings.memory_max_bytes, *batch.arguments()),
         )
         if reply[0] == b"ok":
             return Finished(int(reply[1]), reply[2].decode(), int(reply[3]))

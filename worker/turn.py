@@ -87,6 +87,12 @@ class Turn:
         """The session's id."""
         return self.attempt.ref.session
 
+    def earlier(self) -> list[bytes]:
+        """The memory of earlier turns, once: what is made of it is several times as large, and lasts as long as the turn."""
+        memory = self.attempt.memory.copy()
+        self.attempt.memory.clear()
+        return memory
+
     @property
     def batch(self) -> Batch:
         """What gathers for the next append."""

@@ -174,6 +174,20 @@ local function write(at, number)
   return at, seq, int(number)
 end
 
+-- How many of the newest turns in memory, `most` at most, have no more than so many bytes together, and these bytes.
+-- It reads what it counts: `memory` in the meta has the sum where this release wrote the list.
+local function newest(most, limit)
+  local count, bytes = 0, 0
+  while count < most do
+    local element = redis.call('LINDEX', MEMORY, -count - 1)
+    if not element or bytes + #element > limit then
+      break
+    end
+    count, bytes = count + 1, bytes + #element
+  end
+  return count, bytes
+end
+
 -- Have a rescuer look at this task in `ms`, where the hints are on this server (`due` is nil where they are not);
 -- as remind.lua does.
 local function remind(due, ref, ms)

@@ -1,4 +1,5 @@
--- Take the attempt that runs a launch. ARGV 7 launch  8 worker
+-- Take the attempt that runs a launch. ARGV 7 launch  8 worker  9 most bytes of memory
+-- The memory that comes back is the newest turns, as many as the agent's limit and the bytes allow.
 -- → begun attempt snapshot memory | superseded status | ended | gone
 local task = redis.call('HMGET', TASK, 'status', 'launch', 'attempt', 'op')
 local status, attempt = task[1], task[3]
@@ -16,4 +17,9 @@ elseif not (status == 'running' and task[4] == OP) then
   redis.call('HSETNX', TASK, 'started', int(NOW))
   touch(false)
 end
-return { 'begun', attempt, snapshot(), redis.call('LRANGE', MEMORY, 0, -1) }
+local known = redis.call('HMGET', META, 'remember', 'memory')
+local turns = tonumber(known[1] or '1000')
+if not known[2] or tonumber(known[2]) > tonumber(ARGV[9]) then
+  turns = newest(turns, tonumber(ARGV[9]))
+end
+return { 'begun', attempt, snapshot(), turns > 0 and redis.call('LRANGE', MEMORY, int(-turns), -1) or {} }

@@ -24,7 +24,8 @@ if #live > 1 then
 end
 redis.call('DEL', LOG, MEMORY, HISTORY, WAITING)
 local epoch = int(math.max(tonumber(meta[1]) + 1, NOW))
-redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'trim_at', '0', 'kept', '0', 'active', '')
+redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'trim_at', '0', 'kept', '0', 'memory', '0',
+  'active', '')
 touch(true)
 -- Followers of the former epoch learn that it is over.
 redis.call('PUBLISH', TAIL, epoch .. '-1-0')

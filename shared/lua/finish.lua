@@ -1,6 +1,28 @@
 -- Write the end of a task. ARGV 7 attempt  8 status  9 why (code, may be empty)  10 memory (may be empty)
---      11… entries, the last one terminal
+--      11 most bytes of memory  12… entries, the last one terminal
 -- → ok seq next launch (next: the session's next task, to be launched, or '') | fenced | ended | gone
+
+-- Remember a turn, and forget the oldest ones while there are too many of them, or of their bytes. These are counted
+-- as they come and go. A turn that alone has too many is not remembered.
+local function remember(element, most, limit)
+  redis.call('RPUSH', MEMORY, element)
+  local bytes = redis.call('HGET', META, 'memory')
+  if bytes then
+    bytes = tonumber(bytes) + #element
+  else
+    local count
+    count, bytes = newest(most, limit)
+    -- What an earlier release kept was not counted.
+    redis.call('LTRIM', MEMORY, int(redis.call('LLEN', MEMORY) - count), -1)
+  end
+  local length = redis.call('LLEN', MEMORY)
+  while length > 0 and (length > most or bytes > limit) do
+    bytes = bytes - #redis.call('LPOP', MEMORY)
+    length = length - 1
+  end
+  redis.call('HSET', META, 'memory', length > 0 and int(bytes) or '0')
+end
+
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'next', 'number')
 if task[3] == OP and task[2] == ARGV[7] then
   return { 'ok', task[4], task[5], '1' }
@@ -9,15 +31,9 @@ local no = refusal(task[1], task[2], ARGV[7], task[3])
 if no then
   return { no }
 end
-local _, seq, number = write(11, task[6])
+local _, seq, number = write(12, task[6])
 if ARGV[10] ~= '' then
-  redis.call('RPUSH', MEMORY, ARGV[10])
-  local most = redis.call('HGET', META, 'remember')
-  if most == '0' then
-    redis.call('DEL', MEMORY)
-  elseif most then
-    redis.call('LTRIM', MEMORY, '-' .. most, -1)
-  end
+  remember(ARGV[10], tonumber(redis.call('HGET', META, 'remember') or '1000'), tonumber(ARGV[11]))
 end
 redis.call('HDEL', META, 'live:' .. TID)
 redis.call('DEL', CALLS, STATE)

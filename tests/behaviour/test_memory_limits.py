@@ -13,6 +13,7 @@ from tests.models.server import Call, calls, says
 if TYPE_CHECKING:
     from tests.models.deployment import Deployments
     from tests.models.server import Provider
+    from tests.stack import Stack
 
 
 def words_sent(provider: Provider) -> list[str]:
@@ -163,3 +164,16 @@ async def test_a_long_result_counts_as_long_as_it_is(
     await client.turn("s1", "one")
     await client.turn("s1", "two")
     assert words_sent(provider) == ["two"]
+
+
+async def test_memory_is_bounded_by_bytes(stack: Stack) -> None:
+    """Sixty turns that together are a dozen times what a session may remember: it never remembers more."""
+    await stack.worker(memory_max_bytes=300_000)
+    client = await stack.front_end()
+    word = "x" * 30_000
+    for number in range(60):
+        assert text_of(await client.turn("s1", f"{number} {word}")).endswith(f"{number} {word}")
+        elements = await stack.broker.sessions.lrange("ts:{dev/s1}:memory", 0, -1)  # type: ignore[misc]
+        assert sum(map(len, elements)) <= 300_000
+        assert f'"{number} '.encode() in elements[-1]
+    assert len(elements) > 1

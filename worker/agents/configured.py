@@ -76,7 +76,7 @@ class ConfiguredAgent:
         """Answer a turn, or get to where the client must answer first."""
         before, prompt = memory.read_input(turn.input)
         run = Run(turn, turn.speaker(), "")
-        earlier = memory.recall(memory.within(turn.attempt.memory, self.spec.memory))
+        earlier = memory.recall(memory.within(turn.earlier(), self.spec.memory))
         if reader := self.library_agent.model:
             # An earlier turn's links were read then. They may have expired since.
             earlier = memory.reworded(earlier, lambda content: models.readable(content, reader))

@@ -88,7 +88,7 @@ class Turn:
         self.input = running.input
         self.overrides = running.overrides
         self.tools = running.client_tools
-        self.history = _history(within(running.attempt.memory, running.spec.memory))
+        self.history = _history(within(running.earlier(), running.spec.memory))
         self.results: dict[str, Any] = {
             key: running.results[call] for key, call in self.calls.items() if call in running.results
         }
