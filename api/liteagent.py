@@ -233,7 +233,7 @@ class LiteAgentRoutes:
 
     async def _end(self, keys: SessionKeys, task: str, why: str) -> Finished | Moved | Ended | Gone:
         ref = TaskRef(keys.owner, keys.session, task)
-        return await stop(self._services, ref, why, who=why)
+        return await stop(self._services, ref, why, who="client")
 
 
 def _one_shot(request: Request, caller: Caller, chat: ChatRequest) -> str:

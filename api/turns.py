@@ -210,7 +210,7 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
             case Interrupt(other):
                 why = "interrupt" if spec.busy == "interrupt" else "superseded"
                 ref = TaskRef(turn.ref.owner, turn.ref.session, other)
-                await end_from_outside(services.ender, ref, CANCELED, why, who="submit")
+                await end_from_outside(services.ender, ref, CANCELED, why, who="client")
     if counted:
         await services.limiter.dismiss(turn.ref, op)
     raise SessionBusy

@@ -32,8 +32,8 @@ MOST_LOOKED_AT = 1000
 MOST_PASSED = 10_000
 
 _FIELDS = (
-    "status", "agent", "user", "launch", "attempt", "crashes", "worker", "submitted", "started", "ended",
-    "deadline", "parked_until", "pending", "why", "response", "number",
+    "status", "agent", "user", "launch", "attempt", "ran", "crashes", "worker", "ended_by", "submitted",
+    "started", "ended", "deadline", "parked_until", "pending", "why", "response", "number",
 )  # fmt: skip
 
 # A task's times as the hash names them → as operators see them.
@@ -184,14 +184,15 @@ def _row(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
         "agent": fields["agent"],
         "status": fields["status"],
         "waits_for_turn": fields["status"] == QUEUED and fields["launch"] == "0",
-        "attempt": int(fields["attempt"]),
+        # Whoever ends a task from outside takes an attempt, too, which runs nothing.
+        "attempt": int(fields.get("ran", fields["attempt"])),
         "launch": int(fields["launch"]),
         "crashes": int(fields["crashes"]),
         "pending_calls": max(0, int(fields["pending"])),
         "events": int(fields["number"]),
         "response": fields["response"],
     }
-    for name in ("user", "worker", "why"):
+    for name in ("user", "worker", "ended_by", "why"):
         if fields.get(name):
             row[name] = fields[name]
     for name, told in _TIMES:
@@ -199,5 +200,8 @@ def _row(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
             row[told] = int(fields[name]) / 1000
     if row["status"] in LIVE:
         row.pop("ended_at", None)
-    row["age"] = round(max(0.0, row.get("ended_at", now) - row["submitted_at"]), 3)
+        row.pop("ended_by", None)
+    row["age"] = round(max(0.0, now - row["submitted_at"]), 3)
+    if "started_at" in row:
+        row["took"] = round(max(0.0, row.get("ended_at", now) - row["started_at"]), 3)
     return row

@@ -37,7 +37,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, a line each, for pro
 
 LOCAL = "http://127.0.0.1:8090"
 
-_HEADINGS = ("TASK", "STATUS", "AGENT", "AGE", "ATTEMPT", "WORKER", "WHY")
+_HEADINGS = ("TASK", "STATUS", "AGENT", "AGE", "TOOK", "ATTEMPT", "WORKER", "ENDED BY", "WHY")
 
 # Between two tries to come back to a stream that broke off, and how often that is tried in a row.
 RETRY_SECONDS = 1.0
@@ -221,8 +221,9 @@ def _path(ref: str) -> str:
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     status = "waits for turn" if row["waits_for_turn"] else row["status"]
-    worker, why = row.get("worker", ""), row.get("why", "")
-    return (row["ref"], status, row["agent"], _age(row["age"]), str(row["attempt"]), worker, why)
+    took = _age(row["took"]) if "took" in row else ""
+    who = (row.get("worker", ""), row.get("ended_by", ""), row.get("why", ""))
+    return (row["ref"], status, row["agent"], _age(row["age"]), took, str(row["attempt"]), *who)
 
 
 def _age(seconds: float) -> str:
@@ -242,7 +243,7 @@ def _age(seconds: float) -> str:
 def _told(name: str, value: Any) -> str:
     if name.endswith(("_at", "_until")):
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
-    return _age(value) if name == "age" else str(value)
+    return _age(value) if name in ("age", "took") else str(value)
 
 
 def _line(event: dict[str, Any]) -> str:

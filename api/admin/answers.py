@@ -22,10 +22,13 @@ class TaskRow(BaseModel):
     user: str | None = None
     status: Status
     waits_for_turn: bool = Field(description="Queued behind another task of its session.")
-    attempt: int
+    attempt: int = Field(description="How often a worker began it.")
     launch: int
     crashes: int
-    worker: str | None = Field(None, description="Who runs it, or did so last.")
+    worker: str | None = Field(None, description="The worker that runs it, or did so last.")
+    ended_by: str | None = Field(
+        None, description="Who ended it in the worker's place: client, rescuer or the admin key."
+    )
     submitted_at: float
     started_at: float | None = None
     ended_at: float | None = None
@@ -34,7 +37,8 @@ class TaskRow(BaseModel):
     pending_calls: int
     why: str | None = Field(None, description="Why it ended so, as a code.")
     response: str
-    age: float = Field(description="Seconds from the submit to now, or to its end.")
+    age: float = Field(description="Seconds since the submit.")
+    took: float | None = Field(None, description="Seconds from its first start to now, or to its end.")
     events: int
 
 

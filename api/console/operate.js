@@ -13,6 +13,7 @@ const RATE_SECONDS = 12;
 const MOST_PAGES = 5;
 // No page holds more.
 const MOST_ROWS = 200;
+const COLUMNS = ["Status", "Agent", "Owner and session", "Submitted", "Took", "Attempt", "Worker", "Ended by", "Events"];
 
 export class Operate {
   constructor(element, dialog) {
@@ -74,7 +75,7 @@ export class Operate {
         h("div", { class: "row" }, h("label", { class: "inline", htmlFor: "task-status" }, h("span", {}, "Status"), this.status),
           h("div", { class: "inline" }, this.by, h("label", { htmlFor: "task-filter" }, "is"), this.filter), this.stopAll)),
       h("div", { class: "table-wrap", tabIndex: 0, role: "region", "aria-labelledby": "tasks-title" },
-        table(["", "Status", "Agent", "Owner and session", "Age", "Attempt", "Worker", "Events", ""], this.body, "Tasks, newest first"), this.none, this.more),
+        table(["", ...COLUMNS, ""], this.body, "Tasks, newest first"), this.none, this.more),
       h("div", { class: "section-head" }, h("h2", { id: "processes-title" }, "Processes"), this.summary),
       h("div", { class: "table-wrap", tabIndex: 0, role: "region", "aria-labelledby": "processes-title" },
         table(["Worker", "Running", "Up for", "Seen", "Version", "State"], this.workers, "Workers"),
@@ -168,7 +169,7 @@ export class Operate {
   }
 
   newRow(task) {
-    const cells = Array.from({ length: 9 }, () => h("td"));
+    const cells = ["", ...COLUMNS, ""].map((label) => h("td", { "data-label": label || null }));
     const mark = h("span", { class: "status" });
     const check = h("input", { type: "checkbox", "aria-label": `Select ${task.ref}`, onchange: () => this.selected() });
     const open = h("button", { type: "button", class: "link", onclick: () => this.open(task.ref) });
@@ -176,9 +177,7 @@ export class Operate {
     cells[0].append(check);
     cells[1].append(mark);
     cells[3].append(open);
-    cells[8].append(stop);
-    const labels = ["", "Status", "Agent", "Session", "Age", "Attempt", "Worker", "Events", ""];
-    cells.forEach((cell, index) => { if (labels[index]) cell.dataset.label = labels[index]; });
+    cells[10].append(stop);
     const row = {
       element: h("tr", {}, ...cells), check,
       update: (now) => {
@@ -188,10 +187,13 @@ export class Operate {
         say(cells[2], now.agent);
         say(open, `${now.owner} / ${short(now.session, 34)}`);
         open.title = now.ref;
-        say(cells[4], duration(now.age));
-        say(cells[5], String(now.attempt) + (now.crashes ? ` (${now.crashes} lost)` : ""));
-        say(cells[6], now.worker ?? "–");
-        say(cells[7], String(now.events ?? ""));
+        say(cells[4], `${duration(now.age)} ago`);
+        cells[4].title = moment(now.submitted_at);
+        say(cells[5], duration(now.took));
+        say(cells[6], String(now.attempt) + (now.crashes ? ` (${now.crashes} lost)` : ""));
+        say(cells[7], now.worker ?? "–");
+        say(cells[8], [now.ended_by, now.why].filter(Boolean).join(": "));
+        say(cells[9], String(now.events ?? ""));
         stop.hidden = !row.live;
         check.disabled = !row.live;
         if (!row.live) check.checked = false;
@@ -301,12 +303,14 @@ function processRow(name, load, each, now, state) {
   }));
 }
 
+const moment = (seconds) => new Date(seconds * 1000).toLocaleString();
+
 function showFacts(list, task) {
-  const at = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleTimeString() : "–");
+  const at = (seconds) => (seconds ? moment(seconds) : "–");
   const facts = {
     Status: task.why ? `${task.status} (${task.why})` : task.status, Agent: task.agent, Owner: task.owner, Session: task.session, Task: task.task,
-    User: task.user, Attempt: task.attempt, "Workers lost": task.crashes || undefined, Worker: task.worker, Submitted: at(task.submitted_at),
-    Started: at(task.started_at), Ended: task.ended_at ? at(task.ended_at) : undefined, Age: duration(task.age),
+    User: task.user, Attempt: task.attempt, "Workers lost": task.crashes || undefined, Worker: task.worker, "Ended by": task.ended_by, Submitted: at(task.submitted_at),
+    Started: at(task.started_at), Ended: task.ended_at ? at(task.ended_at) : undefined, Took: duration(task.took),
   };
   list.replaceChildren(...Object.entries(facts).filter(([, value]) => value !== undefined).map(([name, value]) => h("div", { class: String(value).length > 24 ? "broad" : null }, h("dt", {}, name), h("dd", {}, String(value)))));
 }

@@ -24,7 +24,7 @@ if pending > 0 and ARGV[9] == 'supersede' and redis.call('LLEN', WAITING) > 0 th
   touch(true)
   return { 'superseded' }
 end
-redis.call('HDEL', TASK, 'lease', 'worker')
+redis.call('HDEL', TASK, 'lease')
 if pending == 0 then
   local launch = int(tonumber(task[5]) + 1)
   redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'op', OP, 'out', launch)

@@ -9,7 +9,7 @@ if no then
   return { no }
 end
 local launch = int(tonumber(task[5]) + 1)
-redis.call('HDEL', TASK, 'lease', 'worker')
+redis.call('HDEL', TASK, 'lease')
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'op', OP, 'out', launch)
 touch(false)
 return { 'launch', launch }

@@ -62,7 +62,7 @@ if ARGV[15] ~= '0' then
 end
 redis.call('HSET', META, 'live:' .. TID, first, 'remember', ARGV[18])
 local _, _, number = write(21, '0')
-redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'number', number, 'epoch', meta[1],
+redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'ran', '0', 'number', number, 'epoch', meta[1],
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
   'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',
   'trace', ARGV[17], 'submit_op', OP, 'submit_launch', launch)

@@ -56,7 +56,7 @@ if status == 'running' then
     return { 'end', attempt, launch, 'failed worker_lost' }
   end
   launch = int(tonumber(launch) + 1)
-  redis.call('HDEL', TASK, 'lease', 'worker')
+  redis.call('HDEL', TASK, 'lease')
 elseif status == 'parked' then
   local until_ms = tonumber(task[7])
   local why = 'failed call_expired'

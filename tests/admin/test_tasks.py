@@ -67,7 +67,6 @@ async def test_tasks_are_listed_newest_first_and_filtered(
     failed, parked, done = rows
     assert (done["status"], done["user"], done["agent"], done["attempt"]) == ("completed", "u1", "demo", 1)
     assert done["submitted_at"] <= done["started_at"] <= done["ended_at"]
-    assert done["age"] == pytest.approx(done["ended_at"] - done["submitted_at"], abs=0.002)
     assert (parked["status"], parked["pending_calls"], "ended_at" in parked) == ("parked", 1, False)
     assert parked["parked_until"] > parked["submitted_at"]
     assert failed["status"] == "failed"
@@ -97,6 +96,48 @@ async def test_tasks_are_listed_newest_first_and_filtered(
 async def status_is(admin: Client, ref: str, status: str) -> bool:
     """Whether the task is in that status."""
     return bool((await admin.http.get(f"/admin/v1/tasks/{ref}")).json().get("status") == status)
+
+
+async def test_a_row_says_when_how_long_who_ran_it_and_who_ended_it(
+    admin: Client, client: Client, stack: Stack
+) -> None:
+    """A stop takes neither the worker that ran the turn nor how often it was begun, and names whose it was."""
+    worker = stack.workers[0][0].id
+    await client.turn("s1", "hello", id="t1")
+    async with (
+        client.process("s2", "/tokens 100000 5", id="t2") as running,
+        client.process("s2", "hello", id="t4") as waiting,
+        client.process("s3", "/call f {}", id="t3") as parked,
+    ):
+        await running.until(lambda frames: len(frames) > 3)
+        await parked.until(calls_of)
+        await waiting.until(len)
+        rows = {row["task"]: row for row in await listed(admin)}
+        assert "ended_by" not in rows["t2"]
+        await admin.http.post("/admin/v1/stop", json={"refs": ["dev/s2/t4"]})
+        await admin.http.post("/admin/v1/stop", json={"refs": ["dev/s2/t2"]})
+        await client.stop("s3")
+    an_hour = 3_600_000
+    for session, task in (("s1", "t1"), ("s2", "t2")):
+        for name in ("submitted", "started", "ended"):
+            key = SessionKeys("dev", session).task(task)
+            await command(stack.broker.sessions, "HINCRBY", key, name, -an_hour)
+    rows = {row["task"]: row for row in await listed(admin)}
+    told = {
+        task: (row["attempt"], row.get("worker"), row.get("ended_by", "").partition("_")[0])
+        for task, row in rows.items()
+    }
+    assert told == {
+        "t1": (1, worker, ""),
+        "t2": (1, worker, "admin key"),
+        "t3": (1, worker, "client"),
+        "t4": (0, None, "admin key"),
+    }
+    for task in ("t1", "t2"):
+        row = rows[task]
+        assert 3600 <= row["age"] < 3700
+        assert row["took"] == pytest.approx(row["ended_at"] - row["started_at"], abs=0.002)
+    assert "took" not in rows["t4"]
 
 
 async def test_pages_tell_each_task_once_though_many_came_in_one_millisecond(

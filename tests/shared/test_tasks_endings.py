@@ -43,7 +43,8 @@ async def test_an_ender_takes_a_task_wherever_it_is(place: Place, status: str) -
     assert taken.number == number
     assert taken.task["status"] == b"running"
     assert taken.task["ending"] == b"canceled stop"
-    assert taken.task["worker"] == b"api"
+    assert taken.task["ended_by"] == b"api"
+    assert taken.task.get("worker") == (None if status == "queued" else b"w1")
     assert int(taken.task["lease"]) > await desk.now()
     assert await desk.finish(taken, "canceled")
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 async def test_a_task_parks_with_its_calls(place: Place) -> None:
-    """Parked, a task has no lease and no worker, and knows until when it waits."""
+    """Parked, a task has no lease, knows until when it waits, and which worker ran it."""
     desk = Desk(place)
     before = await desk.now()
     await desk.parked("c1", "c2")
     assert await desk.field(ref(), "status") == "parked"
     assert await desk.field(ref(), "lease") is None
-    assert await desk.field(ref(), "worker") is None
+    assert await desk.field(ref(), "worker") == "w1"
     assert before + HOUR_MS <= int(await desk.field(ref(), "parked_until") or 0) <= await desk.now() + HOUR_MS
     assert [entry.kind for entry in await desk.sound()][2:] == ["message", "message"]
 

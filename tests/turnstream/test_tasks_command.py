@@ -55,6 +55,12 @@ async def test_tasks_are_listed_shown_watched_and_stopped(client: Client, stack:
         assert lines[-1].endswith("response canceled")
         rest = await turnstream("tasks", "stop", "--status", "live", **env)
         assert (rest.code, rest.out.split()) == (0, ["stopped", "dev/s2/t2"])
+        ended = await turnstream("tasks", "list", "--status", "canceled", **env)
+        heads, *_, first = ended.out.splitlines()
+        assert "ENDED BY" in heads
+        attempt, worker, *who, why = first.split()[5:]
+        assert (attempt, worker, why) == ("1", stack.workers[0][0].id, "stop")
+        assert " ".join(who).startswith("admin key_")
 
 
 @on_one_broker
