@@ -82,9 +82,9 @@ class Batch:
         """Add a ``response`` event that is not the last one."""
         self._add("d", "", RESPONSE, body[1:], b"")
 
-    def end(self, body: bytes) -> None:
+    def end(self, body: bytes, *, extra: bytes = b"") -> None:
         """Add the terminal ``response`` event."""
-        self._add("h", "", END, body[1:], b"")
+        self._add("h", "", END, body[1:], extra)
 
     def group(self, group: str, size: int) -> None:
         """Open a group of ``size`` calls, made by one answer of a model."""

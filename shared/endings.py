@@ -81,6 +81,7 @@ class End:
         text: the error's public text.
         usage: tokens of the turn; None: what was checkpointed.
         memory: what the model has seen, JSON; None: what can be known from outside.
+        traceback: of what the agent raised, for operators; empty unless debugging.
     """
 
     status: str
@@ -88,6 +89,7 @@ class End:
     text: str = ""
     usage: dict[str, Any] | None = None
     memory: bytes | None = None
+    traceback: str = ""
 
 
 async def write_end(
@@ -105,7 +107,8 @@ async def write_end(
     messages, said = await close_open(ender, attempt, batch)
     if output is None:
         output = await completed_messages(ender, attempt)
-    batch.end(_terminal(attempt, end, [*output, *messages]))
+    extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
+    batch.end(_terminal(attempt, end, [*output, *messages]), extra=extra)
     memory = end.memory if end.memory is not None else _memory(attempt, end, said, [*output, *messages])
     op = operation()
     outcome = await insist(

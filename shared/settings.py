@@ -122,6 +122,11 @@ class Settings(BaseSettings):
         le=300,
         description="How long one write to a client may take before the connection is ended.",
     )
+    debug: bool | None = Field(
+        None,
+        description="Whether logs and operators are shown tracebacks of what agents raise, with the errors' texts, which may "
+        "hold secrets and users' words. Unset: only by `serve` with the embedded broker on a loopback address.",
+    )
     otel: bool = Field(
         False,
         description="Whether traces are exported with OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT and its like "

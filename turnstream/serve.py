@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import secrets
+import shutil
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
-
-from pydantic import SecretStr
 
 from api.server import FrontEnd
 from shared import agents, tracing
-from shared.api_keys import make_token
+from shared.agents import DEMO
 from shared.broker import Broker
+from turnstream.dev_keys import FOLDER, with_keys
 from worker.process import WorkerProcess
 
 if TYPE_CHECKING:
+    from shared.agents import Agents
     from shared.settings import Settings
 
 
@@ -25,12 +29,7 @@ async def serve(settings: Settings) -> None:
     Raises:
         ConfigurationError: a setting or an agent is wrong, or the port is taken.
     """
-    settings = settings.model_copy(
-        update={
-            "dev_key": settings.dev_key or SecretStr(make_token()),
-            "admin_key": settings.admin_key or SecretStr(make_token()),
-        }
-    )
+    settings = _debugging(with_keys(settings))
     configured = agents.load(settings.agents)
     tracing.start(settings, "serve")
     broker = Broker(settings)
@@ -44,7 +43,7 @@ async def serve(settings: Settings) -> None:
     serving = asyncio.create_task(front_end.serve(), name="front end")
     working = asyncio.create_task(worker.run(), name="worker")
     stopped = asyncio.create_task(stopping.wait(), name="stopping")
-    started = asyncio.create_task(_announce(settings, front_end, worker, port), name="announce")
+    started = asyncio.create_task(_announce(settings, configured, front_end, worker, port), name="announce")
     try:
         await asyncio.wait([serving, working, stopped], return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -62,33 +61,86 @@ async def serve(settings: Settings) -> None:
             raise result
 
 
-async def _announce(settings: Settings, front_end: FrontEnd, worker: WorkerProcess, port: int) -> None:
-    """Say how to begin, once everything answers."""
+def _debugging(settings: Settings) -> Settings:
+    """Debugging unless the settings decide: with the embedded broker, where nobody else can reach it."""
+    if settings.debug is None:
+        return settings.model_copy(update={"debug": settings.embedded and _loopback(settings.host)})
+    return settings
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def _announce(
+    settings: Settings, agents: Agents, front_end: FrontEnd, worker: WorkerProcess, port: int
+) -> None:
+    """Print how to begin, once everything answers."""
     await front_end.started.wait()
     await worker.ready.wait()
-    key = settings.dev_key.get_secret_value() if settings.dev_key else ""
-    admin = settings.admin_key.get_secret_value() if settings.admin_key else ""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"http://{host}:{port}"
-    kept = "in this process: gone when it ends" if settings.embedded else "at TURNSTREAM_REDIS_URL"
-    sys.stdout.write(
-        f"""
+    sys.stdout.write(welcome(settings, agents, f"http://{host}:{port}"))
+    sys.stdout.flush()
+
+
+def welcome(settings: Settings, agents: Agents, url: str) -> str:
+    """What `serve` prints when it is ready: where it is, the keys, and lines to paste."""
+    if settings.dev_key is None:
+        return f"""
+Turnstream is ready at {url}
+
+  console     {url}/console
+
+Sessions and keys are kept at TURNSTREAM_REDIS_URL, so no key was made up. Make one:
+
+  turnstream keys create --owner NAME --agent {settings.dev_agent}
+  turnstream keys create --owner NAME --scope admin
+
+Next: docs/agents.md, docs/operations.md. Ctrl-C ends it.
+
+"""
+    key = settings.dev_key.get_secret_value()
+    admin = settings.admin_key.get_secret_value() if settings.admin_key else "none: set TURNSTREAM_ADMIN_KEY"
+    spec = agents.get(settings.dev_agent)
+    demo = spec is not None and spec.model == DEMO
+    text = "/tokens 20 100" if demo else "hello"
+    # The same id with another text is refused: each start prints its own.
+    turn = f"turn-{secrets.token_hex(3)}"
+    more = (
+        "Other things to say: /think, /tool add 1 2, /call NAME {}, /approve, /dispatch, /reflect, or anything.\n"
+        if demo
+        else ""
+    )
+    kept = (
+        f"in this process: gone when it ends. The keys are kept in {FOLDER}/"
+        if settings.embedded
+        else "at TURNSTREAM_REDIS_URL"
+    )
+    return f"""
 Turnstream is ready at {url}
 
   chat key    {key}   (agent: {settings.dev_agent})
   admin key   {admin}
-  console     {url}/console   (chat with the first key, operate with the second)
+  console     {url}/console#key={key}
 
 Try it:
 
-  TURNSTREAM_KEY={key} turnstream chat --url {url}
+  TURNSTREAM_KEY={key} {_command()} chat --url {url}
 
   curl -N {url}/process -H 'Authorization: Bearer {key}' \\
-       -d '{{"session_id": "s1", "id": "turn1", "input": [{{"role": "user", "content": "/tokens 20 100"}}]}}'
+       -d '{{"session_id": "s1", "id": "{turn}", "input": [{{"role": "user", "content": "{text}"}}]}}'
 
-Sessions are kept {kept}. Other things to say: /think, /tool add 1 2, /call NAME {{}},
-/approve, /dispatch, /reflect, or anything. Next: README.md, docs/internals.md. Ctrl-C ends it.
+{more}Sessions are kept {kept}. Next: docs/agents.md. Ctrl-C ends it.
 
 """
-    )
-    sys.stdout.flush()
+
+
+def _command() -> str:
+    """How this program is called from a shell: by its name where PATH has it, else by its path."""
+    if shutil.which("turnstream"):
+        return "turnstream"
+    beside = Path(sys.executable).with_name("turnstream")
+    return str(beside) if beside.exists() else f"{sys.executable} -m turnstream"

@@ -80,12 +80,14 @@ def show(ref: Ref, url: Url = LOCAL) -> None:
     """Show one task and the calls that its client has not answered."""
     with _admin(url) as admin:
         task = admin.ask("GET", f"tasks/{_path(ref)}")
-    calls = task.pop("calls")
+    calls, traceback = task.pop("calls"), task.pop("traceback", "")
     width = max(len(name) for name in task)
     for name, value in task.items():
         typer.echo(escaped(f"{name.ljust(width)}  {_told(name, value)}"))
     for call in calls:
         typer.echo(escaped(f"waits for {call['kind']} {call['name']} ({call['call']})"))
+    for line in traceback.splitlines():
+        typer.echo(escaped(line))
 
 
 @app.command()

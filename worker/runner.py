@@ -24,7 +24,7 @@ from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, 
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
 from shared.tasks import Attempt, Ended, GivesWay, Launch, Parked, operation
-from worker.agents.failures import explain, for_operators
+from worker.agents.failures import explain, for_operators, full_traceback
 from worker.agents.outcome import Done, NeedsClient
 from worker.publisher import LostAttempt, Publisher
 from worker.turn import Turn
@@ -74,6 +74,7 @@ class Runner:
         self._agents = agents
         self._lease_ms = settings.lease_ms
         self._turn_bytes = settings.turn_max_bytes
+        self._debug = bool(settings.debug)
 
     async def run_task(self, ctx: dict[Any, Any], ref_text: str, launch: int) -> None:  # noqa: ARG002 - arq's signature
         """What an arq job does. Nothing is raised: whatever happens is settled here, or by the rescuer."""
@@ -162,8 +163,11 @@ class Runner:
         except BaseException as error:
             # What an agent's code raises ends its turn, never the worker: SystemExit and the like too.
             code, text = explain(error)
-            log.warning("agent.failed", code=code, **for_operators(error))
-            await self._finish(held, publisher, turn, End(FAILED, code, text, turn.usage))
+            log.warning(
+                "agent.failed", code=code, **for_operators(error), exc_info=error if self._debug else None
+            )
+            trace = full_traceback(error) if self._debug else ""
+            await self._finish(held, publisher, turn, End(FAILED, code, text, turn.usage, traceback=trace))
             return
         if isinstance(outcome, Done):
             await self._finish(held, publisher, turn, End(COMPLETED, "", "", turn.usage, outcome.memory))

@@ -62,6 +62,10 @@ class TaskShown(TaskRow):
     """One task with its open calls."""
 
     calls: list[PendingCall]
+    traceback: str | None = Field(
+        None,
+        description="Of what the agent raised; only with `TURNSTREAM_DEBUG`, and while the session keeps it.",
+    )
 
 
 class ToldEvent(BaseModel):

@@ -19,6 +19,7 @@ from api.follow import PATIENCE_SECONDS, Visitor
 from api.stopping import stop
 from api.stream import EventStream
 from shared.broker import command, insist
+from shared.entry import Cursor
 from shared.errors import NoTask
 from shared.keys import TaskRef
 from shared.tasks import Gone
@@ -75,7 +76,10 @@ class AdminTaskRoutes:
         await self._services.auth.admin(request)
         ref = ref_of(request)
         row = await self._row(ref)
-        return JSONResponse({**row, "calls": await self._calls(ref)})
+        shown = {**row, "calls": await self._calls(ref)}
+        if row["status"] == "failed" and (traceback := await self._traceback(ref)):
+            shown["traceback"] = traceback
+        return JSONResponse(shown)
 
     async def events(self, request: Request) -> Response:
         """A page of the task's events, oldest first."""
@@ -182,6 +186,18 @@ class AdminTaskRoutes:
         if not rows:
             raise NoTask
         return rows[0]
+
+    async def _traceback(self, ref: TaskRef) -> str:
+        """The traceback that a worker in debug mode kept with the turn's end; empty when there is none."""
+        log_ = self._services.log
+        known = await insist(lambda: log_.task(ref.keys, ref.task), seconds=PATIENCE_SECONDS, what="task")
+        if not known.get("out"):
+            return ""
+        place = Cursor(int(known["epoch"]), int(known["out"]))
+        end = await insist(lambda: log_.at(ref.keys, place), seconds=PATIENCE_SECONDS, what="end")
+        if end is None or end.task != ref.task or not end.extra:
+            return ""
+        return str(orjson.loads(end.extra).get("traceback", ""))
 
     async def _calls(self, ref: TaskRef) -> list[dict[str, Any]]:
         """The calls that are pending, without their arguments: those are in the events."""

@@ -80,6 +80,9 @@ _NOT_THEIRS = (
 )
 _MOST_PLACES = 5
 
+# Characters of a traceback that is kept with its turn; the error itself stands at the end.
+_MOST_TRACEBACK = 16_384
+
 LINK_NOT_FETCHED = ("link_not_fetched", "A link in the input could not be fetched.")
 _UNAVAILABLE = ("model_unavailable", "The model is not available at the moment.")
 _REJECTED = ("model_rejected", "The model's provider rejected the request.")
@@ -130,6 +133,12 @@ def for_operators(error: BaseException) -> dict[str, Any]:
         "provider_code": getattr(error, "provider_error_code", None),
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def full_traceback(error: BaseException) -> str:
+    """The traceback as Python prints it, its end where it is long: with the errors' texts, so only for debugging."""
+    text = "".join(traceback.format_exception(error))
+    return text if len(text) <= _MOST_TRACEBACK else "…" + text[-_MOST_TRACEBACK:]
 
 
 def _places(error: BaseException) -> list[str]:

