@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from api.body import json_object
 from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
+from api.overrides import take_out
 from shared.api_keys import IDENTIFIER
 from shared.errors import BadRequest, InvalidBody, UnknownCall
 from shared.protocol import AgentRequest, DataContent, Message, MessageType, explain
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from api.dialects.base import Dialect
+    from shared.agents import AgentSpec
 
 MOST_USER_ID = 256
 
@@ -35,24 +37,23 @@ class Answer:
     result: Any
 
 
-def parse_process(body: bytes) -> AgentRequest:
-    """Read the body of ``/process``.
+def parse_process(body: bytes, spec: AgentSpec) -> tuple[AgentRequest, list[str]]:
+    """Read the body of ``/process``; with the names of those fields that the agent does not let a request set.
 
     Raises:
         InvalidBody: it is not a JSON object, or a field is wrong; the text names the field.
     """
     fields = json_object(body)
+    ignored = take_out(fields, spec)
     _bounded(fields.get("input"))
     try:
         request = AgentRequest.model_validate(fields)
     except ValidationError as error:
         raise InvalidBody(explain(error)) from None
-    if request.n is not None and request.n > 1:
-        raise InvalidBody("n: only one answer is given; leave it out, or send 1")
     user = request.user_id or ""
     if len(user) > MOST_USER_ID or not user.isprintable():
         raise InvalidBody(f"user_id: at most {MOST_USER_ID} printable characters")
-    return request
+    return request, ignored
 
 
 def _bounded(messages: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -136,17 +136,17 @@ class Outcome:
             for entry in entries
             if entry.task == self._task and entry.kind != END and numbered(entry.event)
         ]
-        return orjson.dumps(
-            {
-                "sequence_number": int(task["number"]) - 1,
-                "object": "response",
-                "status": "in_progress",
-                "id": task["response"],
-                "session_id": keys.session,
-                "created_at": int(task["submitted"]) // 1000,
-                "output": output,
-            }
-        )
+        response: dict[str, Any] = {
+            "sequence_number": int(task["number"]) - 1,
+            "object": "response",
+            "status": "in_progress",
+            "id": task["response"],
+            "session_id": keys.session,
+            "created_at": int(task["submitted"]) // 1000,
+        }
+        if metadata := task.get("metadata"):
+            response["metadata"] = orjson.Fragment(metadata)
+        return orjson.dumps(response | {"output": output})
 
 
 def _ids(event: bytes) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a request asks of its agent's model: allowed by the agent, or refused by name."""
+"""What a request asks of its agent's model: allowed by the agent and checked, or not applied and named."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import ValidationError
+from pydantic.alias_generators import to_camel
 
 from shared.agents import OVERRIDES, ClientTool
 from shared.errors import InvalidBody
@@ -21,35 +22,63 @@ MOST_TOOLS_BYTES = 128 * 1024
 
 MOST_MODEL_NAME = 128
 
+# What the protocols' clients know, in the order in which the response names it. Instructions are the agent's alone.
+_KNOWN = (*OVERRIDES[:1], "instructions", *OVERRIDES[1:])
+_SPELLINGS = {name: {name, to_camel(name)} for name in _KNOWN}
+
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What was asked for, and allowed.
+    """What was asked for.
 
     Attributes:
-        settings: ``model``, ``temperature`` …, as the request named them.
-        tools: functions of the client, for this turn.
+        settings: ``model``, ``temperature`` …, as the request named them; allowed by the agent.
+        tools: functions of the client, for this turn; allowed by the agent.
+        ignored: names of what is not applied.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     tools: tuple[ClientTool, ...] = ()
+    ignored: tuple[str, ...] = ()
 
 
 NONE = Overrides()
 
 
-def overrides_of(request: AgentRequest, spec: AgentSpec) -> Overrides:
-    """Read what the request asks for.
+def take_out(fields: dict[str, Any], spec: AgentSpec) -> list[str]:
+    """Take out of a request's fields what the agent does not let it set; the names of those that asked for something.
+
+    Before they are validated: what is not applied costs nothing, and may be anything.
 
     Raises:
-        InvalidBody: the agent does not allow it, or it cannot be honoured; the text names the field.
+        InvalidBody: the agent is strict; the text names the field.
+    """
+    ignored = []
+    for name in _KNOWN:
+        if name not in spec.allow_overrides:
+            given = [fields.pop(spelling, None) for spelling in _SPELLINGS[name]]
+            if any(value not in _NOTHING for value in given):
+                _refuse_if_strict(name, spec)
+                ignored.append(name)
+    return ignored
+
+
+# Many clients write every field that they know.
+_NOTHING: tuple[Any, ...] = (None, "", [])
+
+
+def overrides_of(request: AgentRequest, spec: AgentSpec, ignored: list[str]) -> Overrides:
+    """Read what the request asks for, of what the agent allows; ``ignored`` is what `take_out` took.
+
+    Raises:
+        InvalidBody: it cannot be honoured, or the agent is strict; the text names the field.
     """
     given: dict[str, Any] = {
-        name: value for name in OVERRIDES if (value := getattr(request, name)) not in (None, [])
+        name: value for name in OVERRIDES if (value := getattr(request, name)) not in _NOTHING
     }
-    for name in given:
-        if name not in spec.allow_overrides:
-            raise InvalidBody(f"{name}: this agent does not let a request set it; leave it out")
+    if request.n is not None and request.n > 1:
+        _refuse_if_strict("n", spec)
+        ignored = [*ignored, "n"]
     tools = _tools(given.pop("tools", []), spec)
     model = given.get("model")
     if model is not None and not (model.strip() and len(model) <= MOST_MODEL_NAME and model.isprintable()):
@@ -57,7 +86,12 @@ def overrides_of(request: AgentRequest, spec: AgentSpec) -> Overrides:
     stop = given.get("stop")
     if stop is not None and not all([stop] if isinstance(stop, str) else stop):
         raise InvalidBody("stop: must not be empty")
-    return Overrides(given, tools)
+    return Overrides(given, tools, tuple(ignored))
+
+
+def _refuse_if_strict(name: str, spec: AgentSpec) -> None:
+    if spec.strict_overrides:
+        raise InvalidBody(f"{name}: this agent does not let a request set it; leave it out")
 
 
 def _tools(given: list[Any], spec: AgentSpec) -> tuple[ClientTool, ...]:
@@ -88,7 +122,8 @@ def _tool(given: Any, place: str) -> ClientTool:
     function = fields.get("function")
     if not isinstance(function, dict):
         raise InvalidBody(f"{place}.function: Field required")
-    known = {name: function[name] for name in ClientTool.model_fields if function.get(name) is not None}
+    # No schema, or an empty one, is that of a function without parameters.
+    known = {name: function[name] for name in ClientTool.model_fields if function.get(name) not in (None, {})}
     try:
         return ClientTool.model_validate(known)
     except ValidationError as error:

@@ -88,12 +88,12 @@ class ProcessRoutes:
         caller = await services.auth.caller(request)
         dialect = dialect_of(request)
         raw = await read_body(request, services.settings, caller.spec)
-        body = parse_process(raw)
+        body, ignored = parse_process(raw, caller.spec)
         if body.tools:
             # Their schemas are checked, which may take long, and others are served meanwhile.
-            asked = await asyncio.to_thread(self._read, request, caller, body, raw)
+            asked = await asyncio.to_thread(self._read, request, caller, body, ignored, raw)
         else:
-            asked = self._read(request, caller, body, raw)
+            asked = self._read(request, caller, body, ignored, raw)
         try:
             await services.limiter.admit_follower(caller)
             with services.hub.following(asked.keys) as feed:
@@ -116,7 +116,9 @@ class ProcessRoutes:
             start = await follow.start(services.log, keys, visitor, task=task, cursor=cursor)
             return EventStream(feed, start, dialect, services.log, services.settings)
 
-    def _read(self, request: Request, caller: Caller, body: AgentRequest, raw: bytes) -> _Asked:
+    def _read(
+        self, request: Request, caller: Caller, body: AgentRequest, ignored: list[str], raw: bytes
+    ) -> _Asked:
         idempotency, digest = idempotency_of(request, raw)
         session = body.session_id
         if session is None:
@@ -126,7 +128,7 @@ class ProcessRoutes:
             caller=caller,
             keys=caller.keys(session),
             body=body,
-            overrides=overrides_of(body, caller.spec),
+            overrides=overrides_of(body, caller.spec, ignored),
             cursor=cursor_of(request),
             idempotency=idempotency,
             digest=digest,

@@ -244,18 +244,18 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
         said = [canonical(message) for message in messages]
     except (PydanticSerializationError, RecursionError, ValueError):
         raise InvalidBody("input: nested too deeply, or not valid Unicode") from None
+    queued: dict[str, Any] = {
+        "object": "response",
+        "status": RunStatus.Queued.value,
+        "id": turn.response,
+        "session_id": turn.ref.session,
+        "created_at": int(time.time()),
+    }
+    metadata: dict[str, Any] = {}
+    if turn.overrides.ignored:
+        metadata = queued["metadata"] = {"ignored": turn.overrides.ignored}
     batch = Batch()
-    batch.status(
-        orjson.dumps(
-            {
-                "object": "response",
-                "status": RunStatus.Queued.value,
-                "id": turn.response,
-                "session_id": turn.ref.session,
-                "created_at": int(time.time()),
-            }
-        )
-    )
+    batch.status(orjson.dumps(queued))
     extra = orjson.dumps({"parts": turn.parts}) if turn.parts is not None else b""
     for message, body in zip(messages, said, strict=True):
         if message.role == Role.USER and message.type == MessageType.MESSAGE:
@@ -275,6 +275,7 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
         parked=caller.spec.parked,
         request=orjson.dumps(request),
         response=turn.response,
+        metadata=orjson.dumps(metadata) if metadata else b"",
         deadline_ms=int(caller.spec.deadline * 1000),
         idempotency=turn.idempotency,
         digest=turn.digest,

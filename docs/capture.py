@@ -397,6 +397,13 @@ async def _whole(scene: Scene) -> None:
         await client.ask("POST", "/process", asked(scene.name, "hi", stream=False))
 
 
+async def _ignored(scene: Scene) -> None:
+    """One of the settings is honoured."""
+    async with scene.client() as client:
+        body = asked(scene.name, "hi", stream=False, model="gpt-5", temperature=0.2)
+        await client.ask("POST", "/process", body)
+
+
 async def _whole_parked(scene: Scene) -> None:
     """Without a stream: the call, and then its answer, through ``/process``."""
     async with scene.client() as client:
@@ -557,6 +564,7 @@ SCENES: dict[str, Script] = {
     "whole-parked": _whole_parked,
     "resume": _resumed,
     "reconnect": _reconnected,
+    "ignored": _ignored,
     "rejected": _rejected,
     "refused": _refused,
     "java": _process("/tool add 1 2", java=True),

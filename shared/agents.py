@@ -67,6 +67,9 @@ Override = Literal[
 ]
 OVERRIDES: tuple[Override, ...] = get_args(Override)
 
+# What every client of the protocol may expect to be honoured. Another model is another bill: the agent's to allow.
+USUAL_OVERRIDES: tuple[Override, ...] = tuple(name for name in OVERRIDES if name != "model")
+
 
 def _all_or_none(given: Any) -> Any:
     if isinstance(given, bool):
@@ -209,7 +212,12 @@ class AgentSpec(BaseModel):
     memory: MemoryLimits = MemoryLimits()
     allow_overrides: Annotated[
         tuple[Override, ...], BeforeValidator(_all_or_none, json_schema_input_type=Any)
-    ] = Field((), description="What a request may set; true for all of it.")
+    ] = Field(USUAL_OVERRIDES, description="What a request may set; true for all of it, false for nothing.")
+    strict_overrides: bool = Field(
+        False,
+        description="Refuse (422) a request that sets anything else; else that is not applied, and named "
+        "in the response's `metadata.ignored`.",
+    )
     fetch_links: bool = Field(
         False, description="Have links downloaded for a model that reads none; else they are told as text."
     )

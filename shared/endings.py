@@ -266,13 +266,16 @@ def response_event(attempt: Attempt, status: str) -> bytes:
 
 
 def _response(attempt: Attempt, status: str) -> dict[str, Any]:
-    return {
+    event: dict[str, Any] = {
         "object": "response",
         "status": status,
         "id": attempt.response,
         "session_id": attempt.ref.session,
         "created_at": attempt.submitted // 1000,
     }
+    if attempt.metadata:
+        event["metadata"] = orjson.Fragment(attempt.metadata)
+    return event
 
 
 def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:

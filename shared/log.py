@@ -81,7 +81,7 @@ class Log:
     async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:
         """The task's hash without its larger fields; empty when there is no such task."""
         names = (
-            "status", "epoch", "first", "out", "number", "response", "submitted", "why", "attempt", "parked_until"
+            "status", "epoch", "first", "out", "number", "response", "metadata", "submitted", "why", "attempt", "parked_until"
         )  # fmt: skip
         values = await command(self._redis, "HMGET", keys.task(task), *names)
         return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}

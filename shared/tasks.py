@@ -298,6 +298,11 @@ class Attempt:
         return self.task["response"].decode()
 
     @property
+    def metadata(self) -> bytes:
+        """What each event of the response tells as its metadata, JSON; empty: nothing."""
+        return self.task.get("metadata", b"")
+
+    @property
     def submitted(self) -> int:
         """Unix milliseconds of the submit, by the broker's clock."""
         return int(self.task["submitted"])
@@ -328,6 +333,7 @@ class Turn:
         parked: ``supersede`` when a parked turn gives way.
         request: what the worker gets to see, JSON.
         response: the response's id.
+        metadata: what each event of the response tells as its metadata, JSON; empty: nothing.
         deadline_ms: from now; 0: none.
         idempotency, digest: the client's key and the digest of its body; empty: none.
         batch: the user's message and ``response`` queued.
@@ -347,6 +353,7 @@ class Turn:
     trace: str
     batch: Batch
     memory_turns: int = 1000
+    metadata: bytes = b""
 
 
 # ── the scripts ─────────────────────────────────────────────────────────────────────────────────────
@@ -410,6 +417,7 @@ class Tasks:
                 turn.memory_turns,
                 LAUNCH_GRACE_MS,
                 str(ref),
+                turn.metadata,
                 *turn.batch.arguments(),
             ),
             ref.keys.idempotency(turn.idempotency or "-"),

@@ -37,5 +37,12 @@ def _row(spec: AgentSpec) -> tuple[str, ...]:
         str(len(spec.mcp)),
         str(len(spec.subagents) + len(spec.critics)),
         spec.busy,
-        ", ".join(spec.allow_overrides) or "nothing",
+        _requests_may_set(spec),
     )
+
+
+def _requests_may_set(spec: AgentSpec) -> str:
+    refused = ", all else is 422" if spec.strict_overrides else ""
+    if spec.allow_overrides == agents.USUAL_OVERRIDES:
+        return f"all but model{refused}"
+    return (", ".join(spec.allow_overrides) or "nothing") + refused

@@ -2,7 +2,8 @@
 -- ARGV 7 agent  8 user  9 '1' if the session may be made here  10 busy mode  11 parked policy
 --      12 most waiting  13 request  14 response id  15 deadline ms from now (0: none)
 --      16 digest of the body, for the idempotency key ('': none)  17 trace  18 most turns in memory
---      19 ms after which a rescuer looks at the task  20 ref  21… entries
+--      19 ms after which a rescuer looks at the task  20 ref
+--      21 metadata of the response (or '')  22… entries
 -- → launch n epoch first | waits epoch first | exists status | same task digest
 --   | missing | foreign | busy task status | interrupt task | full
 local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'epoch', 'first')
@@ -61,11 +62,11 @@ if ARGV[15] ~= '0' then
   deadline = int(NOW + tonumber(ARGV[15]))
 end
 redis.call('HSET', META, 'live:' .. TID, first, 'remember', ARGV[18])
-local _, _, number = write(21, '0')
+local _, _, number = write(22, '0')
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'ran', '0', 'number', number, 'epoch', meta[1],
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
   'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',
-  'trace', ARGV[17], 'submit_op', OP, 'submit_launch', launch)
+  'trace', ARGV[17], 'metadata', ARGV[21], 'submit_op', OP, 'submit_launch', launch)
 if ARGV[16] ~= '' then
   redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', int(TTL))
   redis.call('HSET', TASK, 'idem', KEYS[10])

@@ -61,28 +61,28 @@ class AgentRequest(BaseRequest):
     model: str | None = None
     """The model to use, where the agent allows a choice."""
 
-    top_p: float | None = None
-    """Nucleus sampling: the share of probability considered, above 0 up to 1."""
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    """Nucleus sampling: the share of probability considered, 0 to 1."""
 
-    temperature: float | None = None
-    """Randomness, 0 to 2 with most models."""
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """Randomness, 0 to 2; some models take less."""
 
-    frequency_penalty: float | None = None
-    """Dislike of repeating words, -2 to 2 with most models."""
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Dislike of repeating words, -2 to 2."""
 
-    presence_penalty: float | None = None
-    """Liking for new topics, -2 to 2 with most models."""
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    """Liking for new topics, -2 to 2."""
 
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Tokens that may be generated, at most."""
 
     stop: str | list[str] | None = None
     """Text, or texts, at which generation stops."""
 
     n: int | None = Field(default=1, ge=1, le=5)
-    """How many answers, 1 to 5."""
+    """How many answers, 1 to 5. One is given; a larger number is named in the response's ``metadata.ignored``."""
 
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     """The same seed and settings give the same answer, as far as the model can."""
 
     tools: list[Annotated[Tool | dict[str, Any], Field(union_mode="left_to_right")]] | None = None

@@ -63,4 +63,4 @@ class AgentResponse(BaseResponse):
     """The user it belongs to, when the request named one."""
 
     metadata: dict[str, Any] | None = None
-    """Whatever the request attached."""
+    """``ignored``: names of the request's fields that were not applied; absent when there are none."""

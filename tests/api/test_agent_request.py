@@ -8,12 +8,15 @@ import orjson
 import pytest
 
 from api.agent_request import Answer, answers_in, parse_process
+from shared import agents
 from shared.errors import InvalidBody, UnknownCall
+
+DEMO = agents.load(None)[agents.DEMO]
 
 
 def parse(**fields: Any) -> Any:
     """Read a request that is right but for these fields."""
-    return parse_process(orjson.dumps({"input": [{"role": "user", "content": "hi"}], **fields}))
+    return parse_process(orjson.dumps({"input": [{"role": "user", "content": "hi"}], **fields}), DEMO)[0]
 
 
 def output(**data: Any) -> dict[str, Any]:
@@ -24,7 +27,7 @@ def output(**data: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"n": 2}, "n:"),
+        ({"n": 6}, "n:"),
         ({"user_id": "x" * 300}, "user_id:"),
         ({"session_id": "a/b"}, "session_id:"),
         ({"input": []}, "input:"),
@@ -41,7 +44,7 @@ def test_what_is_not_allowed_is_refused_by_name(fields: dict[str, Any], named: s
 def test_what_is_no_json_object_is_refused(body: bytes) -> None:
     """A body that is not a JSON object is a 422, whatever it is."""
     with pytest.raises(InvalidBody):
-        parse_process(body)
+        parse_process(body, DEMO)
 
 
 def test_fields_that_ask_for_nothing_are_accepted() -> None:

@@ -37,7 +37,7 @@ STREAMED = "text/event-stream"
 PARSERS: dict[str, Callable[[bytes], Any]] = {
     "chat": parse_chat,
     "callback": parse_callback,
-    "process": parse_process,
+    "process": lambda body: parse_process(body, agents.load(None)[agents.DEMO]),
 }
 
 each_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)

@@ -1,4 +1,4 @@
-"""What a request asks of its agent's model: honoured where the agent allows it, else refused by name."""
+"""What a request asks of its agent's model: honoured where the agent allows it, else named as ignored."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.models.server import Call, calls, says
 if TYPE_CHECKING:
     from tests.models.deployment import Deployments
     from tests.models.server import Provider
+    from tests.stack import Stack
 
 WEATHER = "tests.models.tools:get_weather"
 
@@ -69,16 +70,132 @@ GIVEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OVERRIDES)
-async def test_what_the_agent_does_not_allow_is_refused_by_name(
+async def test_what_the_agent_does_not_allow_is_not_applied_and_is_named(
     deploy: Deployments, provider: Provider, name: str
 ) -> None:
+    """All others being allowed, this one does not reach the provider, and every response event names it."""
+    client = await deploy(allow_overrides=[each for each in OVERRIDES if each != name])
+    provider.script = [says("One.")]
+    frames = await client.turn("s1", "Hi", **{name: GIVEN[name]})
+    check_whole(frames)
+    assert ignored_in(frames) == [[name]]
+    sent = provider.requests[0]
+    assert sent["model"] == "test"
+    assert not sent.keys() & {
+        "temperature", "top_p", "frequency_penalty", "presence_penalty", "max_completion_tokens", "stop", "seed", "tools"
+    }  # fmt: skip
+
+
+def ignored_in(frames: list[Any]) -> list[Any]:
+    """What the response events name as ignored, each list once."""
+    named = [
+        frame.data.get("metadata", {}).get("ignored")
+        for frame in frames
+        if frame.data["object"] == "response"
+    ]
+    return [each for place, each in enumerate(named) if each not in named[:place]]
+
+
+async def test_unless_the_agent_says_otherwise_sampling_and_tools_are_honoured(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """As any client of the protocol expects. Model, instructions and further answers are the agent's."""
+    client = await deploy()
+    provider.script = [says("One.")]
+    given = {name: value for name, value in GIVEN.items() if value}
+    frames = await client.turn("s1", "Hi", **given, n=3, instructions="Be rude.")
+    assert ignored_in(frames) == [["model", "instructions", "n"]]
+    sent = provider.requests[0]
+    assert (sent["model"], sent["top_p"], sent["max_completion_tokens"], sent["stop"]) == (
+        "test",
+        0.1,
+        1,
+        ["x"],
+    )
+    assert [each["function"]["name"] for each in sent["tools"]] == ["where_am_i"]
+    assert "n" not in sent
+    assert all(message["role"] == "user" for message in sent["messages"])
+
+
+async def test_what_is_not_applied_may_be_anything(deploy: Deployments, provider: Provider) -> None:
+    """In either spelling, and of values that no model takes: it is not read. Null and nothing name nothing."""
+    client = await deploy(allow_overrides=[])
+    provider.script = [says("One."), says("Two.")]
+    given = {"topP": 9, "maxTokens": "many", "tools": [{"type": "magic"}], "stop": 5, "model": {"a": 1}}
+    frames = await client.turn("s1", "Hi", **given, seed=None)
+    assert ignored_in(frames) == [["model", "top_p", "max_tokens", "stop", "tools"]]
+    assert ignored_in(await client.turn("s1", "Hi", n=1, stop=[], tools=None, instructions="")) == [None]
+
+
+async def test_ignored_is_named_wherever_a_response_is_told(stack: Stack) -> None:
+    """Without a stream, when the turn parks, when it is stopped, and in the Java edition's spelling."""
+    await stack.worker()
+    client = await stack.front_end()
+    whole = await client.http.post("/process", json=asked("s1", "Hi", model="x", stream=False))
+    assert whole.json()["metadata"] == {"ignored": ["model"]}
+    parked = await client.http.post("/process", json=asked("s2", "/call f {}", model="x", stream=False))
+    assert (parked.json()["status"], parked.json()["metadata"]) == ("in_progress", {"ignored": ["model"]})
+    await client.stop("s2")
+    async with client.follow("s2", parked.json()["id"]) as stream:
+        event = terminal(await stream.all())
+    assert event is not None
+    assert (event["status"], event["metadata"]) == ("canceled", {"ignored": ["model"]})
+    java = await client.http.post(
+        "/process", json=asked("s3", "Hi", topP=0.5, model="x", stream=False), params={"dialect": "java"}
+    )
+    assert java.json()["metadata"] == {"ignored": ["model"]}
+
+
+async def test_no_frame_of_liteagent_names_what_is_ignored(stack: Stack) -> None:
+    """Its clients know no such field."""
+    await stack.worker()
+    client = await stack.front_end()
+    await client.turn("s1", "Hi", model="x", id="r1")
+    answer = await client.http.get(
+        "/liteAgent/v1/chat", params={"sessionId": "s1", "taskId": "r1", "stream": "true"}
+    )
+    assert b"taskStatus" in answer.content
+    assert b"ignored" not in answer.content
+
+
+@pytest.mark.parametrize("name", [*OVERRIDES, "instructions", "n"])
+async def test_a_strict_agent_refuses_by_name(deploy: Deployments, provider: Provider, name: str) -> None:
     """All others being allowed, this one is a 422 that names it, and no turn begins."""
-    client = await deploy.front_end(allow_overrides=[each for each in OVERRIDES if each != name])
-    answer = await client.http.post("/process", json=asked("s1", "Hi", **{name: GIVEN[name]}))
+    client = await deploy.front_end(
+        strict_overrides=True, allow_overrides=[each for each in OVERRIDES if each != name]
+    )
+    given = {**GIVEN, "instructions": "Be rude.", "n": 2}[name]
+    answer = await client.http.post("/process", json=asked("s1", "Hi", **{name: given}))
     assert answer.status_code == 422
     assert answer.json()["code"] == "invalid_body"
     assert answer.json()["message"].startswith(f"{name}:")
     assert await deploy.stack.log.meta(_keys()) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"temperature": 2.1},
+        {"temperature": -0.1},
+        {"top_p": 1.1},
+        {"top_p": -1},
+        {"frequency_penalty": 2.5},
+        {"presence_penalty": -2.5},
+        {"max_tokens": 0},
+        {"max_tokens": 1e30},
+        {"seed": 1e30},
+        {"n": 0},
+        {"n": 6},
+    ],
+)
+async def test_a_setting_outside_of_its_range_is_refused_by_name(
+    deploy: Deployments, given: dict[str, Any]
+) -> None:
+    """The ranges are those that OpenAI documents."""
+    client = await deploy.front_end()
+    answer = await client.http.post("/process", json=asked("s1", "Hi", **given))
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["message"].startswith(f"{next(iter(given))}:")
 
 
 def _keys() -> Any:
@@ -90,7 +207,6 @@ def _keys() -> Any:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({"n": 2}, "n:"),
         ({"model": " "}, "model:"),
         ({"model": "a\nb"}, "model:"),
         ({"stop": [""]}, "stop:"),
@@ -132,7 +248,7 @@ def _keys() -> Any:
 async def test_what_cannot_be_honoured_is_refused_by_name(
     deploy: Deployments, given: dict[str, Any], named: str
 ) -> None:
-    """Though all is allowed: several answers, names that are taken, schemas that are none."""
+    """Though all is allowed: names that are taken, schemas that are none."""
     client = await deploy.front_end(allow_overrides=True, tools=[WEATHER], client_tools=[{"name": "pick"}])
     answer = await client.http.post("/process", json=asked("s1", "Hi", **given))
     assert answer.status_code == 422
@@ -160,6 +276,25 @@ async def test_the_clients_tools_are_its_functions_for_one_turn(
         assert {each["function"]["name"] for each in request["tools"]} == {"get_weather", "where_am_i"}
     await client.turn("s1", "And now?")
     assert [each["function"]["name"] for each in provider.requests[-1]["tools"]] == ["get_weather"]
+
+
+@pytest.mark.parametrize("parameters", [{}, None])
+async def test_a_function_without_parameters_needs_no_schema(
+    deploy: Deployments, provider: Provider, parameters: Any
+) -> None:
+    """OpenAI clients write an empty object, or nothing, for a function that takes nothing."""
+    client = await deploy()
+    provider.script = [calls(Call("where_am_i", "{}"))]
+    given = {
+        "type": "function",
+        "function": {"name": "where_am_i", "description": "", "parameters": parameters},
+    }
+    async with client.process("s1", "Where?", tools=[given]) as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        provider.script = [says("In Rome.")]
+        await client.callback("s1", call["call_id"], "Rome")
+        assert text_of(await stream.all()) == "In Rome."
+    assert provider.requests[0]["tools"][0]["function"]["parameters"]["type"] == "object"
 
 
 LADDER = {f"d{at}": {"anyOf": [{"$ref": f"#/$defs/d{at + 1}"}] * 2} for at in range(40)}

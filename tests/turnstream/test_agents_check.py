@@ -33,6 +33,8 @@ busy = "parallel"
 
 [agents.coded]
 python = "tests.coded:guide"
+allow_overrides = false
+strict_overrides = true
 """
 
 
@@ -59,6 +61,8 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
         "tools",
     ]
     assert "tests.coded:guide" in lines[3]
+    assert lines[2].endswith("all but model")
+    assert lines[3].endswith("nothing, all else is 422")
 
 
 @pytest.mark.parametrize(

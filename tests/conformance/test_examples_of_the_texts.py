@@ -1,0 +1,72 @@
+"""The example requests of the four editions of the Agent API protocol, byte for byte, to a server as installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.client import terminal
+
+if TYPE_CHECKING:
+    from tests.client import Client
+
+# As each edition prints it: the newest, the Java edition, the two older ones.
+NEWEST = """{
+  "input": [{
+    "role": "user",
+    "content": [{"type": "text", "text": "Describe this image"}],
+    "type": "message"
+  }],
+  "stream": true,
+  "model": "gpt-4-vision"
+}"""
+JAVA = """{
+  "input": [{
+    "role": "user",
+    "content": [{"type": "text", "text": "描述这张图片"}],
+    "type": "MESSAGE"
+  }],
+  "stream": true,
+  "model": "gpt-4-vision"
+}"""
+OLDER = """{
+  "input": [{
+    "role": "user",
+    "content": [{"type": "text", "text": "Describe this image"}],
+    "type": "message"
+  }],
+  "stream": true,
+  "model": "gpt-4-vision"
+}"""
+OLDER_CHINESE = """{
+  "input": [{
+    "role": "user",
+    "content": [{"type": "text", "text": "描述这张图片"}],
+    "type": "message"
+  }],
+  "stream": true,
+  "model": "gpt-4-vision"
+}"""
+
+
+@pytest.mark.parametrize("dialect", ["agentscope", "java"])
+@pytest.mark.parametrize(
+    "body", [NEWEST, JAVA, OLDER, OLDER_CHINESE], ids=["newest", "java", "older", "older_chinese"]
+)
+async def test_an_editions_own_example_is_answered(client: Client, body: str, dialect: str) -> None:
+    """It names a model, which is the agent's to choose: the response says that it was not applied."""
+    async with client.open(
+        "POST",
+        "/process",
+        content=body.encode(),
+        params={"dialect": dialect},
+        headers={"Content-Type": "application/json"},
+    ) as stream:
+        assert stream.response.status_code == 200, await stream.response.aread()
+        event = terminal(await stream.all())
+    assert event is not None
+    assert event["status"] == "completed"
+    assert event["metadata"] == {"ignored": ["model"]}
+    text = "描述这张图片" if "描述" in body else "Describe this image"
+    assert event["output"][-1]["content"][0]["text"] == f"You said: {text}"
