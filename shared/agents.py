@@ -315,6 +315,10 @@ class Agents:
         """The agents that the file names: all but those that are built in."""
         return [spec for spec in self if self._file is not None and self._file.has(spec.name)]
 
+    def become(self, other: Agents) -> None:
+        """Have the agents of another reading of the file from now on."""
+        self._specs, self._file = other._specs, other._file
+
     @property
     def folder(self) -> Path | None:
         """Where the agents file stands, and beside it the code that it names; None without a file."""

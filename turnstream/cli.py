@@ -42,11 +42,21 @@ class ScopeName(StrEnum):
 
 
 @app.command()
-def serve(host: Host = None, port: Port = None) -> None:
+def serve(
+    host: Host = None,
+    port: Port = None,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Take edits of the agents file and of code beside it over at once."),
+    ] = False,
+) -> None:
     """Front end, worker and broker in one process: for a first try, and for small deployments."""
     from turnstream.serve import serve as run
 
-    _run(run(settings_module.load(host=host, port=port)))
+    settings = settings_module.load(host=host, port=port)
+    if reload and settings.agents is None:
+        raise ConfigurationError("--reload watches the folder of the agents file: set TURNSTREAM_AGENTS.")
+    _run(run(settings, reload=reload))
 
 
 @app.command()

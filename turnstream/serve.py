@@ -11,20 +11,29 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from api.server import FrontEnd
 from shared import agents, tracing
 from shared.agents import DEMO
 from shared.broker import Broker
+from shared.errors import ConfigurationError
 from turnstream.dev_keys import FOLDER, with_keys
+from turnstream.reloading import edits, forget_modules
 from worker.process import WorkerProcess
 
 if TYPE_CHECKING:
     from shared.agents import Agents
     from shared.settings import Settings
 
+log = structlog.get_logger(__name__)
 
-async def serve(settings: Settings) -> None:
+
+async def serve(settings: Settings, *, reload: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; running turns get their time to finish.
+
+    With ``reload`` an edit of the agents file, or of code beside it, takes effect at once: turns that run end as they
+    began, sessions and connections stay.
 
     Raises:
         ConfigurationError: a setting or an agent is wrong, or the port is taken.
@@ -33,7 +42,8 @@ async def serve(settings: Settings) -> None:
     configured = agents.load(settings.agents)
     tracing.start(settings, "serve")
     broker = Broker(settings)
-    worker = WorkerProcess(settings, broker, configured)
+    workers = _Workers(settings, broker)
+    workers.begin(configured)
     front_end = FrontEnd(settings, configured, broker, signals=False)
     port = front_end.bind()
     stopping = asyncio.Event()
@@ -41,24 +51,88 @@ async def serve(settings: Settings) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(each, stopping.set)
     serving = asyncio.create_task(front_end.serve(), name="front end")
-    working = asyncio.create_task(worker.run(), name="worker")
+    working = asyncio.create_task(workers.run(), name="workers")
     stopped = asyncio.create_task(stopping.wait(), name="stopping")
-    started = asyncio.create_task(_announce(settings, configured, front_end, worker, port), name="announce")
+    beside = [asyncio.create_task(_announce(settings, configured, front_end, workers, port), name="announce")]
+    if reload and settings.agents is not None:
+        beside.append(asyncio.create_task(_reload(settings.agents, configured, workers), name="reload"))
     try:
         await asyncio.wait([serving, working, stopped], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # The worker first: turns that finish now still reach their followers.
-        worker.stop()
+        # The workers first: turns that finish now still reach their followers.
+        for task in (stopped, *beside):
+            task.cancel()
+        workers.stop()
         await asyncio.wait([working])
         front_end.stop()
-        for task in (stopped, started):
-            task.cancel()
         results = await asyncio.gather(serving, working, return_exceptions=True)
         await broker.close()
         tracing.stop()
     for result in results:
         if isinstance(result, BaseException):
             raise result
+
+
+class _Workers:
+    """The worker; after a reload also its predecessors, until their turns have ended."""
+
+    def __init__(self, settings: Settings, broker: Broker) -> None:
+        self._settings = settings
+        self._broker = broker
+        self._running: dict[asyncio.Task[None], WorkerProcess] = {}
+        self._changed = asyncio.Event()
+        self.newest: WorkerProcess
+
+    def begin(self, configured: Agents) -> None:
+        """Start a worker with these agents; the one before claims nothing more.
+
+        Raises:
+            ConfigurationError: an agent cannot be built; the one before goes on.
+        """
+        worker = WorkerProcess(self._settings, self._broker, configured)
+        self.stop()
+        self.newest = worker
+        # Its port for metrics is free again only when the one before has ended.
+        self._settings = self._settings.model_copy(update={"metrics_port": None})
+        self._running[asyncio.create_task(worker.run(), name="worker")] = worker
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Have all of them drain; `run` returns when that is done."""
+        for worker in self._running.values():
+            worker.stop()
+
+    async def run(self) -> None:
+        """Return when the last one has ended.
+
+        Raises:
+            ConfigurationError: the broker refuses us.
+        """
+        while self._running:
+            self._changed.clear()
+            changed = asyncio.create_task(self._changed.wait())
+            done, _ = await asyncio.wait([changed, *self._running], return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
+            for task in done - {changed}:
+                del self._running[task]  # type: ignore[arg-type]
+                task.result()
+
+
+async def _reload(path: Path, configured: Agents, workers: _Workers) -> None:
+    """Take edits over as they come; one that is wrong is printed, and changes nothing."""
+    folder = configured.folder or path.parent
+    async for names in edits(folder):
+        forget_modules(folder)
+        try:
+            found = agents.load(path)
+            workers.begin(found)
+        except ConfigurationError as error:
+            log.warning("serve.not_reloaded", edited=names)
+            sys.stderr.write(f"{error.public_text}\n")
+            sys.stderr.flush()
+            continue
+        configured.become(found)
+        log.info("serve.reloaded", edited=names)
 
 
 def _debugging(settings: Settings) -> Settings:
@@ -76,11 +150,11 @@ def _loopback(host: str) -> bool:
 
 
 async def _announce(
-    settings: Settings, agents: Agents, front_end: FrontEnd, worker: WorkerProcess, port: int
+    settings: Settings, agents: Agents, front_end: FrontEnd, workers: _Workers, port: int
 ) -> None:
     """Print how to begin, once everything answers."""
     await front_end.started.wait()
-    await worker.ready.wait()
+    await workers.newest.ready.wait()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     sys.stdout.write(welcome(settings, agents, f"http://{host}:{port}"))
     sys.stdout.flush()

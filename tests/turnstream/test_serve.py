@@ -154,3 +154,62 @@ async def test_texts_of_errors_stay_within_in_production(
             task = (await operator.get(f"{serving.url}/admin/v1/tasks/dev/s1/t1")).json()
         assert "traceback" not in task
         assert "'pear'" not in serving.said
+
+
+def shop(price: int, seconds: float = 0) -> str:
+    """An agent's module: it tells a price from a module of its own."""
+    return f"""
+import asyncio
+from turnstream import agent
+import prices
+
+@agent
+async def shop(turn):
+    yield "one moment; "
+    await asyncio.sleep({seconds})
+    yield f"it is {{prices.PRICE}}"
+
+VERSION = {price}
+"""
+
+
+async def test_an_edit_takes_effect_without_a_restart(tmp_path: Path) -> None:
+    """The next turn runs the edited code, in the same session with its memory; what runs ends as it began."""
+    (tmp_path / "agents.toml").write_text('[agents.shop]\npython = "shop:shop"\n')
+    (tmp_path / "prices.py").write_text("PRICE = 3\n")
+    (tmp_path / "shop.py").write_text(shop(3, seconds=1.5))
+    variables = {"TURNSTREAM_AGENTS": "agents.toml", "TURNSTREAM_DEV_AGENT": "shop"}
+    async with serve(tmp_path, "--reload", **variables) as serving:
+        client = Client(serving.url, serving.keys[0])
+        async with client.process("s1", "how much?") as running:
+            await running.until(lambda frames: "one moment" in str([frame.data for frame in frames]))
+            (tmp_path / "prices.py").write_text("PRICE = 4\n")
+            (tmp_path / "shop.py").write_text(shop(4))
+            await wait_until(lambda: "serve.reloaded" in serving.said, "the edit to be taken over")
+            assert "it is 3" in str((await running.all())[-1].data)
+        assert "it is 4" in str((await client.turn("s1", "and now?"))[-1].data)
+
+        (tmp_path / "shop.py").write_text("def shop(:\n")
+        await wait_until(lambda: "serve.not_reloaded" in serving.said, "the wrong edit to be refused")
+        await wait_until(
+            lambda: "agents.toml:2: agents.shop.python" in serving.said, "what is wrong to be printed"
+        )
+        assert "it is 4" in str((await client.turn("s1", "still there?"))[-1].data)
+        history = await client.http.get("/liteAgent/v1/history", params={"sessionId": "s1"})
+        assert sum(each["role"] == "user" for each in history.json()) == 3
+        await client.close()
+
+
+def test_reload_without_an_agents_file_is_refused(tmp_path: Path) -> None:
+    """There is nothing to watch: the error names the variable."""
+    done = subprocess.run(
+        [sys.executable, "-m", "turnstream", "serve", "--reload"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")}
+        | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "TURNSTREAM_AGENTS" in done.stderr
