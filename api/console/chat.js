@@ -2,7 +2,8 @@
 
 import { byId, h, say, short } from "./dom.js";
 import { Conversation, ENDED, saidBy, textOf, turnsOf } from "./fold.js";
-import { picture, TurnView } from "./messages.js";
+import { TurnView } from "./messages.js";
+import { picture } from "./pictures.js";
 import * as store from "./store.js";
 import { ask, Following, insist, submit, Trouble } from "./wire.js";
 

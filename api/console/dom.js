@@ -22,6 +22,36 @@ export function svg(tag, given = {}, ...children) {
   return made;
 }
 
+/** A button that copies; where the browser forbids it, as without TLS, the text is selected by a field of its own. */
+export function copyButton(label, text) {
+  const picture = svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" },
+    svg("rect", { x: 5.5, y: 5.5, width: 8, height: 8, rx: 1.5 }), svg("path", { d: "M10.5 2.5h-6a2 2 0 0 0-2 2v6" }));
+  const button = h("button", { type: "button", class: "copy", "aria-label": label, title: label }, picture);
+  button.addEventListener("click", async () => {
+    const done = await copied(text());
+    button.dataset.done = done;
+    button.setAttribute("aria-label", done ? "Copied" : "Copying failed");
+    setTimeout(() => { delete button.dataset.done; button.setAttribute("aria-label", label); }, 2000);
+  });
+  return button;
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const before = document.activeElement;
+    const field = h("textarea", { class: "hidden-text", value: text, readOnly: true });
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand("copy");
+    field.remove();
+    before?.focus();
+    return done;
+  }
+}
+
 export const byId = (id) => document.getElementById(id);
 
 /** Set text only when it differs, so that selections and screen readers are left in peace. */

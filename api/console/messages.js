@@ -1,8 +1,9 @@
 // How a turn and its messages look. Views are made once and brought up to date, so that forms keep their focus.
 
-import { h, inline, pretty, say, short } from "./dom.js";
+import { copyButton, h, inline, pretty, say, short } from "./dom.js";
 import { ENDED, textOf } from "./fold.js";
 import { Growing } from "./markdown.js";
+import { picture } from "./pictures.js";
 
 const CALLS = new Set(["plugin_call", "mcp_call", "function_call"]);
 const STATUS = { queued: "waiting", created: "starting", in_progress: "", canceled: "stopped", failed: "failed" };
@@ -97,15 +98,19 @@ class TextView {
     this.text = new Growing();
     this.extra = h("div", { class: "parts" });
     this.shown = 0;
-    this.element = h("div", { class: "answer" }, this.text.element, this.extra);
+    this.copy = copyButton("Copy answer", () => this.said);
+    this.element = h("div", { class: "answer" }, this.text.element, this.extra, this.copy);
   }
 
   update(message) {
-    this.text.update(textOf(message));
+    this.said = textOf(message);
+    const ended = ENDED.has(message.status);
+    this.text.update(this.said, ended);
+    this.copy.hidden = !ended || !this.said;
     const others = message.parts.filter((part) => part && part.type !== "text");
     for (const part of others.slice(this.shown)) this.extra.append(partView(part));
     this.shown = others.length;
-    this.element.classList.toggle("growing", !ENDED.has(message.status));
+    this.element.classList.toggle("growing", !ended);
     this.element.classList.toggle("torn", message.status === "incomplete");
   }
 }
@@ -276,17 +281,6 @@ function partView(part) {
   const link = part.file ?? part.video;
   if (link && /^https?:/i.test(link)) return h("p", {}, h("a", { href: link, rel: "noreferrer noopener", target: "_blank" }, part.filename ?? link));
   return h("p", { class: "aside" }, `A part of type ${part.type}${part.filename ? `: ${part.filename}` : ""}`);
-}
-
-/** A picture. One that lies elsewhere is loaded when its reader wants it: its address could carry secrets out. */
-export function picture(source) {
-  if (/^data:image\/(png|jpeg|gif|webp|avif);/i.test(source)) return h("img", { class: "picture", src: source, alt: "Image" });
-  if (!/^https?:/i.test(source)) return h("p", { class: "aside" }, `Image: ${short(source, 80)}`);
-  if (!URL.canParse(source)) return h("p", { class: "aside" }, `Image: ${short(source, 80)}`);
-  const holder = h("p", { class: "aside" });
-  const host = new URL(source).host;
-  holder.append(h("button", { type: "button", class: "quiet", onclick: () => holder.replaceWith(h("img", { class: "picture", src: source, alt: `Image from ${host}`, referrerPolicy: "no-referrer" })) }, `Load image from ${host}`));
-  return holder;
 }
 
 const dataOf = (message) => message.parts.find((part) => part?.data)?.data;

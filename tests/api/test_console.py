@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 once = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 
 FOLDER = Path(next(iter(api.__path__))) / "console"
+VENDORED = FOLDER / "markdown-it.min.js"
 
 
 @once
@@ -44,9 +46,19 @@ def test_the_page_parses_no_text_as_html_and_asks_nobody_else() -> None:
     for path in FOLDER.glob("*.js"):
         text = path.read_text()
         assert not re.search(sinks, text), path.name
-        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path.name
+        if path != VENDORED:
+            assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path.name
     page = (FOLDER / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=|https?://", page)
+
+
+def test_the_library_is_the_one_that_its_licence_names() -> None:
+    """Its version and digest stand beside it, with the licences of all that it holds."""
+    licence = (FOLDER / "markdown-it.licence.txt").read_text()
+    assert f"sha256 {hashlib.sha256(VENDORED.read_bytes()).hexdigest()}" in licence
+    version = re.match(r"/\*! markdown-it (\S+) ", VENDORED.read_text())
+    assert version
+    assert f"of markdown-it {version[1]}, unchanged" in licence
 
 
 @once
