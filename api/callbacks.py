@@ -62,6 +62,7 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
     Raises:
         InvalidBody: the result does not fit the call, or is nested too deeply.
         UnknownCall, CallEnded, CallWithdrawn, CallExpired: the call takes no answer.
+        Overloaded: the broker's memory is almost full.
         BrokerAway: the broker did not answer; to repeat is safe.
     """
     if too_deep(result):
@@ -74,6 +75,7 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
     batch = Batch()
     # Without a record the call was answered or has ended; the script knows which.
     if record is not None:
+        services.limiter.admit_data()
         call_record = orjson.loads(record)
         if call_record["kind"] == APPROVAL:
             result = _consent(result)

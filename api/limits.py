@@ -17,13 +17,14 @@ from shared.caps import Admitted, ManyTurns, TooFast
 from shared.errors import Overloaded, TooMany
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from api.auth import Caller
     from api.hub import Hub
     from shared.caps import Caps
     from shared.keys import TaskRef
     from shared.launches import Launches
+    from shared.memory import Memory
     from shared.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -32,6 +33,9 @@ log = structlog.get_logger(__name__)
 # is noticed elsewhere after the first; that a whole front end is gone, after the second.
 TELL_SECONDS = 1.0
 BELIEVED_MS = 10_000
+
+# When a request may come again that was refused because the broker's memory is almost full.
+FULL_RETRY_SECONDS = 10
 
 # For how long turns that wait for their client are known not to count, before they are asked again.
 SLACK_SECONDS = 1.0
@@ -44,11 +48,21 @@ class Limiter:
         1. let turns in, or not: no round trip, or one where the key has limits;
         2. when an owner seems to have too many, ask the turns themselves before saying so;
         3. count the followers of limited keys over all front ends;
-        4. know about how many launches wait: each own one tells it, and it is looked at now and then.
+        4. know about how many launches wait: each own one tells it, and it is looked at now and then;
+        5. know whether a broker's memory is almost full, by a look every second.
     """
 
-    def __init__(self, settings: Settings, caps: Caps, launches: Launches, hub: Hub, front_end: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        caps: Caps,
+        launches: Launches,
+        hub: Hub,
+        memories: Sequence[Memory],
+        front_end: str,
+    ) -> None:
         self._most_queued = settings.max_queued
+        self._memories = memories
         self._caps = caps
         self._launches = launches
         self._hub = hub
@@ -67,9 +81,10 @@ class Limiter:
 
         Raises:
             TooMany: the key's limits say no.
-            Overloaded: too many turns of all owners wait.
+            Overloaded: too many turns of all owners wait, or as `admit_data`.
             BrokerAway: the broker did not answer.
         """
+        self.admit_data()
         if self._most_queued and self._launches.waiting >= self._most_queued and await self._full():
             measures.turns_refused.add("queue")
             raise Overloaded
@@ -92,6 +107,20 @@ class Limiter:
                     retry_after=math.ceil(ms / 1000),
                 )
         return True
+
+    def admit_data(self) -> None:
+        """Let something in that is to be kept: a session, a turn, an answer.
+
+        Raises:
+            Overloaded: a broker's memory is almost full; what it has left is for turns that were taken.
+        """
+        if any(memory.almost_full for memory in self._memories):
+            measures.turns_refused.add("memory")
+            raise Overloaded(
+                "The broker's memory is almost full: nothing new is taken until sessions expire or are deleted. "
+                "Try again later.",
+                retry_after=FULL_RETRY_SECONDS,
+            )
 
     async def dismiss(self, ref: TaskRef, op: str) -> None:
         """A submit that was counted began nothing; should this fail, it is found out when there seems to be no room."""
@@ -140,10 +169,11 @@ class Limiter:
         return waiting >= self._most_queued
 
     async def _look(self) -> None:
-        if not self._most_queued:
-            return
         try:
-            await self._launches.depth()
+            if self._most_queued:
+                await self._launches.depth()
+            for memory in self._memories:
+                await memory.look()
         except Exception as error:
             if not is_trouble(error):
                 log.exception("limits.not_looked")

@@ -78,6 +78,7 @@ class LiteAgentRoutes:
         caller = await self._services.auth.caller(request)
         session = uuid.uuid4().hex
         keys = caller.keys(session)
+        self._services.limiter.admit_data()
         await insist(
             lambda: self._services.tasks.create(keys, caller.spec.name, ""),
             seconds=PATIENCE_SECONDS,

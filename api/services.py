@@ -17,6 +17,7 @@ from shared.caps import Caps
 from shared.endings import Ender
 from shared.launches import Launches
 from shared.log import Log
+from shared.memory import Memory
 from shared.task_list import TaskList
 from shared.tasks import Tasks
 
@@ -73,6 +74,13 @@ class Services:
             auth=Auth(api_keys, agents),
             task_list=task_list,
             overview=Overview(broker, task_list),
-            limiter=Limiter(settings, Caps(broker.primary, broker.sessions), launches, hub, name),
+            limiter=Limiter(
+                settings,
+                Caps(broker.primary, broker.sessions),
+                launches,
+                hub,
+                [Memory(redis) for redis in {broker.primary, broker.sessions}],
+                name,
+            ),
             name=name,
         )

@@ -126,12 +126,12 @@ class Launches:
         return self.waiting
 
     async def try_writing(self) -> None:
-        """Nothing, by a command that a broker refuses which is full or read-only.
+        """Nothing, by a command that a read-only broker refuses; a full one still keeps leases and hints.
 
         Raises:
             redis.exceptions.RedisError, OSError: the broker takes no writes.
         """
-        await command(self._redis, "ZADD", keys.DUE, "XX", "0", "-")
+        await command(self._redis, "ZREM", keys.DUE, "-")
 
     async def remind(self, ref: TaskRef, ms: int) -> None:
         """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""

@@ -11,6 +11,7 @@ import structlog
 
 from shared import keys, measures
 from shared.broker import command, is_trouble
+from shared.scripts import Script
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 log = structlog.get_logger(__name__)
+
+_sign = Script("sign")
 
 SIGN_OF_LIFE_SECONDS = 5.0
 
@@ -74,20 +77,17 @@ class Presence:
     async def _say(self) -> None:
         now = int(time.time())
         sign = {"started": self._started, "seen": now, "version": VERSION, **self._tell()}
-        await command(self._redis, "HSET", self._listed, self._name, orjson.dumps(sign))
+        news = self._news()
+        counters = [word for counter in news.items() for word in counter]
+        await _sign(self._redis, (self._listed, keys.TOTALS), (self._name, orjson.dumps(sign), *counters))
         others: dict[bytes, bytes] = await command(self._redis, "HGETALL", self._listed)
         for name, other in others.items():
             if orjson.loads(other)["seen"] < now - FORGOTTEN_SECONDS:
                 await command(self._redis, "HDEL", self._listed, name)
-        await self._add_up()
 
-    async def _add_up(self) -> None:
-        """Add what was counted since the last time. A reply that is lost may count that twice: these are no accounts."""
+    def _news(self) -> dict[str, int]:
+        """What was counted since the last time. What is not written then is lost: these are no accounts."""
         counted = measures.totals()
         news = {name: n - _added.get(name, 0) for name, n in counted.items() if n > _added.get(name, 0)}
-        if not news:
-            return
         _added.update(counted)
-        await asyncio.gather(
-            *(command(self._redis, "HINCRBY", keys.TOTALS, name, n) for name, n in news.items())
-        )
+        return news

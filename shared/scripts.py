@@ -1,4 +1,8 @@
-"""Lua scripts as Python callables: loaded from shared/lua, called by hash, sent whole when the broker forgot them."""
+"""Lua scripts as Python callables: loaded from shared/lua, called by hash, sent whole when the broker forgot them.
+
+A script whose first line is ``#!lua flags=allow-oom`` runs also when the broker's memory is full. Those are the ones
+that free memory, end turns or keep leases, and what operators and rescuers need meanwhile: each writes little.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
 
-from shared.broker import command
+from shared.broker import PipedRedis, command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +29,17 @@ class Script:
 
     def __init__(self, name: str, *, session: bool = False) -> None:
         text = (_FOLDER / f"{name}.lua").read_text()
+        flags = ""
+        if text.startswith("#!"):
+            flags, _, text = text.partition("\n")
+            flags += "\n"
         if session:
             text = (_FOLDER / "_session.lua").read_text() + text
         self.name = name
-        self.text = text
-        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.text = flags + text
+        self.sha = _sha(self.text)
+        # The embedded broker knows no flags, and needs none: its memory has no limit.
+        self._embedded = text
 
     async def __call__(self, redis: Redis, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH).
@@ -37,7 +47,13 @@ class Script:
         Raises:
             redis.exceptions.RedisError, OSError: the broker's trouble, see shared/broker.py.
         """
+        if not isinstance(redis, PipedRedis):
+            return await command(redis, "EVAL", self._embedded, len(keys), *keys, *arguments)
         try:
             return await command(redis, "EVALSHA", self.sha, len(keys), *keys, *arguments)
         except NoScriptError:
             return await command(redis, "EVAL", self.text, len(keys), *keys, *arguments)
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()

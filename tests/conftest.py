@@ -160,6 +160,15 @@ async def place(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[P
 
 
 @pytest.fixture
+async def real(valkey: ValkeyServer) -> AsyncIterator[Place]:
+    """A clean real broker, for what the embedded one does not have: counts of its commands, hashes of scripts."""
+    place = Place(f"redis://127.0.0.1:{valkey.port}/0", None)
+    await place.connect().primary.flushall()
+    yield place
+    await place.close()
+
+
+@pytest.fixture
 async def stack(place: Place) -> AsyncIterator[Stack]:
     """An empty deployment: start front ends and workers on it."""
     stack = Stack(place)

@@ -40,8 +40,8 @@ class Rescuer:
 
     Duties:
         1. take due refs and sweep each: launch again, end, re-date or drop;
-        2. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only,
-           full) does not look like a hundred dead workers: their renewals come first.
+        2. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
+           look like a hundred dead workers: their renewals come first. One whose memory is full takes both.
     """
 
     def __init__(self, ender: Ender, settings: Settings) -> None:

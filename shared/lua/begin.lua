@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Take the attempt that runs a launch. ARGV 7 launch  8 worker  9 most bytes of memory
 -- The memory that comes back is the newest turns, as many as the agent's limit and the bytes allow.
 -- → begun attempt snapshot memory | superseded status | ended | gone

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Take launches out of the queue. KEYS 1 queue  2 owners' tags  3 due  4 prefix of the jobs' strings
 -- ARGV 1 how many at most
 --      2 ms after which a rescuer looks whether they were begun

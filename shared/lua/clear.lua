@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Start a session afresh: log, memory and history are dropped, the epoch grows. ARGV 7 the epoch that is to end
 -- A clear that the network delayed past another one finds a later epoch, and has nothing to do.
 -- → cleared epoch | live task… | missing

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Take the tasks that are due. KEYS 1 due   ARGV 1 how many at most  2 ms until one is due again
 -- They stay noted, later: a rescuer that dies with them in its hands loses none.
 -- → the hint that they have meanwhile, then the refs

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Write the end of a task. ARGV 7 attempt  8 status  9 why (code, may be empty)  10 memory (may be empty)
 --      11 most bytes of memory  12… entries, the last one terminal
 -- → ok seq next launch (next: the session's next task, to be launched, or '') | fenced | ended | gone

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Tell how many of an owner's followers a front end has, if all of them together stay within a limit.
 -- KEYS 1 the owner's followers by front end   ARGV 1 front end  2 how many  3 limit (0: only tell)  4 ms that this is believed
 -- → 1, or 0 when there is no room

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Put a launch into the queue. KEYS 1 queue  2 owners' tags  3 the job's string  4 recent tasks  5 live tasks
 --      6 due  7 the task's hash, to launch only a task that waits for this launch (or none)
 -- ARGV 1 job id  2 owner  3 job  4 ms that the job is kept  5 doorbell channel  6 ref  7 most recent tasks kept

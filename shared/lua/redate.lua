@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Note the next look at a task, as its hash says. KEYS 1 due
 -- ARGV 1 ref  2 ms from now (negative: never again)  3 the hint that was taken (due.lua)
 -- Not if anybody has moved the hint since: what the hash said then may not be true any more.

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Give a running task back, not counted as a crash. ARGV 7 attempt
 -- → launch n | fenced | ended | gone
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch')

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Note when to look at a task. KEYS 1 due  2… lists of tasks to put it on   ARGV 1 ref  2 ms from now
 -- A hint only ever moves earlier here, but it moves: a rescuer that has the task in hand is not to put it off.
 local clock = redis.call('TIME')

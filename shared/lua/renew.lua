@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Keep a lease. ARGV 7 attempt
 -- → ok | fenced | ended | gone
 local task = redis.call('HMGET', TASK, 'status', 'attempt')

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Change the record of an API key, unless somebody changed it since it was read.
 -- KEYS 1 records by digest
 -- ARGV 1 digest  2 record as it was read (empty: there was none)  3 record from now on (empty: none)

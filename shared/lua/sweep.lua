@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
 --      8 crashes that end a task  9 ms between looks at a waiting task  10 ms that an ended task's events stay
 -- → launch n | passed task n | end attempt launch why | redate ms | drop

