@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -18,13 +19,15 @@ from turnstream.chat.screen import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from tests.client import Client
     from tests.stack import Stack
 
 once = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 
-PROMPT = "› "
+# A line editor says so to the terminal when it begins to read.
+PROMPT = r"\x1b\[\?2004h"
 
 _STYLES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
@@ -36,7 +39,14 @@ class Terminal:
         self._child = pexpect.spawn(
             sys.executable,
             ["-m", "turnstream", "chat", "--url", url, *arguments],
-            env={**os.environ, "TURNSTREAM_KEY": key, "TERM": "xterm-256color", "NO_COLOR": "1"},
+            env={
+                **os.environ,
+                "TURNSTREAM_KEY": key,
+                "TERM": "xterm-256color",
+                "NO_COLOR": "1",
+                # This terminal cannot be asked where its cursor is.
+                "PROMPT_TOOLKIT_NO_CPR": "1",
+            },
             encoding="utf-8",
             dimensions=(30, 100),
             timeout=60,
@@ -92,7 +102,7 @@ async def test_a_conversation_on_a_terminal(client: Client, stack: Stack) -> Non
     terminal.type("/tool add 1 2")
     assert re.search(r"add\(a=1, b=2\).*↳ 3.*The result is 3\.", await terminal.see(PROMPT), re.DOTALL)
     terminal.type('/call weather {"city": "Bern"}')
-    await terminal.see(re.escape('The agent calls weather(city="Bern"). Result (JSON or text): '))
+    await terminal.see(re.escape('The agent calls weather(city="Bern"). Result (JSON or text):'))
     terminal.type('{"t": 21}')
     assert 'The result is {"t":21}.' in await terminal.see(PROMPT)
     terminal.type("/approve")
@@ -107,6 +117,35 @@ async def test_a_conversation_on_a_terminal(client: Client, stack: Stack) -> Non
     assert "failed: no luck" in await terminal.see(PROMPT)
     assert await terminal.leave() == 0
     assert "turnstream chat --session talk" in terminal.seen
+
+
+@once
+async def test_a_line_is_edited_recalled_and_pasted(
+    client: Client, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow keys move and recall, also in the next conversation; a paste of several lines is one turn."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    terminal = Terminal(client.base_url, stack.key, "--session", "edited")
+    await terminal.see(PROMPT)
+    terminal.type("second\x1b[D\x1b[D\x1b[D\x1b[D\x1b[D\x1b[Dfirst ")
+    assert "You said: first second" in await terminal.see(PROMPT)
+    terminal.type("\x1b[A")
+    assert "You said: first second" in await terminal.see(PROMPT)
+    terminal.type("\x1b[200~line one\nline two\nline three\x1b[201~")
+    await terminal.see(PROMPT)
+    assert await terminal.leave() == 0
+    again = Terminal(client.base_url, stack.key, "--session", "edited")
+    await again.see(PROMPT)
+    again.type("\x1b[A")
+    assert "You said: line one line two line three" in await again.see(PROMPT)
+    assert await again.leave() == 0
+    said = [
+        json.loads(entry.event)["content"][0]["text"]
+        for entry in await stack.entries("edited")
+        if entry.event.startswith(b'{"object":"message"') and b'"role":"user"' in entry.event
+    ]
+    assert said == ["first second", "first second", *["line one\nline two\nline three"] * 2]
+    assert (tmp_path / "turnstream" / "history").stat().st_mode & 0o077 == 0
 
 
 @once

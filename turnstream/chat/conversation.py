@@ -26,6 +26,7 @@ from turnstream.client import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from turnstream.chat.editor import Editor
     from turnstream.chat.screen import Screen
     from turnstream.client import ConnectionNews, Reply, Session
 
@@ -69,19 +70,22 @@ async def chat(options: Options) -> int:
         ValueError: the URL, the key or the session cannot be one.
     """
     if sys.stdout.isatty() and sys.stdin.isatty():
+        from turnstream.chat.editor import Editor
         from turnstream.chat.screen import Screen
 
         with Screen() as screen:
-            return await _Talk(options, screen).run()
-    return await _Talk(options, None).run()
+            return await _Talk(options, screen, Editor()).run()
+    return await _Talk(options).run()
 
 
 class _Talk:
     """One conversation."""
 
-    def __init__(self, options: Options, screen: Screen | None) -> None:
+    def __init__(self, options: Options, screen: Screen | None = None, editor: Editor | None = None) -> None:
+        """With a screen and an editor a person sits there; without them it is a pipe."""
         self._options = options
         self._screen = screen
+        self._editor = editor
         self._display: Screen | Plain = screen or Plain()
         self._asking = asyncio.Lock()
         self._failed = False
@@ -127,20 +131,15 @@ class _Talk:
         if self._options.message is not None:
             yield self._options.message
             return
-        if self._screen is not None:
-            # The loop's own handler waits for the prompt's line before it lets anybody leave.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         while True:
-            if self._screen is None:
+            if self._editor is None:
                 line = await asyncio.to_thread(sys.stdin.readline)
                 if not line:
                     return
             else:
                 try:
-                    # Nothing else is going on, so it may block, and gets line editing for it.
-                    line = input("› ")  # noqa: ASYNC250
+                    line = await self._editor.turn()
                 except (EOFError, KeyboardInterrupt):
-                    sys.stdout.write("\n")
                     return
             if line.strip():
                 yield line.strip()
@@ -260,17 +259,13 @@ class _Talk:
     async def _ask(self, question: str) -> str | None:
         """A line from the terminal, one question at a time; None at its end."""
         async with self._asking:
-            screen = self._screen
-            if screen is not None:
-                screen.give_terminal()
-            sys.stdout.write(question)
-            sys.stdout.flush()
+            if self._screen is None or self._editor is None:
+                return None
+            self._screen.give_terminal()
             try:
-                line = await _line()
+                return await self._editor.answer(question)
             finally:
-                if screen is not None:
-                    screen.take_terminal()
-            return line.rstrip("\n") if line else None
+                self._screen.take_terminal()
 
     # ── notes ──
 
@@ -289,19 +284,6 @@ class _Talk:
             sys.stderr.flush()
 
 
-async def _line() -> str:
-    """A line from the terminal; unlike ``input`` it can be given up."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    descriptor = sys.stdin.fileno()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)
-    return sys.stdin.readline()
-
-
 @contextmanager
 def _interrupts() -> Iterator[asyncio.Queue[None]]:
     """Ctrl-C as something to wait for."""
@@ -312,4 +294,3 @@ def _interrupts() -> Iterator[asyncio.Queue[None]]:
         yield queue
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
