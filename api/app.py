@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from shared.agents import Agents
+    from shared.api_keys import ApiKey
     from shared.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -151,15 +152,17 @@ async def _register(services: Services, keys: list[tuple[str, str, str]]) -> Non
             seconds=math.inf,
             what="register key",
         )
-        if key.replaced_by or not key.valid(time.time()):
+        if key is None or key.replaced_by or not key.valid(time.time()):
             log.warning(
                 "key.not_registered",
                 setting=name,
-                key=key.id,
-                why=f"rotated to {key.replaced_by}"
-                if key.replaced_by
-                else "revoked"
-                if key.revoked
-                else "expired",
+                key=key.id if key else "",
+                why=_why_not(key),
                 todo=f"set {name} to another key, and restart the front ends",
             )
+
+
+def _why_not(key: ApiKey | None) -> str:
+    if key is None:
+        return "what the broker keeps of it cannot be read"
+    return f"rotated to {key.replaced_by}" if key.replaced_by else "revoked" if key.revoked else "expired"

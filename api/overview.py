@@ -7,12 +7,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from shared import keys
 from shared.broker import command
-from shared.keys import TaskRef
-from shared.presence import FORGOTTEN_SECONDS, SILENT_SECONDS
+from shared.launches import queued_at
+from shared.presence import FORGOTTEN_SECONDS, SILENT_SECONDS, Sign, read_signs
 from shared.task_list import LIVE
 from shared.tasks import PARKED, QUEUED, RUNNING
 from shared.version import VERSION
@@ -31,7 +29,9 @@ _AT_ONCE = 500
 # Launches among which the oldest is looked for: owners are served in turn, so it is near the head.
 _HEAD = 100
 
-_PROCESS = ("seen", "started", "version")
+# What each role tells beside its age and version, and what is shown where it does not.
+_WORKER = {"running": 0, "max_jobs": 0, "draining": False}
+_FRONT_END = {"followers": 0}
 
 
 class Overview:
@@ -59,11 +59,11 @@ class Overview:
 
     async def workers(self) -> list[dict[str, Any]]:
         """The workers that showed signs of life in the last minute, by name."""
-        return [_process("worker", *each) for each in await self._living(keys.WORKERS)]
+        return [_process("worker", sign, _WORKER) for sign in await self._living(keys.WORKERS)]
 
     async def front_ends(self) -> list[dict[str, Any]]:
         """The front ends that did."""
-        return [_process("front_end", *each) for each in await self._living(keys.FRONT_ENDS)]
+        return [_process("front_end", sign, _FRONT_END) for sign in await self._living(keys.FRONT_ENDS)]
 
     async def _read(self) -> dict[str, Any]:
         primary = self._broker.primary
@@ -85,7 +85,7 @@ class Overview:
                 "count": len(front_ends),
                 "followers": sum(each["followers"] for each in front_ends),
             },
-            "totals": {name.decode(): int(n) for name, n in totals.items()},
+            "totals": {name.decode(): int(n) for name, n in totals.items() if _is_count(name, n)},
         }
 
     async def _by_status(self) -> dict[str, Any]:
@@ -94,8 +94,7 @@ class Overview:
         counted: Counter[str] = Counter()
         for at in range(0, min(listed, MOST_COUNTED), _AT_ONCE):
             refs: list[bytes] = await command(primary, "ZREVRANGE", keys.LIVE, at, at + _AT_ONCE - 1)
-            told = await self._tasks.read([TaskRef.parse(ref.decode()) for ref in refs], ("status",))
-            counted.update(fields.get("status", "gone") for fields in told)
+            counted.update(await self._tasks.statuses(refs))
         uncounted = max(0, listed - MOST_COUNTED)
         live = sum(counted[status] for status in LIVE) + uncounted
         return {
@@ -111,27 +110,30 @@ class Overview:
         if not jobs:
             return 0.0
         payloads: list[bytes | None] = await command(
-            primary, "MGET", *(keys.job(job.decode()) for job in jobs)
+            primary, "MGET", *(keys.job(job.decode(errors="replace")) for job in jobs)
         )
-        queued = [orjson.loads(payload)["et"] for payload in payloads if payload is not None]
+        queued = [since for payload in payloads if payload is not None and (since := queued_at(payload))]
         return round(max(0.0, time.time() - min(queued) / 1000), 3) if queued else 0.0
 
-    async def _living(self, listed: str) -> list[tuple[str, dict[str, Any]]]:
-        signs: dict[bytes, bytes] = await command(self._broker.primary, "HGETALL", listed)
-        told = sorted((name.decode(), orjson.loads(sign)) for name, sign in signs.items())
+    async def _living(self, listed: str) -> list[Sign]:
+        signs = read_signs(await command(self._broker.primary, "HGETALL", listed))
         now = time.time()
-        return [(name, sign) for name, sign in told if sign["seen"] > now - FORGOTTEN_SECONDS]
+        return [sign for sign in signs if sign.seen > now - FORGOTTEN_SECONDS]
 
 
-def _process(kind: str, name: str, sign: dict[str, Any]) -> dict[str, Any]:
-    host, pid, _ = name.rsplit("-", 2)
+def _process(kind: str, sign: Sign, fields: dict[str, int]) -> dict[str, Any]:
+    host, _, pid = sign.name.rpartition("-")[0].rpartition("-")
     return {
-        kind: name,
+        kind: sign.name,
         "host": host,
-        "pid": int(pid),
-        "version": sign.get("version", ""),
-        "started_at": sign["started"],
-        "seen_at": sign["seen"],
-        "silent": sign["seen"] < time.time() - SILENT_SECONDS,
-        **{key: value for key, value in sign.items() if key not in _PROCESS},
+        "pid": int(pid) if pid.isdecimal() else 0,
+        "version": sign.version,
+        "started_at": sign.started,
+        "seen_at": sign.seen,
+        "silent": sign.seen < time.time() - SILENT_SECONDS,
+        **{name: sign.value(name, default) for name, default in fields.items()},
     }
+
+
+def _is_count(name: bytes, value: bytes) -> bool:
+    return name.isascii() and value.isascii() and value.isdigit()

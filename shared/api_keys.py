@@ -10,17 +10,20 @@ import hashlib
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from shared import keys
+from shared import keys, measures
 from shared.broker import command
 from shared.errors import NoKey, NotRotatable
 from shared.scripts import Script
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
+
+log = structlog.get_logger(__name__)
 
 _swap = Script("swap_key")
 
@@ -91,6 +94,14 @@ class ApiKey(BaseModel):
     revoked: bool = False
     limits: Limits = Limits()
 
+    @field_validator("scopes", mode="before")
+    @classmethod
+    def _known(cls, scopes: Any) -> Any:
+        """What another release lets a key do besides is left out."""
+        if isinstance(scopes, list):
+            return [scope for scope in scopes if scope in get_args(Scope)]
+        return scopes
+
     def valid(self, now: float) -> bool:
         """Whether it may still be used at ``now`` (Unix seconds)."""
         return not self.revoked and (not self.expires or now < self.expires)
@@ -134,17 +145,21 @@ class ApiKeys:
 
     async def bring(
         self, token: str, *, setting: str, owner: str, agent: str, scopes: tuple[Scope, ...]
-    ) -> ApiKey:
+    ) -> ApiKey | None:
         """Make known a key that a setting names, and what it is for now; what is kept of it.
 
-        One that an operator revoked or rotated, or that has expired, stays so.
+        One that an operator revoked or rotated, or that has expired, stays so. None: what is kept of it cannot be
+        read, so it may be such a one.
         """
         name = digest(token)
         while True:
             kept: bytes | None = await command(self._redis, "HGET", keys.API_KEYS, name)
             key = _made(token, owner=owner, agent=agent, scopes=scopes)
             if kept is not None:
-                key = ApiKey.model_validate_json(kept)
+                known = _read(kept)
+                if known is None:
+                    return None
+                key = known
                 if key.valid(time.time()) and not key.replaced_by:
                     key = key.model_copy(update={"owner": owner, "agent": agent, "scopes": scopes})
             key = key.model_copy(update={"setting": setting})
@@ -154,10 +169,8 @@ class ApiKeys:
     async def find(self, token: str) -> ApiKey | None:
         """What the key stands for, or None when it is unknown or has expired."""
         found: bytes | None = await command(self._redis, "HGET", keys.API_KEYS, digest(token))
-        if found is None:
-            return None
-        key = ApiKey.model_validate_json(found)
-        return key if key.valid(time.time()) else None
+        key = _read(found) if found is not None else None
+        return key if key is not None and key.valid(time.time()) else None
 
     async def all(self) -> list[ApiKey]:
         """Every key that is kept, expired ones too, in the order in which they were made.
@@ -223,7 +236,8 @@ class ApiKeys:
 
     async def _named(self) -> list[tuple[str, bytes, ApiKey]]:
         all_kept: dict[bytes, bytes] = await command(self._redis, "HGETALL", keys.API_KEYS)
-        return [(name.decode(), kept, ApiKey.model_validate_json(kept)) for name, kept in all_kept.items()]
+        read = ((name.decode(errors="replace"), kept, _read(kept)) for name, kept in all_kept.items())
+        return [(name, kept, key) for name, kept, key in read if key is not None]
 
     async def _swap(
         self, name: str, kept: bytes, key: ApiKey | None, token: str = "", more: ApiKey | None = None
@@ -232,6 +246,16 @@ class ApiKeys:
         along = (digest(token), more.model_dump_json()) if more else ()
         record = key.model_dump_json() if key else ""
         return bool(await _swap(self._redis, (keys.API_KEYS,), (name, kept, record, *along)))
+
+
+def _read(kept: bytes) -> ApiKey | None:
+    """A key as it is kept; None when it cannot be read, which is the same as unknown: nobody is let in by it."""
+    try:
+        return ApiKey.model_validate_json(kept)
+    except ValueError:
+        measures.unreadable.add("API key")
+        log.warning("key.unreadable")
+        return None
 
 
 def _made(

@@ -45,13 +45,13 @@ class TaskRef:
         return f"{self.owner}/{self.session}/{self.task}"
 
     @classmethod
-    def parse(cls, text: str) -> TaskRef:
+    def parse(cls, text: str | bytes) -> TaskRef:
         """Read a ref.
 
         Raises:
             ValueError: the text has not three parts.
         """
-        owner, session, task = text.split("/")
+        owner, session, task = (text.decode() if isinstance(text, bytes) else text).split("/")
         return cls(owner, session, task)
 
     @property

@@ -71,6 +71,14 @@ def deserialize(data: bytes) -> dict[str, Any]:
     return job
 
 
+def queued_at(data: bytes) -> int:
+    """Unix milliseconds at which a job was queued; 0 when it does not say so."""
+    try:
+        return int(deserialize(data)["et"])
+    except (ValueError, TypeError, KeyError):
+        return 0
+
+
 class Launches:
     """The queue, and the hints that tell rescuers when to look at a task."""
 
@@ -118,7 +126,8 @@ class Launches:
         claimed: list[bytes] = await _claim(
             self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE, keys.job("")), (count, look_ms)
         )
-        return {job.decode(): payload for job, payload in zip(claimed[::2], claimed[1::2], strict=True)}
+        jobs = zip(claimed[::2], claimed[1::2], strict=True)
+        return {job.decode(errors="replace"): payload for job, payload in jobs}
 
     async def depth(self) -> int:
         """How many launches wait."""
@@ -151,13 +160,17 @@ class Launches:
             command(self._redis, "ZREM", keys.owner_turns(ref.owner), keys.admission(ref, op)),
         )
 
-    async def due(self, count: int, again_ms: int) -> tuple[int, list[str]]:
-        """Take refs whose time has come; each is due again in ``again_ms`` unless it is re-dated.
+    async def due(self, count: int, again_ms: int) -> tuple[int, list[bytes]]:
+        """Take hints whose time has come; each is due again in ``again_ms`` unless it is re-dated.
 
-        Returns the hint that they have meanwhile, too: `redate` wants it.
+        Returns the date that they have meanwhile, too: `redate` wants it.
         """
-        again, *refs = await _due(self._redis, (keys.DUE,), (count, again_ms))
-        return int(again), [ref.decode() for ref in refs]
+        again, *hints = await _due(self._redis, (keys.DUE,), (count, again_ms))
+        return int(again), hints
+
+    async def forget(self, hint: bytes) -> None:
+        """Drop a hint that names no task."""
+        await command(self._redis, "ZREM", keys.DUE, hint)
 
     async def redate(self, ref: TaskRef, ms: int, taken: int) -> bool:
         """Look at the task again in ``ms``; never again when negative.

@@ -94,6 +94,11 @@ rescues = Counts(
     "What this worker's rescuer did to turns that nobody took care of: launched or ended them.",
     "action",
 )
+unreadable = Counts(
+    "turnstream_unreadable",
+    "Entries at the broker that this process could not read or act on, by kind: its log names each.",
+    "kind",
+)
 events_appended = Count("turnstream_events_appended", "Events that this worker wrote into logs.")
 append_seconds = Times(
     "turnstream_append_seconds",

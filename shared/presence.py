@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -35,6 +36,39 @@ FORGOTTEN_SECONDS = 60
 _added: dict[str, int] = {}
 
 
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What a process said of itself last; ``told`` is what its role adds, which another release may do differently."""
+
+    name: str
+    seen: float
+    started: float
+    version: str
+    told: dict[str, Any]
+
+    def value(self, field: str, default: int) -> int:
+        """What it told of ``field``; ``default`` where it told nothing of that type."""
+        value = self.told.get(field)
+        return value if type(value) is type(default) else default
+
+
+def read_signs(entries: dict[bytes, bytes]) -> list[Sign]:
+    """The signs of life in a hash of processes, by name; what cannot be read as one is left out, and counted."""
+    return sorted(filter(None, map(_read, entries.keys(), entries.values())), key=lambda sign: sign.name)
+
+
+def _read(name: bytes, entry: bytes) -> Sign | None:
+    try:
+        told = orjson.loads(entry)
+        sign = Sign(name.decode(), told["seen"], told.get("started", 0), str(told.get("version", "")), told)
+        if isinstance(sign.seen, int | float) and isinstance(sign.started, int | float):
+            return sign
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    measures.unreadable.add("sign of life")
+    return None
+
+
 class Presence:
     """Says every few seconds that a process lives and what it does, and adds what it counted to the totals."""
 
@@ -60,8 +94,9 @@ class Presence:
             try:
                 await self._say()
             except Exception as error:
-                self._trouble()
-                if not is_trouble(error):
+                if is_trouble(error):
+                    self._trouble()
+                else:
                     log.exception("presence.failed")
             await asyncio.sleep(SIGN_OF_LIFE_SECONDS)
 
@@ -81,9 +116,9 @@ class Presence:
         counters = [word for counter in news.items() for word in counter]
         await _sign(self._redis, (self._listed, keys.TOTALS), (self._name, orjson.dumps(sign), *counters))
         others: dict[bytes, bytes] = await command(self._redis, "HGETALL", self._listed)
-        for name, other in others.items():
-            if orjson.loads(other)["seen"] < now - FORGOTTEN_SECONDS:
-                await command(self._redis, "HDEL", self._listed, name)
+        for other in read_signs(others):
+            if other.seen < now - FORGOTTEN_SECONDS:
+                await command(self._redis, "HDEL", self._listed, other.name)
 
     def _news(self) -> dict[str, int]:
         """What was counted since the last time. What is not written then is lost: these are no accounts."""

@@ -7,12 +7,15 @@ ones whatever became of them. Both are hints: the task's hash is the truth, and 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shared import keys
-from shared.broker import command
+from redis.exceptions import ResponseError
+
+from shared import keys, measures
+from shared.broker import command, is_trouble
 from shared.keys import TaskRef
 from shared.tasks import PARKED, QUEUED, RUNNING
 
@@ -117,7 +120,9 @@ class TaskList:
             places = await self._places(lists, after)
             for at in range(0, len(places), limit):
                 some = places[at : at + limit]
-                refs = [ref for ref in (TaskRef.parse(place.ref) for place in some) if wanted.fits_ref(ref)]
+                refs = [
+                    ref for place in some if (ref := _ref(place.ref)) is not None and wanted.fits_ref(ref)
+                ]
                 rows = {row["ref"]: row for row in await self.rows(refs)}
                 looked_at += len(refs)
                 passed += len(some)
@@ -138,15 +143,29 @@ class TaskList:
         """What there is to tell of these tasks; those that are gone are left out."""
         told = await self.read(refs, _FIELDS)
         now = time.time()
-        return [_row(ref, fields, now) for ref, fields in zip(refs, told, strict=True) if "status" in fields]
+        rows = (_row(ref, fields, now) for ref, fields in zip(refs, told, strict=True) if "status" in fields)
+        return [row for row in rows if row is not None]
+
+    async def statuses(self, entries: Sequence[bytes]) -> list[str]:
+        """The tasks' statuses by the entries of a list; ``gone`` where there is none."""
+        refs = [ref for ref in map(_ref, entries) if ref is not None]
+        return [fields.get("status", "gone") for fields in await self.read(refs, ("status",))]
 
     async def read(self, refs: Sequence[TaskRef], names: Sequence[str]) -> list[dict[str, str]]:
-        """These fields of the tasks' hashes, in one round trip."""
-        replies: list[list[bytes | None]] = await asyncio.gather(
-            *(command(self._broker.sessions, "HMGET", ref.keys.task(ref.task), *names) for ref in refs)
+        """These fields of the tasks' hashes, in one round trip; none of one that cannot be read."""
+        replies: list[list[bytes | None] | BaseException] = await asyncio.gather(
+            *(command(self._broker.sessions, "HMGET", ref.keys.task(ref.task), *names) for ref in refs),
+            return_exceptions=True,
         )
+        for reply in replies:
+            if isinstance(reply, BaseException) and (
+                not isinstance(reply, ResponseError) or is_trouble(reply)
+            ):
+                raise reply
         return [
             {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
+            if not isinstance(values, BaseException)
+            else {}
             for values in replies
         ]
 
@@ -167,15 +186,37 @@ class TaskList:
                 self._broker.primary,
                 "ZREVRANGEBYSCORE", listed, highest, "-inf", "WITHSCORES", "LIMIT", offset, REFS_AT_ONCE,
             )  # fmt: skip
-            places = [Place(float(flat[at + 1]), flat[at].decode()) for at in range(0, len(flat), 2)]
+            places = [
+                Place(float(flat[at + 1]), flat[at].decode(errors="replace")) for at in range(0, len(flat), 2)
+            ]
             # Of those of the same millisecond, the ones that were told already come first.
-            left += [place for place in places if after is None or place < after]
+            left += [
+                place for place in places if (after is None or place < after) and math.isfinite(place.ms)
+            ]
             if len(left) >= REFS_AT_ONCE or len(places) < REFS_AT_ONCE:
                 return left
             offset += REFS_AT_ONCE
 
 
-def _row(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
+def _ref(entry: str | bytes) -> TaskRef | None:
+    """The task that an entry of a list names, if it names one."""
+    try:
+        return TaskRef.parse(entry)
+    except ValueError:
+        measures.unreadable.add("listed task")
+        return None
+
+
+def _row(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any] | None:
+    """What there is to tell of a task; None if its hash is not as this release writes it."""
+    try:
+        return _told(ref, fields, now)
+    except (KeyError, ValueError):
+        measures.unreadable.add("listed task")
+        return None
+
+
+def _told(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
     row: dict[str, Any] = {
         "ref": str(ref),
         "owner": ref.owner,

@@ -95,8 +95,9 @@ class ArqWorker(Worker):
                 await self._poll_iteration()
                 delay = 0.05
             except Exception as error:
-                self._on_trouble()
-                if not is_trouble(error):
+                if is_trouble(error):
+                    self._on_trouble()
+                else:
                     log.exception("worker.poll_failed")
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 2.0)

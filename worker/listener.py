@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared import keys
+from shared import keys, measures
 from shared.broker import is_trouble
 from shared.cancellation import Reason
 
@@ -86,7 +86,14 @@ class Listener:
             self._doorbell.set()
             return
         try:
-            ref, attempt, reason = message["data"].decode().split(" ")
-            self._leases.lost(ref, int(attempt), Reason(reason))
+            # What another release says beyond this is not for us.
+            ref, attempt, reason, *_ = message["data"].decode().split(" ")
+            self._leases.lost(ref, int(attempt), _reason(reason))
         except ValueError:
+            measures.unreadable.add("control message")
             log.warning("listener.not_understood", channel=keys.CONTROL)
+
+
+def _reason(text: str) -> Reason:
+    """Why an attempt was taken; another release may have further reasons, and the attempt is lost all the same."""
+    return Reason(text) if text in set(Reason) else Reason.LEASE_LOST

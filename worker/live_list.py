@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING
 
 import structlog
+from redis.exceptions import ResponseError
 
-from shared import keys
+from shared import keys, measures
 from shared.broker import command, is_trouble
 from shared.keys import TaskRef
 from shared.tasks import TERMINAL
@@ -50,8 +51,20 @@ class LiveList:
         """Take off what has ended, among a few."""
         flat = await command(self._broker.primary, "ZRANDMEMBER", keys.LIVE, AT_ONCE, "WITHSCORES")
         for at in range(0, len(flat), 2):
-            ref = TaskRef.parse(flat[at].decode())
+            if await self._is_over(flat[at], float(flat[at + 1])):
+                await command(self._broker.primary, "ZREM", keys.LIVE, flat[at])
+
+    async def _is_over(self, entry: bytes, since: float) -> bool:
+        """Whether there is no live task behind an entry, which was listed at ``since`` (Unix ms)."""
+        try:
+            ref = TaskRef.parse(entry)
             status = await command(self._broker.sessions, "HGET", ref.keys.task(ref.task), "status")
-            young = float(flat[at + 1]) > time.time() * 1000 - YOUNG_MS
-            if (status is None and not young) or (status is not None and status.decode() in TERMINAL):
-                await command(self._broker.primary, "ZREM", keys.LIVE, str(ref))
+        except (ValueError, ResponseError) as error:
+            if is_trouble(error):
+                raise
+            measures.unreadable.add("live task")
+            log.warning("live_list.unreadable", entry=repr(entry[:80]))
+            return True
+        if status is None:
+            return since < time.time() * 1000 - YOUNG_MS
+        return status.decode() in TERMINAL

@@ -15,6 +15,7 @@ import structlog
 from shared import measures
 from shared.broker import is_trouble
 from shared.endings import end_from_outside
+from shared.errors import BrokerAway
 from shared.keys import TaskRef
 from shared.launches import QUEUED_LOOK_MS
 from shared.tasks import Drop, Launch, MustEnd, Passed, Redate, operation
@@ -28,19 +29,26 @@ log = structlog.get_logger(__name__)
 # Between two looks at the hints. It adds to the time in which a lost worker is noticed.
 LOOK_SECONDS = 1.0
 
-# Hints taken at once.
-AT_ONCE = 50
+# Turns swept at the same time: each takes some round trips, and one that is slow must not keep the others waiting.
+AT_ONCE = 20
 
 # A hint that was taken is due again after this, should the rescuer die with it, or never hear that it has it.
 AGAIN_MS = 3_000
+
+# A turn that cannot be swept is tried again after `AGAIN_MS`, then after twice that, up to this.
+RARELY_MS = 600_000
+
+# Such turns that are remembered; one that is forgotten is tried more often again.
+MOST_FAILED = 1000
 
 
 class Rescuer:
     """Sweeps what is due.
 
     Duties:
-        1. take due refs and sweep each: launch again, end, re-date or drop;
-        2. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
+        1. take due hints and sweep their turns side by side: launch again, end, re-date or drop;
+        2. go on whatever becomes of one of them: drop a hint that names no turn, try one that fails ever more rarely;
+        3. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
            look like a hundred dead workers: their renewals come first. One whose memory is full takes both.
     """
 
@@ -48,6 +56,9 @@ class Rescuer:
         self._ender = ender
         self._lease = settings.lease_seconds
         self._whole_since = time.monotonic()
+        self._sweeping: dict[bytes, asyncio.Task[None]] = {}
+        # Hints whose sweep failed → how often in a row.
+        self._failed: dict[bytes, int] = {}
 
     def trouble(self) -> None:
         """The broker was away just now, as anybody in this process noticed."""
@@ -56,30 +67,85 @@ class Rescuer:
     async def watch(self) -> None:
         """Look for ever; to be run as a task for as long as the worker lives."""
         last = time.monotonic()
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            now = time.monotonic()
-            if now - last > LOOK_SECONDS + self._lease:
-                # This process stood still (frozen, or starved). It cannot judge others' silence yet.
-                self.trouble()
-            last = now
-            try:
-                await self._look()
-            except Exception as error:
-                self.trouble()
-                if not is_trouble(error):
-                    log.exception("rescuer.failed")
+        more = False
+        try:
+            while True:
+                if more and self._sweeping:
+                    await asyncio.wait(
+                        self._sweeping.values(), timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    )
+                else:
+                    await asyncio.sleep(LOOK_SECONDS)
+                now = time.monotonic()
+                if now - last > LOOK_SECONDS + self._lease:
+                    # This process stood still (frozen, or starved). It cannot judge others' silence yet.
+                    self.trouble()
+                last = now
+                try:
+                    more = await self._look()
+                except Exception as error:
+                    more = False
+                    self._noticed(error, "rescuer.failed")
+        finally:
+            sweeping = list(self._sweeping.values())
+            for sweep in sweeping:
+                sweep.cancel()
+            await asyncio.gather(*sweeping, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """Begin to sweep what is due, as far as there is room; whether more may be due."""
         if time.monotonic() - self._whole_since < self._lease:
             await self._ender.launches.try_writing()
-            return
-        more = True
-        while more:
-            taken, due = await self._ender.launches.due(AT_ONCE, AGAIN_MS)
-            for text in due:
-                await self.sweep(TaskRef.parse(text), taken)
-            more = len(due) == AT_ONCE
+            return False
+        room = AT_ONCE - len(self._sweeping)
+        if not room:
+            return True
+        taken, due = await self._ender.launches.due(room, AGAIN_MS)
+        for hint in due:
+            # One that is in hand for longer than `AGAIN_MS` is due meanwhile.
+            if hint not in self._sweeping:
+                self._sweeping[hint] = asyncio.create_task(self._attend(hint, taken), name="sweep")
+        return len(due) == room
+
+    async def _attend(self, hint: bytes, taken: int) -> None:
+        """Sweep one turn; nothing is raised, whatever is wrong with it."""
+        try:
+            try:
+                ref = TaskRef.parse(hint)
+            except ValueError:
+                measures.unreadable.add("hint")
+                log.warning("rescuer.unreadable_hint", hint=repr(hint[:80]))
+                await self._ender.launches.forget(hint)
+                return
+            try:
+                await self.sweep(ref, taken)
+            except Exception as error:
+                self._noticed(error, "rescuer.turn_failed", ref=str(ref))
+                await self._put_off(hint, ref, taken)
+            else:
+                self._failed.pop(hint, None)
+        except Exception as error:
+            self._noticed(error, "rescuer.failed")
+        finally:
+            del self._sweeping[hint]
+
+    async def _put_off(self, hint: bytes, ref: TaskRef, taken: int) -> None:
+        """Try a turn ever more rarely that fails again and again. The first time it may be the broker's fault."""
+        failed = self._failed[hint] = self._failed.pop(hint, 0) + 1
+        if len(self._failed) > MOST_FAILED:
+            del self._failed[next(iter(self._failed))]
+        if failed > 1:
+            measures.unreadable.add("turn")
+            ms = min(AGAIN_MS * 2 ** (failed - 1), RARELY_MS)
+            log.warning("rescuer.puts_off", ref=str(ref), failed=failed, seconds=ms // 1000)
+            await self._ender.launches.redate(ref, ms, taken)
+
+    def _noticed(self, error: Exception, event: str, **about: str) -> None:
+        """The broker's trouble is no fault of what was being done, and no reason to judge anybody's silence."""
+        if is_trouble(error) or isinstance(error, BrokerAway):
+            self.trouble()
+        else:
+            log.error(event, exc_info=error, **about)
 
     async def sweep(self, ref: TaskRef, taken: int) -> None:
         """Look at one task, whose hint is ``taken``, and do what must be done."""

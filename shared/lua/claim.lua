@@ -13,12 +13,18 @@ local clock = redis.call('TIME')
 local look = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(ARGV[2]))
 local jobs, hints = {}, {}
 for index = 1, #popped, 2 do
-  jobs[#jobs + 1] = popped[index]
-  jobs[#jobs + 1] = redis.call('GETDEL', KEYS[4] .. popped[index]) or ''
-  hints[#hints + 1] = look
-  hints[#hints + 1] = string.match(popped[index], '^(.*):')
+  local ref = string.match(popped[index], '^(.*):')
+  -- Without a ref it was not put there by launch.lua: it is dropped, and must not take the others with it.
+  if ref then
+    jobs[#jobs + 1] = popped[index]
+    jobs[#jobs + 1] = redis.call('GETDEL', KEYS[4] .. popped[index]) or ''
+    hints[#hints + 1] = look
+    hints[#hints + 1] = ref
+  end
 end
-redis.call('ZADD', KEYS[3], unpack(hints))
+if #hints > 0 then
+  redis.call('ZADD', KEYS[3], unpack(hints))
+end
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('DEL', KEYS[2])
 else

@@ -17,7 +17,7 @@ if redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   return redis.call('ZCARD', KEYS[1])
 end
 local tags = redis.call('HMGET', KEYS[2], ARGV[2], '')
-local tag = math.max(tonumber(tags[1] or '0'), tonumber(tags[2] or '0')) + 1
+local tag = math.max(tonumber(tags[1] or '0') or 0, tonumber(tags[2] or '0') or 0) + 1
 redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', tag))
 redis.call('ZADD', KEYS[1], string.format('%.0f', tag), ARGV[1])
 redis.call('PUBLISH', ARGV[5], '1')

@@ -2,10 +2,14 @@
 -- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
 --      8 crashes that end a task  9 ms between looks at a waiting task  10 ms that an ended task's events stay
 -- → launch n | passed task n | end attempt launch why | redate ms | drop
+-- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
   'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next')
-local status, attempt, launch = task[1], task[2], task[3]
-if not status then
+local status, attempt, launch = task[1], task[2] or '0', task[3] or '0'
+local function num(field)
+  return tonumber(field) or 0
+end
+if not status or redis.call('EXISTS', META) == 0 then
   return { 'drop' }
 elseif task[10] == OP then
   if task[15] ~= '' then
@@ -17,7 +21,7 @@ elseif TERMINAL[status] then
     -- Whoever wrote this end was to launch the next turn. They may be gone.
     local following = redis.call('HMGET', sibling(TASK, task[16]), 'status', 'launch', 'launched')
     if following[1] == 'queued' and following[2] == '1' then
-      local lost = tonumber(following[3]) + tonumber(ARGV[7])
+      local lost = num(following[3]) + tonumber(ARGV[7])
       if lost > NOW then
         return { 'redate', int(lost - NOW) }
       end
@@ -26,21 +30,21 @@ elseif TERMINAL[status] then
       return { 'passed', task[16], '1' }
     end
   end
-  local over = tonumber(task[12]) + tonumber(ARGV[10])
+  local over = num(task[12]) + tonumber(ARGV[10])
   if over > NOW then
     return { 'redate', int(over - NOW) }
   end
   -- Its messages stand whole in the history; the pieces they came in can go.
   local meta = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes')
-  if meta[1] and meta[1] == task[14] and tonumber(task[13]) >= tonumber(meta[3]) then
+  if meta[1] and meta[1] == task[14] and num(task[13]) >= tonumber(meta[3]) then
     cut(meta[1], tonumber(meta[2]), tonumber(meta[3]), tonumber(meta[4]), tonumber(task[13]) + 1)
   end
   return { 'drop' }
 end
-local deadline = tonumber(task[6])
+local deadline = num(task[6])
 
 if status == 'running' then
-  local lease = tonumber(task[4])
+  local lease = num(task[4])
   if task[9] then
     if lease > NOW then
       return { 'redate', int(lease - NOW) }
@@ -51,15 +55,16 @@ if status == 'running' then
   elseif lease > NOW then
     return { 'redate', int(lease - NOW) }
   end
-  local crashes = tonumber(task[8]) + 1
+  local crashes = num(task[8]) + 1
   redis.call('HSET', TASK, 'crashes', int(crashes))
   if crashes >= tonumber(ARGV[8]) then
     return { 'end', attempt, launch, 'failed worker_lost' }
   end
-  launch = int(tonumber(launch) + 1)
+  launch = int(num(launch) + 1)
   redis.call('HDEL', TASK, 'lease')
 elseif status == 'parked' then
-  local until_ms = tonumber(task[7])
+  -- One that does not say how long it waits is never ended for that.
+  local until_ms = tonumber(task[7]) or (NOW + tonumber(ARGV[9]))
   local why = 'failed call_expired'
   if deadline > 0 and deadline < until_ms then
     until_ms, why = deadline, 'failed deadline'
@@ -68,6 +73,8 @@ elseif status == 'parked' then
     return { 'redate', int(until_ms - NOW) }
   end
   return { 'end', attempt, launch, why }
+elseif status ~= 'queued' then
+  return { 'redate', ARGV[9] }
 elseif deadline > 0 and NOW > deadline then
   return { 'end', attempt, launch, 'failed deadline' }
 elseif launch == '0' then
@@ -89,8 +96,8 @@ elseif launch == '0' then
     redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', launch, 'sweep_passed', first)
     return { 'passed', first, launch }
   end
-elseif tonumber(task[5]) + tonumber(ARGV[7]) > NOW then
-  return { 'redate', int(tonumber(task[5]) + tonumber(ARGV[7]) - NOW) }
+elseif num(task[5]) + tonumber(ARGV[7]) > NOW then
+  return { 'redate', int(num(task[5]) + tonumber(ARGV[7]) - NOW) }
 end
 -- A launch that was lost, or still waits in the queue, is launched again under the same number:
 -- where it still waits that changes nothing, not even its place.

@@ -136,6 +136,7 @@ async def test_a_key_that_a_setting_named_is_told_no_more_either(stack: Stack) -
     brought = await known.bring(
         token, setting="TURNSTREAM_ADMIN_KEY", owner="admin", agent="", scopes=("admin",)
     )
+    assert brought is not None
     past = brought.model_copy(update={"expires": int(time.time()) - TOLD_SECONDS - 60})
     await command(stack.broker.primary, "HSET", keys.API_KEYS, digest(token), past.model_dump_json())
     assert brought.id not in await rows(admin)

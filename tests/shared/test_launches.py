@@ -139,7 +139,7 @@ async def test_what_is_due_is_given_out_once(place: Place) -> None:
     await desk.launches.remind(ref("later"), HOUR_MS)
     again, first = await desk.launches.due(2, HOUR_MS)
     _, rest = await desk.launches.due(10, HOUR_MS)
-    assert sorted(first + rest) == [str(ref(task)) for task in ("t1", "t2", "t3")]
+    assert sorted(first + rest) == [str(ref(task)).encode() for task in ("t1", "t2", "t3")]
     assert (await desk.launches.due(10, HOUR_MS))[1] == []
     assert await _due_at(desk) == again
     assert 0 < again - await desk.now() <= HOUR_MS
@@ -157,7 +157,7 @@ async def test_a_rescuer_dates_a_task_anew(place: Place) -> None:
     assert before + HOUR_MS <= date <= await desk.now() + HOUR_MS
     assert await desk.launches.redate(ref(), 0, date)
     taken, due = await desk.launches.due(10, HOUR_MS)
-    assert due == [str(ref())]
+    assert due == [str(ref()).encode()]
     assert await desk.launches.redate(ref(), -1, taken)
     assert await _due_at(desk) is None
 

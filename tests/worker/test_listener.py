@@ -59,6 +59,23 @@ async def test_the_subscription_is_kept(place: Place) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_what_another_release_says_besides_is_passed_over(place: Place) -> None:
+    """A reason that nobody here knows, and further words: the attempt is lost all the same."""
+    redis = place.connect().primary
+    told = Told()
+    listener = Listener(redis, told, asyncio.Event())  # type: ignore[arg-type]
+    task = asyncio.create_task(listener.listen())
+    try:
+        await asyncio.wait_for(listener.listening.wait(), 10)
+        for words in ("s/t 7 dreamt", "s/t", "s/t 8 stop and more"):
+            assert await _say(redis, keys.CONTROL, words) == 1
+        expected = [("s/t", 7, Reason.LEASE_LOST), ("s/t", 8, Reason.STOP)]
+        await wait_until(lambda: told.lost_by == expected, "the control messages")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_a_cut_subscription_is_made_again(place: Place) -> None:
     """After a cut the doorbell rings and the leases are renewed once, for what was said meanwhile."""
     if not place.real:

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.exceptions import RedisError
 
 from shared import keys
 from shared.broker import is_trouble
+from shared.endings import Ender
 from shared.launches import QUEUED_LOOK_MS
-from shared.tasks import Finished, Renewed, operation
+from shared.tasks import Finished, Renewed, Tasks, operation
 from tests.conftest import Place
 from tests.shared.support import Desk, keys_of, ref
 from worker.rescuer import AGAIN_MS, Rescuer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from shared.keys import TaskRef
 
 
 def _rescuer(desk: Desk, *, whole_for: float) -> Rescuer:
     rescuer = Rescuer(desk.ender, desk.settings)
     rescuer._whole_since = time.monotonic() - whole_for
     return rescuer
+
+
+async def _look(rescuer: Rescuer) -> None:
+    """It looks once, and sees through what it began."""
+    await rescuer._look()
+    await asyncio.gather(*rescuer._sweeping.values())
 
 
 async def _lost(desk: Desk) -> None:
@@ -33,16 +47,50 @@ async def test_a_lost_workers_task_is_launched_again(place: Place) -> None:
     """Once its connection has been whole for one lease, the rescuer does what the task needs."""
     desk = Desk(place)
     await _lost(desk)
-    await _rescuer(desk, whole_for=60)._look()
+    await _look(_rescuer(desk, whole_for=60))
     assert list(await desk.launches.claim(1)) == ["o1/s1/t1:2"]
     assert await desk.field(ref(), "crashes") == "1"
+
+
+async def _another_type(desk: Desk) -> None:
+    await desk.redis.set(ref("t", "a").keys.task("t"), "x", ex=600)
+    await desk.primary.zadd(keys.DUE, {str(ref("t", "a")): 0})
+
+
+async def _another_releases_task(desk: Desk) -> None:
+    await desk.running(ref("t", "a"))
+    await desk.put(ref("t", "a"), status="parked")
+    await desk.primary.zadd(keys.DUE, {str(ref("t", "a")): 0})
+
+
+async def _no_ref(desk: Desk) -> None:
+    await desk.primary.zadd(keys.DUE, {"nonsense": 0, "a/b/c/d": 0})
+
+
+async def _no_text(desk: Desk) -> None:
+    await desk.primary.zadd(keys.DUE, {b"\xff/s/t": 0})
+
+
+@pytest.mark.parametrize("spoil", [_another_type, _another_releases_task, _no_ref, _no_text])
+async def test_a_bad_hint_costs_its_neighbours_nothing(
+    place: Place, spoil: Callable[[Desk], Awaitable[None]]
+) -> None:
+    """Whatever is wrong with the one that is due first, the next one's turn is taken up in the same look."""
+    desk = Desk(place)
+    await spoil(desk)
+    await _lost(desk)
+    rescuer = _rescuer(desk, whole_for=60)
+    await _look(rescuer)
+    assert await desk.field(ref(), "crashes") == "1"
+    assert time.monotonic() - rescuer._whole_since > desk.settings.lease_seconds, "it was taken for an outage"
+    assert await desk.primary.zrangebyscore(keys.DUE, "-inf", await desk.now()) == []
 
 
 async def test_a_launch_that_waits_is_not_looked_at_all_the_time(place: Place) -> None:
     """What was launched again, and waits in the queue, has its next look in ten seconds."""
     desk = Desk(place)
     await _lost(desk)
-    await _rescuer(desk, whole_for=60)._look()
+    await _look(_rescuer(desk, whole_for=60))
     hint = await desk.primary.zscore(keys.DUE, str(ref()))
     assert hint is not None
     assert await desk.now() + AGAIN_MS < hint <= await desk.now() + QUEUED_LOOK_MS
@@ -67,7 +115,7 @@ async def test_a_forgotten_turn_is_launched_under_its_own_name(place: Place) -> 
     await desk.submit(ref("t3"))
     await desk.put(ref(), status="completed")
     await desk.launches.remind(ref("t3"), 0)
-    await _rescuer(desk, whole_for=60)._look()
+    await _look(_rescuer(desk, whole_for=60))
     assert list(await desk.launches.claim(8)) == ["o1/s1/t2:1"]
     assert await desk.tasks.sweep(ref("t3"), operation()) is not None
 
@@ -80,11 +128,51 @@ async def test_the_turn_after_one_whose_worker_died_at_its_end_is_launched(place
     await desk.finish(attempt)
     await desk.put(ref("t2"), launched=await desk.past())
     await desk.launches.remind(ref(), 0)
-    await _rescuer(desk, whole_for=60)._look()
+    await _look(_rescuer(desk, whole_for=60))
     assert list(await desk.launches.claim(8)) == ["o1/s1/t2:1"]
     hint = await desk.primary.zscore(keys.DUE, str(ref()))
     assert hint is not None
     assert hint <= await desk.now() + AGAIN_MS
+
+
+async def test_a_turn_that_is_slow_to_end_holds_up_no_other(place: Place) -> None:
+    """Turns that are over are ended side by side: the first one's end here waits for the second one's."""
+    desk = Desk(place)
+    for session in ("s1", "s2"):
+        await desk.running(ref(session=session))
+        await desk.put(ref(session=session), lease=await desk.past(), crashes=2)
+        await desk.launches.remind(ref(session=session), 0)
+    ended = asyncio.Event()
+
+    class Slow(Tasks):
+        async def finish(self, ref: TaskRef, *arguments: Any, **more: Any) -> Any:
+            if ref.session == "s1":
+                async with asyncio.timeout(10):
+                    await ended.wait()
+            outcome = await super().finish(ref, *arguments, **more)
+            ended.set()
+            return outcome
+
+    ender = Ender(Slow(desk.redis, desk.settings), desk.log, desk.launches, desk.primary)
+    rescuer = Rescuer(ender, desk.settings)
+    rescuer._whole_since = time.monotonic() - 60
+    await _look(rescuer)
+    for session in ("s1", "s2"):
+        assert await desk.field(ref(session=session), "why") == "worker_lost"
+
+
+async def test_what_cannot_be_swept_is_tried_ever_more_rarely(place: Place) -> None:
+    """A turn whose key has another type fails each time: the broker's log and ours are not filled by it."""
+    desk = Desk(place)
+    await desk.redis.set(ref().keys.task("t1"), "x", ex=600)
+    rescuer = _rescuer(desk, whole_for=60)
+    waits = []
+    for _ in range(4):
+        await desk.primary.zadd(keys.DUE, {str(ref()): 0})
+        await _look(rescuer)
+        waits.append((await desk.primary.zscore(keys.DUE, str(ref())) or 0) - await desk.now())
+    for wait, most in zip(waits, (AGAIN_MS, 2 * AGAIN_MS, 4 * AGAIN_MS, 8 * AGAIN_MS), strict=True):
+        assert most / 2 < wait <= most
 
 
 async def test_a_read_only_broker_is_trouble_also_while_it_holds_still(real: Place) -> None:
@@ -113,7 +201,7 @@ async def test_a_full_broker_keeps_leases_and_is_cleaned(real: Place) -> None:
     try:
         await desk.primary.config_set("maxmemory", 1)
         assert isinstance(await desk.tasks.renew(held.ref, held.number), Renewed)
-        await _rescuer(desk, whole_for=60)._look()
+        await _look(_rescuer(desk, whole_for=60))
         assert await desk.entries(keys_of("s3")) == []
         assert list(await desk.launches.claim(1)) == ["o1/s1/t1:2"]
         assert isinstance(await desk.finish(held), Finished)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import orjson
 from redis.exceptions import NoPermissionError, RedisError
 
 import shared
@@ -15,7 +14,7 @@ from shared import keys
 from shared.broker import TROUBLE, command
 from shared.keys import SessionKeys
 from shared.log import Log
-from shared.presence import SILENT_SECONDS
+from shared.presence import SILENT_SECONDS, read_signs
 from shared.scripts import Script
 from shared.tasks import Tasks
 from turnstream.doctor.findings import ok, skipped, warning, wrong
@@ -274,9 +273,15 @@ async def _workers(redis: Redis) -> Finding:
         signs: dict[bytes, bytes] = await command(redis, "HGETALL", keys.WORKERS)
     except RedisError:
         return skipped("workers", _MAY_NOT, _ASK_AS_OPERATOR)
-    alive = [orjson.loads(sign) for sign in signs.values()]
-    alive = [sign for sign in alive if sign["seen"] > time.time() - SILENT_SECONDS]
+    read = read_signs(signs)
+    alive = [sign for sign in read if sign.seen > time.time() - SILENT_SECONDS]
     if not alive:
         return wrong("workers", "none shows a sign of life", "start some: turnstream worker")
-    slots = sum(sign["max_jobs"] for sign in alive)
-    return ok("workers", f"{len(alive)}, for {slots} turns at once")
+    slots = sum(sign.value("max_jobs", 0) for sign in alive)
+    found = f"{len(alive)}, for {slots} turns at once"
+    if unreadable := len(signs) - len(read):
+        # Nothing is decided by them, but somebody wrote what no worker of this release writes.
+        return ok(
+            "workers", f"{found}; {unreadable} entries of {keys.WORKERS} cannot be read: another release's?"
+        )
+    return ok("workers", found)
