@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from api.body import json_object
 from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
-from api.overrides import take_out
+from api.overrides import MOST_TOOLS, take_out
 from shared.api_keys import IDENTIFIER
 from shared.errors import BadRequest, InvalidBody, UnknownCall
 from shared.protocol import AgentRequest, DataContent, Message, MessageType, explain
@@ -25,6 +25,7 @@ MOST_USER_ID = 256
 # Checking a message costs some ten microseconds, and everybody waits for it.
 MOST_MESSAGES = 1000
 MOST_PARTS = 2000
+MOST_STOPS = 16
 
 _ANSWERS = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
 
@@ -45,7 +46,7 @@ def parse_process(body: bytes, spec: AgentSpec) -> tuple[AgentRequest, list[str]
     """
     fields = json_object(body)
     ignored = take_out(fields, spec)
-    _bounded(fields.get("input"))
+    _bounded(fields)
     try:
         request = AgentRequest.model_validate(fields)
     except ValidationError as error:
@@ -56,15 +57,15 @@ def parse_process(body: bytes, spec: AgentSpec) -> tuple[AgentRequest, list[str]
     return request, ignored
 
 
-def _bounded(messages: object) -> None:
-    """Refuse what would take long to check: a hundred thousand tiny messages fit into a body."""
-    if not isinstance(messages, list):
-        return
-    if len(messages) > MOST_MESSAGES:
-        raise InvalidBody(f"input: at most {MOST_MESSAGES} messages")
+def _bounded(fields: dict[str, Any]) -> None:
+    """Refuse what would take long to check: tens of thousands of tiny messages fit into a body."""
+    for name, most in (("input", MOST_MESSAGES), ("tools", MOST_TOOLS), ("stop", MOST_STOPS)):
+        if isinstance(given := fields.get(name), list) and len(given) > most:
+            raise InvalidBody(f"{name}: at most {most}{' messages' if name == 'input' else ''}")
+    messages = fields.get("input")
     parts = sum(
         len(message["content"])
-        for message in messages
+        for message in (messages if isinstance(messages, list) else ())
         if isinstance(message, dict) and isinstance(message.get("content"), list)
     )
     if parts > MOST_PARTS:

@@ -72,6 +72,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
             if services.broker.admitted:
                 await asyncio.gather(presence.end(), services.limiter.end())
             await services.hub.stop()
+            services.aside.close()
             if broker is None:
                 await services.broker.close()
 

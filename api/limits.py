@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import uuid
 from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -12,9 +13,11 @@ import structlog
 
 from api.follow import PATIENCE_SECONDS
 from shared import measures
+from shared.api_keys import Limits
 from shared.broker import insist, is_trouble
 from shared.caps import Admitted, ManyTurns, TooFast
-from shared.errors import Overloaded, TooMany
+from shared.errors import Overloaded, Refused, TooMany
+from shared.keys import TaskRef
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from api.auth import Caller
     from api.hub import Hub
     from shared.caps import Caps
-    from shared.keys import TaskRef
     from shared.launches import Launches
     from shared.memory import Memory
     from shared.settings import Settings
@@ -121,6 +123,25 @@ class Limiter:
                 "Try again later.",
                 retry_after=FULL_RETRY_SECONDS,
             )
+
+    @asynccontextmanager
+    async def counting_refusals(self, caller: Caller) -> AsyncIterator[None]:
+        """Count a request that is refused within as a turn that was begun: it costs about as much to read."""
+        try:
+            yield
+        except Refused:
+            if caller.limits.rate:
+                await self._count_refusal(caller)
+            raise
+
+    async def _count_refusal(self, caller: Caller) -> None:
+        op = uuid.uuid4().hex
+        ref = TaskRef(caller.owner, "refused", op)
+        try:
+            await self._caps.admit(ref, op, Limits(rate=caller.limits.rate), slack=0)
+        except Exception as error:
+            if not is_trouble(error):
+                raise
 
     async def dismiss(self, ref: TaskRef, op: str) -> None:
         """A submit that was counted began nothing; should this fail, it is found out when there seems to be no room."""

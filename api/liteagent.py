@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from api import follow
 from api.acceptance import replica_headers
 from api.asked import cursor_of, route, session_id, task_id
-from api.body import read_body
+from api.body import LARGE_BYTES
 from api.callbacks import answer, task_of_call
 from api.dialects.liteagent import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from api.dialects.liteagent_requests import parse_callback, parse_chat
@@ -91,8 +91,8 @@ class LiteAgentRoutes:
         services = self._services
         caller = await services.auth.caller(request)
         named = self._named(request, caller)
-        body = await read_body(request, services.settings, caller.spec)
-        chat = parse_chat(body)
+        async with services.limiter.counting_refusals(caller):
+            body, chat = await services.bodies.read(request, caller, parse_chat)
         cursor = cursor_of(request)
         keys = caller.keys(named or _one_shot(request, caller, chat))
         await services.limiter.admit_follower(caller)
@@ -124,7 +124,8 @@ class LiteAgentRoutes:
         services = self._services
         caller = await services.auth.caller(request)
         keys = caller.keys(session_id(request, "sessionId"))
-        given = parse_callback(await read_body(request, services.settings, caller.spec))
+        async with services.limiter.counting_refusals(caller):
+            _, given = await services.bodies.read(request, caller, parse_callback)
         await follow.session(services.log, keys, caller.visitor())
         if not IDENTIFIER.fullmatch(given.id):
             raise UnknownCall
@@ -200,6 +201,7 @@ class LiteAgentRoutes:
             idempotency=idempotency,
             digest=digest,
             trace=trace_of(request),
+            large=len(body) > LARGE_BYTES,
         )
         return await begin(self._services, caller, turn)
 

@@ -198,7 +198,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "callback",
         "Answer a function call, or a request for approval. A repeat changes nothing.",
         {200: (CallbackTaken,)},
-        _SESSION | _BODY | _CALL | {Overloaded},
+        _SESSION | _BODY | _CALL | {TooMany, Overloaded},
         ("sessionId", "agentId"),
         CallbackRequest,
         {

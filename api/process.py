@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from api import follow
 from api.agent_request import Answer, answers_in, dialect_of, parse_process
 from api.asked import cursor_of, route, session_id, task_id
-from api.body import read_body
+from api.body import LARGE_BYTES
 from api.callbacks import ENTRIES_PER_ANSWER, answer, task_of_call
 from api.follow import PATIENCE_SECONDS
 from api.outcome import Outcome
@@ -61,6 +61,7 @@ class _Asked:
     idempotency: str
     digest: str
     trace: str
+    large: bool
 
     @property
     def response(self) -> str | None:
@@ -87,13 +88,16 @@ class ProcessRoutes:
         services = self._services
         caller = await services.auth.caller(request)
         dialect = dialect_of(request)
-        raw = await read_body(request, services.settings, caller.spec)
-        body, ignored = parse_process(raw, caller.spec)
-        if body.tools:
-            # Their schemas are checked, which may take long, and others are served meanwhile.
-            asked = await asyncio.to_thread(self._read, request, caller, body, ignored, raw)
-        else:
-            asked = self._read(request, caller, body, ignored, raw)
+        async with services.limiter.counting_refusals(caller):
+            parse = partial(parse_process, spec=caller.spec)
+            raw, (body, ignored) = await services.bodies.read(request, caller, parse)
+            if body.tools:
+                # Their schemas are checked, which may take long.
+                asked = await services.aside.run(
+                    caller.owner, self._read, request, caller, body, ignored, raw
+                )
+            else:
+                asked = self._read(request, caller, body, ignored, raw)
         try:
             await services.limiter.admit_follower(caller)
             with services.hub.following(asked.keys) as feed:
@@ -133,6 +137,7 @@ class ProcessRoutes:
             idempotency=idempotency,
             digest=digest,
             trace=trace_of(request),
+            large=len(raw) > LARGE_BYTES,
         )
 
     async def _start(self, asked: _Asked) -> tuple[Start, Headers]:
@@ -166,6 +171,7 @@ class ProcessRoutes:
             digest=asked.digest,
             trace=asked.trace,
             overrides=asked.overrides,
+            large=asked.large,
         )
         return await begin(self._services, asked.caller, turn)
 

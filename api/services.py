@@ -8,7 +8,9 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from api.aside import Aside
 from api.auth import Auth
+from api.body import Bodies
 from api.hub import Hub
 from api.limits import Limiter
 from api.overview import Overview
@@ -44,6 +46,8 @@ class Services:
     task_list: TaskList
     overview: Overview
     limiter: Limiter
+    aside: Aside
+    bodies: Bodies
     name: str
 
     @classmethod
@@ -60,6 +64,7 @@ class Services:
             most=settings.max_followers,
             most_per_owner=settings.max_followers_per_owner,
         )
+        aside = Aside()
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         return cls(
             settings=settings,
@@ -82,5 +87,7 @@ class Services:
                 [Memory(redis) for redis in {broker.primary, broker.sessions}],
                 name,
             ),
+            aside=aside,
+            bodies=Bodies(settings, aside),
             name=name,
         )

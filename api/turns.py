@@ -75,6 +75,7 @@ class NewTurn:
         idempotency, digest: what `idempotency_of` gave.
         trace: W3C trace parent, or empty.
         overrides: what is asked of the model.
+        large: whether to write it as JSON takes so long that it is done beside the event loop.
     """
 
     ref: TaskRef
@@ -88,6 +89,7 @@ class NewTurn:
     digest: str
     trace: str
     overrides: Overrides = NONE
+    large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,11 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
         BrokerAway: the broker did not answer.
     """
     with tracing.submitting(turn.trace, turn.ref) as trace:
-        return await _submit(services, caller, turn, _prepare(caller, turn, trace))
+        if turn.large:
+            prepared = await services.aside.run(caller.owner, _prepare, caller, turn, trace)
+        else:
+            prepared = _prepare(caller, turn, trace)
+        return await _submit(services, caller, turn, prepared)
 
 
 async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: Turn) -> Accepted | Known:

@@ -133,12 +133,17 @@ _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentS
 _DEEPEST = 64
 
 
+def patterns(schema: Mapping[str, Any]) -> int:
+    """How many patterns a schema has that was looked over."""
+    return sum(1 for _ in _patterns(schema, 0))
+
+
 def _count_patterns(schema: Any) -> None:
     """Before any is compiled."""
-    patterns = list(_patterns(schema, 0))
-    if len(patterns) > MOST_PATTERNS:
+    found = list(_patterns(schema, 0))
+    if len(found) > MOST_PATTERNS:
         raise ValueError(f"more than {MOST_PATTERNS} patterns")
-    if any(len(str(pattern)) > PATTERN_CHARACTERS for pattern in patterns):
+    if any(len(str(pattern)) > PATTERN_CHARACTERS for pattern in found):
         raise ValueError(f"a pattern of more than {PATTERN_CHARACTERS} characters")
 
 

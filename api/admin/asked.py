@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from api.body import read_bytes
+from api.body import json_object, read_bytes
 from shared.api_keys import IDENTIFIER
 from shared.errors import BadRequest, InvalidBody, NoTask
 from shared.keys import TaskRef
@@ -84,9 +83,7 @@ def parse(body: bytes, model: type[_Body]) -> _Body:
         InvalidBody: it is not JSON, or a field is wrong; the text names it.
     """
     try:
-        return model.model_validate(orjson.loads(body or b"{}"))
-    except orjson.JSONDecodeError:
-        raise InvalidBody("The body is not JSON.") from None
+        return model.model_validate(json_object(body or b"{}"))
     except ValidationError as error:
         raise InvalidBody(explain(error)) from None
 

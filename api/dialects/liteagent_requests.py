@@ -26,7 +26,8 @@ class ContentPart(BaseModel):
 
 
 _Parts = Annotated[
-    list[Annotated[ContentPart, BeforeValidator(_bare_text)]], Field(min_length=1, max_length=2000)
+    list[Annotated[ContentPart, BeforeValidator(_bare_text)]],
+    Field(min_length=1, max_length=2000, fail_fast=True),
 ]
 
 

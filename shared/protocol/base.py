@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, model_validator
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_camel
 
 
 def _spellings(name: str) -> str | AliasChoices:
     return AliasChoices(name, to_camel(name)) if "_" in name else name
+
+
+@cache
+def _known(model: type[BaseModel]) -> frozenset[str]:
+    """Every spelling of the model's fields."""
+    return frozenset(spelling for name in model.model_fields for spelling in (name, to_camel(name)))
 
 
 class ProtocolModel(BaseModel):
@@ -32,8 +39,6 @@ class ProtocolModel(BaseModel):
     def _null_is_not_given(cls, fields: Any) -> Any:
         if not isinstance(fields, dict) or None not in fields.values():
             return fields
-        return {
-            key: value
-            for key, value in fields.items()
-            if value is not None or to_snake(key) not in cls.model_fields
-        }
+        # Looked up as they are: to convert a client's names would cost what the client likes.
+        known = _known(cls)
+        return {key: value for key, value in fields.items() if value is not None or key not in known}

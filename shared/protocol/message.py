@@ -35,7 +35,7 @@ class Message(Event):
     role: str | None = None
     """A `Role` value: who speaks."""
 
-    content: Annotated[list[AnyContent], BeforeValidator(parts_of)] | None = None
+    content: Annotated[list[AnyContent], Field(fail_fast=True), BeforeValidator(parts_of)] | None = None
     """The parts in order; a bare string is read as one text part."""
 
     code: str | None = None

@@ -36,7 +36,9 @@ class BaseRequest(ProtocolModel):
     reconnect: bool = False
     """True: follow the session's running turn instead of starting one; ``input`` may then be absent."""
 
-    input: list[Message] = Field(default_factory=list, validate_default=True)
+    input: Annotated[list[Message], Field(fail_fast=True)] = Field(
+        default_factory=list, validate_default=True
+    )
     """The messages of this turn, at least one."""
 
     stream: bool = True
@@ -76,7 +78,7 @@ class AgentRequest(BaseRequest):
     max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Tokens that may be generated, at most."""
 
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], Field(fail_fast=True)] | None = None
     """Text, or texts, at which generation stops."""
 
     n: int | None = Field(default=1, ge=1, le=5)
@@ -85,7 +87,12 @@ class AgentRequest(BaseRequest):
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
     """The same seed and settings give the same answer, as far as the model can."""
 
-    tools: list[Annotated[Tool | dict[str, Any], Field(union_mode="left_to_right")]] | None = None
+    tools: (
+        Annotated[
+            list[Annotated[Tool | dict[str, Any], Field(union_mode="left_to_right")]], Field(fail_fast=True)
+        ]
+        | None
+    ) = None
     """Functions of the client that the model may call."""
 
     session_id: Id = None

@@ -22,7 +22,7 @@ class FunctionParameters(ProtocolModel):
     properties: dict[str, Any]
     """Name of an argument → its JSON Schema."""
 
-    required: list[str] | None = None
+    required: Annotated[list[str], Field(fail_fast=True)] | None = None
     """Arguments that must be given."""
 
 

@@ -73,6 +73,16 @@ def orjson_code(body: bytes) -> Any:
     return orjson.loads(body)["code"]
 
 
+async def test_what_is_refused_for_its_body_counts_as_a_turn(stack: Stack) -> None:
+    """Through either protocol: to read a wrong body costs as much as a right one."""
+    (client,) = await limited(stack, await stack.front_end(), rate=2)
+    session = await client.init()
+    assert (await client.http.post("/process", content=b'{"input": [{"role": 5}]}')).status_code == 422
+    path, params = "/liteAgent/v1/chat", {"sessionId": session}
+    assert (await client.http.post(path, params=params, content=b"{")).status_code == 422
+    assert refused(await ask(client, "s1", "hello"))
+
+
 async def test_room_comes_back_as_the_minute_passes(stack: Stack) -> None:
     """What was begun more than a minute ago does not count."""
     await stack.worker()

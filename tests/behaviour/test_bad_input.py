@@ -41,8 +41,6 @@ def refused(answer: httpx.Response, status: int, code: Any, *words: str) -> None
             ("input[0].content[0].text",),
         ),
         (b'{"input": [{"role": "user", "content": "x"}], "n": 9}', ("n",)),
-        (b'{"input": [{"role": "user", "content": "x"}], "n": 2}', ("n",)),
-        (b'{"input": [{"role": "user", "content": "x"}], "temperature": 1}', ("temperature",)),
         (b'{"input": [{"role": "user", "content": "x"}], "session_id": "a b"}', ("session_id",)),
         (b'{"input": [{"role": "user", "content": "x"}], "session_id": "{x}"}', ("session_id",)),
         (b'{"input": [{"role": "user", "content": "x"}], "id": "../../etc"}', ("id",)),

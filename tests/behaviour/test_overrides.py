@@ -234,7 +234,10 @@ def _keys() -> Any:
                     {"pattern": "(?=x)"},
                     "tools[0].function.parameters: Value error, $.properties.a: the pattern",
                 ),
-                ({"type": [{}, 1] * 10_000}, "tools[0].function.parameters: Value error, larger"),
+                (
+                    {"type": [{}, 1] * 900, "title": "x" * 40_000},
+                    "tools[0].function.parameters: Value error, larger",
+                ),
                 (json.loads('{"not":' * 200 + "{}" + "}" * 200), "tools[0].function.parameters:"),
                 (json.loads('{"not":' * 240 + "{}" + "}" * 240), "tools"),
             )
