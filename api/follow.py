@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shared.broker import insist
 from shared.entry import Cursor
-from shared.errors import BadCursor, CursorGone, NoSession, NoTask
+from shared.errors import CursorGone, NoSession, NoTask
 from shared.tasks import TERMINAL
 
 if TYPE_CHECKING:
@@ -72,21 +72,20 @@ async def start(
     Raises:
         NoSession: it is unknown, or belongs to another agent or user.
         NoTask: the session has no such task (any more).
-        CursorGone: the session was cleared since the cursor, or since the task.
-        BadCursor: the cursor is ahead of the log.
+        CursorGone: the session was cleared since the cursor, or since the task, or what stood at the cursor was lost.
         BrokerAway: the broker did not answer.
     """
     meta = await session(log, keys, visitor)
-    _check(cursor, meta)
+    cursor = _place(cursor, meta) if cursor else None
     if task is None:
         return Start(cursor or Cursor(meta.epoch, meta.head - 1))
     known = await insist(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
     if not known:
         raise NoTask
-    epoch, before = int(known["epoch"]), int(known["first"]) - 1
-    if epoch < meta.epoch:
+    if not meta.has_epoch(int(known["epoch"])):
         raise CursorGone
-    after = max(cursor, Cursor(epoch, before)) if cursor else Cursor(epoch, before)
+    before = Cursor(meta.epoch, int(known["first"]) - 1)
+    after = max(cursor, before) if cursor else before
     return Start(after, task, over=known["status"] in TERMINAL and after.seq >= int(known["out"]))
 
 
@@ -97,7 +96,7 @@ async def task_of(log: Log, keys: SessionKeys, visitor: Visitor, cursor: Cursor)
         NoTask: nothing stands at the cursor, nor in the history after it.
         Others: as `start`.
     """
-    _check(cursor, await session(log, keys, visitor))
+    cursor = _place(cursor, await session(log, keys, visitor))
     entry = await insist(lambda: log.at(keys, cursor), seconds=PATIENCE_SECONDS, what="cursor")
     if entry is None:
         raise NoTask
@@ -133,12 +132,9 @@ async def trimmed(log: Log, keys: SessionKeys, after: Cursor, before: int, task:
     return [entry for entry in entries if task is None or entry.task == task]
 
 
-def _check(cursor: Cursor | None, meta: SessionMeta) -> None:
-    if cursor is None:
-        return
-    if cursor.epoch != meta.epoch:
+def _place(cursor: Cursor, meta: SessionMeta) -> Cursor:
+    """The cursor in the present epoch."""
+    place = meta.place(cursor)
+    if place is None:
         raise CursorGone
-    if cursor.seq > meta.seq:
-        raise BadCursor(
-            "The cursor is ahead of the session: send the id of an event that you received from it."
-        )
+    return place

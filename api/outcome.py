@@ -127,7 +127,7 @@ class Outcome:
         task = await insist(lambda: self._log.task(keys, self._task), seconds=PATIENCE_SECONDS, what="task")
         if task.get("status") != PARKED:
             return None
-        before_it = Cursor(int(task["epoch"]), int(task["first"]) - 1)
+        before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)
         entries = await insist(
             lambda: self._log.history(keys, after=before_it), seconds=PATIENCE_SECONDS, what="history"
         )

@@ -265,6 +265,15 @@ async def command(redis: Redis, name: str, *arguments: str | bytes | float, more
     return reply if shape is None else shape(reply)
 
 
+async def incarnation(redis: Redis) -> str:
+    """Which server's data the next command of this process reaches: see `Pipe.incarnation`. Empty: not known.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: see `is_trouble`.
+    """
+    return await redis.pipe.incarnation() if isinstance(redis, PipedRedis) else ""
+
+
 async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) -> T:
     """Ask until the broker answers, for ``seconds`` at most; ``ask`` must be safe to repeat.
 

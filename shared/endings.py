@@ -27,6 +27,8 @@ from shared.protocol import Fold, incomplete_events
 from shared.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from redis.asyncio import Redis
 
     from shared.launches import Launches
@@ -113,7 +115,7 @@ async def write_end(
     op = operation()
     outcome = await insist(
         lambda: ender.tasks.finish(
-            attempt.ref, attempt.number, batch, op, status=end.status, why=end.why, memory=memory
+            attempt.ref, attempt.claim, batch, op, status=end.status, why=end.why, memory=memory
         ),
         seconds=ender.patience,
         what="finish",
@@ -198,11 +200,10 @@ async def close_open(ender: Ender, attempt: Attempt, batch: Batch) -> tuple[list
         return [], ""
     folds: dict[str, Fold] = {message: Fold() for message in attempt.open}
     first: dict[str, Entry] = {}
-    after = Cursor(attempt.epoch, min(attempt.open.values()) - 1)
+    at = min(attempt.open.values()) - 1
     more = True
     while more:
-        reading = partial(ender.log.read, attempt.ref.keys, after)
-        page = await insist(reading, seconds=ender.patience, what="log")
+        page = await _read(ender, attempt, partial(_page, ender, attempt, at))
         for entry in page:
             if entry.task != attempt.ref.task:
                 continue
@@ -213,7 +214,7 @@ async def close_open(ender: Ender, attempt: Attempt, batch: Batch) -> tuple[list
         # Nothing of this task is appended any more, so a page that is not full was the last one.
         more = len(page) == PAGE
         if page:
-            after = Cursor(attempt.epoch, page[-1].seq)
+            at = page[-1].seq
     messages: list[bytes] = []
     said = ""
     for message, fold in folds.items():
@@ -230,9 +231,10 @@ async def close_open(ender: Ender, attempt: Attempt, batch: Batch) -> tuple[list
 
 async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
     """The task's closed messages so far, in the order in which they were begun."""
-    before_it = Cursor(attempt.epoch, attempt.first - 1)
-    entries = await insist(
-        lambda: ender.log.history(attempt.ref.keys, after=before_it), seconds=ender.patience, what="history"
+    entries = await _read(
+        ender,
+        attempt,
+        lambda: ender.log.history(attempt.ref.keys, after=Cursor(attempt.epoch, attempt.first - 1)),
     )
     mine = [
         entry
@@ -240,6 +242,23 @@ async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
         if entry.task == attempt.ref.task and entry.kind != END and numbered(entry.event)
     ]
     return [without_number(entry.event) for entry in sorted(mine, key=lambda entry: entry.opened)]
+
+
+async def _page(ender: Ender, attempt: Attempt, seq: int) -> list[Entry]:
+    return await ender.log.read(attempt.ref.keys, Cursor(attempt.epoch, seq))
+
+
+async def _read(ender: Ender, attempt: Attempt, reading: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
+    """Read by the attempt's epoch; once more where nothing was found because the log has begun another one."""
+    found = await insist(reading, seconds=ender.patience, what="log")
+    if found:
+        return found
+    meta = await insist(lambda: ender.log.meta(attempt.ref.keys), seconds=ender.patience, what="session")
+    place = meta and meta.place(Cursor(attempt.epoch, attempt.claim.seq))
+    if not place or place.epoch == attempt.epoch:
+        return found
+    attempt.claim.saw(*place)
+    return await insist(reading, seconds=ender.patience, what="log")
 
 
 def numbered(event: bytes) -> bool:

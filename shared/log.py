@@ -6,7 +6,7 @@ was missed, however long the log is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from shared.broker import command
@@ -32,6 +32,8 @@ class SessionMeta:
         head: seq of the oldest entry that is still in the log.
         active: the task whose turn it is, in a serial session; may be empty.
         live: tasks that have not ended → seq of their first entry.
+        former: epochs that this log went through before, each with its last seq: a broker that may have lost the log's
+            end begins a new one. Up to there, their cursors mean what they meant.
     """
 
     agent: str
@@ -41,6 +43,17 @@ class SessionMeta:
     head: int
     active: str
     live: dict[str, int]
+    former: dict[int, int] = field(default_factory=dict)
+
+    def place(self, cursor: Cursor) -> Cursor | None:
+        """A cursor as one of the present epoch; None when what it names is gone: cleared, or lost with the log's end."""
+        if cursor.seq > (self.seq if cursor.epoch == self.epoch else self.former.get(cursor.epoch, -1)):
+            return None
+        return Cursor(self.epoch, cursor.seq)
+
+    def has_epoch(self, epoch: int) -> bool:
+        """Whether the log was not cleared since that epoch."""
+        return epoch == self.epoch or epoch in self.former
 
 
 class Tail(NamedTuple):
@@ -76,6 +89,7 @@ class Log:
             head=int(fields["head"]),
             active=fields["active"],
             live={name[5:]: int(seq) for name, seq in fields.items() if name.startswith("live:")},
+            former=dict(Cursor.parse(ended) for ended in fields.get("former", "").split()),
         )
 
     async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:

@@ -11,8 +11,9 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError
+from redis.exceptions import ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shared.line import open_line
@@ -22,10 +23,15 @@ if TYPE_CHECKING:
 
     from shared.line import Line
 
+log = structlog.get_logger(__name__)
+
 # A command that takes longer than this is lost, and so is its connection. Shorter, and a broker that
 # forks for a snapshot looks dead; longer, and a frozen one holds every request.
 COMMAND_SECONDS = 5.0
 LAST_LOOK_SECONDS = 0.05
+
+# Of the server's replication id. It is kept with each session, and two of one deployment must differ.
+INCARNATION_CHARACTERS = 12
 
 
 class Pipe:
@@ -41,6 +47,8 @@ class Pipe:
         self._late = False
         # How many connections there have been: who needs two commands on the same one compares.
         self.connections = 0
+        # What `incarnation` learnt on the present connection.
+        self._incarnation: str | None = None
 
     @property
     def idle(self) -> bool:
@@ -69,6 +77,37 @@ class Pipe:
         if self._watch is None:
             self._watch = loop.call_at(until, self._look)
         return await reply
+
+    async def incarnation(self) -> str:
+        """The name that the server at the other end gives to its data: its replication id.
+
+        It is another one after a restart or a promotion, when the newest writes may be missing. Asked once on each
+        connection; a command sent at once, without waiting for anything else, goes to that server. Empty where
+        this user may not ask.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the connection's trouble; a replica is trouble, too: its name is
+                its primary's until it is promoted.
+        """
+        while self._incarnation is None:
+            if self._line is None:
+                await self._open()
+            asked = self.connections
+            try:
+                told = bytes(await self.command("INFO", "replication"))
+            except (RedisConnectionError, ReadOnlyError):
+                raise
+            except ResponseError as error:
+                log.warning("broker.incarnation_unknown", error=str(error))
+                told = b""
+            fields = dict(line.split(b":", 1) for line in told.splitlines() if b":" in line)
+            if self._line is None or self.connections != asked:
+                continue
+            if fields.get(b"role") == b"slave":
+                self._line.close()
+                raise ReadOnlyError("connected to a replica")
+            self._incarnation = fields.get(b"master_replid", b"").decode()[:INCARNATION_CHARACTERS]
+        return self._incarnation
 
     async def close(self) -> None:
         """Close the connection; what waits fails."""
@@ -103,6 +142,7 @@ class Pipe:
 
         line = await open_line(self._pool, self._receive, lost)
         self._line = line
+        self._incarnation = None
         self.connections += 1
         return line
 
@@ -125,6 +165,7 @@ class Pipe:
 
     def _gone(self, error: BaseException | None) -> None:
         self._line = None
+        self._incarnation = None
         self._late = False
         waiting, self._waiting = self._waiting, deque()
         if self._watch is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
 
-from shared.broker import PipedRedis, command
+from shared.broker import PipedRedis, command, incarnation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,7 @@ class Script:
         self.sha = _sha(self.text)
         # The embedded broker knows no flags, and needs none: its memory has no limit.
         self._embedded = text
+        self._session = session
 
     async def __call__(self, redis: Redis, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH).
@@ -48,11 +49,20 @@ class Script:
             redis.exceptions.RedisError, OSError: the broker's trouble, see shared/broker.py.
         """
         if not isinstance(redis, PipedRedis):
-            return await command(redis, "EVAL", self._embedded, len(keys), *keys, *arguments)
+            return await self._send(redis, "EVAL", self._embedded, keys, arguments)
         try:
-            return await command(redis, "EVALSHA", self.sha, len(keys), *keys, *arguments)
+            return await self._send(redis, "EVALSHA", self.sha, keys, arguments)
         except NoScriptError:
-            return await command(redis, "EVAL", self.text, len(keys), *keys, *arguments)
+            return await self._send(redis, "EVAL", self.text, keys, arguments)
+
+    async def _send(
+        self, redis: Redis, how: str, what: str, keys: Sequence[str], arguments: Sequence[Argument]
+    ) -> Any:
+        if not self._session:
+            return await command(redis, how, what, len(keys), *keys, *arguments)
+        # Nothing is awaited in between: the command goes over the connection that was told this.
+        named = await incarnation(redis)
+        return await command(redis, how, what, len(keys), *keys, *arguments, named)
 
 
 def _sha(text: str) -> str:

@@ -148,10 +148,22 @@ class Fenced:
 
 
 @dataclass(frozen=True, slots=True)
+class Behind:
+    """The log lost what this attempt wrote, in a failover say.
+
+    What the attempt knows holds no more. The task is queued again: ``launch`` must be put into the queue, and goes on
+    from what is left.
+    """
+
+    launch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
-    """The batch is in the log; ``seq`` is its last entry's."""
+    """The batch is in the log; ``seq`` is its last entry's. The epoch may be another one than at the attempt's begin."""
 
     seq: int
+    epoch: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +268,34 @@ class Live:
     tasks: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class Claim:
+    """What an attempt's holder shows with each write: the attempt, and how far it has seen the log.
+
+    A log that ends before that lost its end. By ``holder``, the operation that took the attempt, two processes are
+    told apart that a broker gave the same number, because it went back to an earlier state in between.
+    """
+
+    number: int
+    holder: str
+    epoch: int
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.holder} {self.epoch} {self.seq}"
+
+    def saw(self, epoch: int, seq: int) -> None:
+        """Something was written, and has this place."""
+        self.epoch, self.seq = max((self.epoch, self.seq), (epoch, seq))
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """The right to write a task, and what its holder needs to go on.
 
     Attributes:
         ref: the task.
-        number: the attempt; the fence.
-        epoch: the session's epoch.
+        claim: the attempt's number, which is the fence, and how far it has seen the log.
         task: the task's hash (status, request, response, first, deadline, …).
         open: open messages → seq of their first event.
         calls: client calls → record.
@@ -273,14 +305,23 @@ class Attempt:
     """
 
     ref: TaskRef
-    number: int
-    epoch: int
+    claim: Claim
     task: dict[str, bytes]
     open: dict[str, int] = field(default_factory=dict)
     calls: dict[str, bytes] = field(default_factory=dict)
     results: dict[str, bytes] = field(default_factory=dict)
     state: dict[str, bytes] = field(default_factory=dict)
     memory: list[bytes] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """The attempt's number."""
+        return self.claim.number
+
+    @property
+    def epoch(self) -> int:
+        """The session's epoch, as far as this attempt knows."""
+        return self.claim.epoch
 
     @property
     def first(self) -> int:
@@ -373,7 +414,10 @@ _clear = Script("clear", session=True)
 
 _REFUSALS: dict[bytes, Fenced | Ended | Gone] = {b"fenced": Fenced(), b"ended": Ended(), b"gone": Gone()}
 
-Refusal = Fenced | Ended | Gone
+Refusal = Fenced | Ended | Gone | Behind
+
+# Who writes for an attempt shows a claim; the number alone is that of somebody who has seen nothing of the log.
+Writer = Claim | int
 
 
 class Tasks:
@@ -458,12 +502,12 @@ class Tasks:
                 return Ended()
         return Gone()
 
-    async def append(self, ref: TaskRef, attempt: int, batch: Batch, op: str) -> Appended | Refusal:
+    async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Write a batch and what it checkpoints; extends the lease."""
         reply = await self._run(
-            _append, ref.keys, ref.task, op, (attempt, *batch.all_arguments()), ref.keys.call("")
+            _append, ref.keys, ref.task, op, (str(attempt), *batch.all_arguments()), ref.keys.call("")
         )
-        return Appended(int(reply[1])) if reply[0] == b"ok" else _REFUSALS[reply[0]]
+        return Appended(int(reply[1]), int(reply[2])) if reply[0] == b"ok" else _refusal(reply)
 
     async def answered(self, ref: TaskRef, calls: Sequence[str]) -> set[str]:
         """Which of these calls the client has answered."""
@@ -471,30 +515,30 @@ class Tasks:
         found: list[bytes | None] = await command(self.redis, "HMGET", ref.keys.calls(ref.task), *fields)
         return {call for call, result in zip(calls, found, strict=True) if result is not None}
 
-    async def renew(self, ref: TaskRef, attempt: int) -> Renewed | Refusal:
+    async def renew(self, ref: TaskRef, attempt: Writer) -> Renewed | Refusal:
         """Extend the lease."""
-        reply = await self._run(_renew, ref.keys, ref.task, "", (attempt,))
-        return Renewed() if reply[0] == b"ok" else _REFUSALS[reply[0]]
+        reply = await self._run(_renew, ref.keys, ref.task, "", (str(attempt),))
+        return Renewed() if reply[0] == b"ok" else _refusal(reply)
 
     async def park(
-        self, ref: TaskRef, attempt: int, batch: Batch, op: str, *, wait_ms: int, policy: str
+        self, ref: TaskRef, attempt: Writer, batch: Batch, op: str, *, wait_ms: int, policy: str
     ) -> Parked | Launch | GivesWay | Refusal:
         """Write a batch, then wait for the client without a worker, ``wait_ms`` at most.
 
         ``policy`` is the agent's ``parked``: with ``supersede`` the task gives way to one that waits.
         """
-        arguments = (attempt, wait_ms, policy, *batch.all_arguments())
+        arguments = (str(attempt), wait_ms, policy, *batch.all_arguments())
         reply = await self._run(_park, ref.keys, ref.task, op, arguments, ref.keys.call(""))
         if reply[0] == b"parked":
             return Parked()
         if reply[0] == b"superseded":
             return GivesWay()
-        return Launch(int(reply[1])) if reply[0] == b"launch" else _REFUSALS[reply[0]]
+        return Launch(int(reply[1])) if reply[0] == b"launch" else _refusal(reply)
 
-    async def release(self, ref: TaskRef, attempt: int, op: str) -> Launch | Refusal:
+    async def release(self, ref: TaskRef, attempt: Writer, op: str) -> Launch | Refusal:
         """Give a running task back to the queue; not counted as a crash."""
-        reply = await self._run(_release, ref.keys, ref.task, op, (attempt,))
-        return Launch(int(reply[1])) if reply[0] == b"launch" else _REFUSALS[reply[0]]
+        reply = await self._run(_release, ref.keys, ref.task, op, (str(attempt),))
+        return Launch(int(reply[1])) if reply[0] == b"launch" else _refusal(reply)
 
     async def take(
         self, ref: TaskRef, who: str, ending: str, op: str, seen: str = ""
@@ -514,7 +558,7 @@ class Tasks:
         return Gone()
 
     async def finish(
-        self, ref: TaskRef, attempt: int, batch: Batch, op: str, *, status: str, why: str, memory: bytes
+        self, ref: TaskRef, attempt: Writer, batch: Batch, op: str, *, status: str, why: str, memory: bytes
     ) -> Finished | Refusal:
         """Write the end: the batch closes what is open and ends with the terminal event."""
         reply = await self._run(
@@ -522,11 +566,11 @@ class Tasks:
             ref.keys,
             ref.task,
             op,
-            (attempt, status, why, memory, self._settings.memory_max_bytes, *batch.arguments()),
+            (str(attempt), status, why, memory, self._settings.memory_max_bytes, *batch.arguments()),
         )
         if reply[0] == b"ok":
             return Finished(int(reply[1]), reply[2].decode(), int(reply[3]))
-        return _REFUSALS[reply[0]]
+        return _refusal(reply)
 
     async def callback(
         self, ref: TaskRef, call: str, result: bytes, batch: Batch, op: str
@@ -613,19 +657,22 @@ class Tasks:
         )
 
 
+def _refusal(reply: list[bytes]) -> Refusal:
+    return Behind(int(reply[1])) if reply[0] == b"behind" else _REFUSALS[reply[0]]
+
+
 def pairs(flat: list[bytes]) -> dict[str, bytes]:
     """A hash as the broker returns it from a script."""
     return {flat[index].decode(): flat[index + 1] for index in range(0, len(flat), 2)}
 
 
 def _attempt(ref: TaskRef, number: bytes, snapshot: list[Any], memory: list[bytes]) -> Attempt:
-    epoch, task_flat, calls_flat, state_flat = snapshot
+    epoch, task_flat, calls_flat, state_flat, seq = snapshot
     task = pairs(task_flat)
     calls = pairs(calls_flat)
     return Attempt(
         ref=ref,
-        number=int(number),
-        epoch=int(epoch),
+        claim=Claim(int(number), task["holder"].decode(), int(epoch), int(seq)),
         task=task,
         open={name[5:]: int(seq) for name, seq in task.items() if name.startswith("open:")},
         calls={call: record for call, record in calls.items() if not call.endswith(":result")},

@@ -10,7 +10,7 @@ import structlog
 
 from shared.broker import is_trouble
 from shared.cancellation import Reason
-from shared.tasks import Ended, Renewed
+from shared.tasks import Behind, Ended, Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +33,8 @@ class Held:
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.reason: Reason | None = None
+        # The launch that is due once this attempt has stopped, because the log lost what it wrote: see `Behind`.
+        self.launch = 0
         # Its parting words are being written. They are fenced by themselves, and what the script then says
         # is due (a launch) is known here alone: nothing may cut that off any more.
         self.parting = False
@@ -85,6 +87,8 @@ class Held:
 
     def refused(self, outcome: Refusal) -> None:
         """The log or the lease refused the attempt."""
+        if isinstance(outcome, Behind):
+            self.launch = outcome.launch
         self.cancel(Reason.STOP if isinstance(outcome, Ended) else Reason.LEASE_LOST)
 
 
@@ -149,7 +153,7 @@ class Leases:
     async def _renew(self, held: Held) -> None:
         attempt = held.attempt
         try:
-            outcome = await self._tasks.renew(attempt.ref, attempt.number)
+            outcome = await self._tasks.renew(attempt.ref, attempt.claim)
         except Exception as error:
             if not is_trouble(error):
                 log.exception("lease.renew_failed", ref=str(attempt.ref))

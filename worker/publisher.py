@@ -168,23 +168,24 @@ class Publisher:
                 self._idle.set()
 
     async def _append(self, batch: Batch) -> bool:
-        ref, number = self._attempt.ref, self._attempt.number
+        ref, claim = self._attempt.ref, self._attempt.claim
         op = operation()
         begun = time.monotonic()
         outcome: Appended | Refusal
         try:
             outcome = await insist(
-                lambda: self._tasks.append(ref, number, batch, op), seconds=PATIENCE_SECONDS, what="append"
+                lambda: self._tasks.append(ref, claim, batch, op), seconds=PATIENCE_SECONDS, what="append"
             )
         except BrokerAway:
             outcome = Fenced()
         except Exception:
             # The broker refuses the batch itself. Going on without it would leave a hole.
-            log.exception("publisher.failed", ref=str(ref), attempt=number)
+            log.exception("publisher.failed", ref=str(ref), attempt=claim.number)
             outcome = Fenced()
         if isinstance(outcome, Appended):
             measures.append_seconds.add(time.monotonic() - begun)
             measures.events_appended.n += batch.count
+            claim.saw(outcome.epoch, outcome.seq)
             first = outcome.seq - batch.count + 1
             self.open.update({message: first + at for message, at in batch.opened.items()})
             for message in batch.closed:

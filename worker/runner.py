@@ -4,6 +4,7 @@ begin ──► agent runs ──► Done          finish(completed)
   │           │     └──► NeedsClient   park
   │           ├──► raises               finish(failed)
   │           └──► cancelled: stop, lease lost   nothing more may be said
+  │                           log behind         launched again: the broker lost what the attempt wrote
   │                           deadline           finish(failed)
   │                           shutdown           release: it goes on elsewhere
   └──► superseded, ended, gone: nothing to do
@@ -23,7 +24,7 @@ from shared.cancellation import Reason
 from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
-from shared.tasks import Attempt, Ended, GivesWay, Launch, Parked, operation
+from shared.tasks import Attempt, Behind, Ended, GivesWay, Launch, Parked, operation
 from worker.agents.failures import explain, for_operators, full_traceback
 from worker.agents.outcome import Done, NeedsClient
 from worker.publisher import LostAttempt, Publisher
@@ -130,6 +131,9 @@ class Runner:
                 measures.leases_lost.n += held.reason is Reason.LEASE_LOST
                 self._leases.drop(held)
                 await publisher.close()
+                if held.launch:
+                    log.warning("attempt.behind", launch=held.launch)
+                    await self._launch(attempt.ref, held.launch)
 
     def _arm_deadline(self, held: Held) -> asyncio.TimerHandle | None:
         attempt = held.attempt
@@ -201,6 +205,8 @@ class Runner:
         outcome = await write_end(self._ender, attempt, end, output=output, more=more)
         if isinstance(outcome, Ended):
             held.reason = Reason.STOP
+        elif isinstance(outcome, Behind):
+            held.launch = outcome.launch
 
     async def _park(self, held: Held, publisher: Publisher, turn: Turn) -> None:
         attempt = held.attempt
@@ -215,7 +221,7 @@ class Runner:
         outcome = await insist(
             lambda: self._ender.tasks.park(
                 attempt.ref,
-                attempt.number,
+                attempt.claim,
                 batch,
                 op,
                 wait_ms=wait_ms,
@@ -228,6 +234,8 @@ class Runner:
         log.info("task.parked", outcome=type(outcome).__name__)
         if isinstance(outcome, Launch):
             await self._launch(attempt.ref, outcome.number)
+        elif isinstance(outcome, Behind):
+            held.launch = outcome.launch
         elif isinstance(outcome, GivesWay):
             await write_end(self._ender, attempt, End(CANCELED, "superseded", usage=turn.usage))
 
@@ -260,12 +268,14 @@ class Runner:
         op = operation()
         held.parting = True
         outcome = await insist(
-            lambda: self._ender.tasks.release(attempt.ref, attempt.number, op),
+            lambda: self._ender.tasks.release(attempt.ref, attempt.claim, op),
             seconds=PARTING_SECONDS,
             what="release",
         )
         if isinstance(outcome, Launch):
             await self._launch(attempt.ref, outcome.number)
+        elif isinstance(outcome, Behind):
+            held.launch = outcome.launch
 
     async def _launch(self, ref: TaskRef, number: int) -> None:
         asking = insist(

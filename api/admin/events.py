@@ -37,11 +37,12 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
     if not known or meta is None:
         raise NoTask
     live = known["status"] not in TERMINAL
-    epoch, first = int(known["epoch"]), int(known["first"])
-    if epoch != meta.epoch:
+    if not meta.has_epoch(int(known["epoch"])):
         # The session was cleared since: what the task said is forgotten.
         return _page([], None, live=False)
-    after = max(Cursor(epoch, first - 1), cursor or Cursor(epoch, 0))
+    epoch = meta.epoch
+    place = meta.place(cursor) if cursor else None
+    after = max(Cursor(epoch, int(known["first"]) - 1), place or Cursor(epoch, 0))
     found: list[tuple[Cursor, Entry]] = []
     for _ in range(_MOST_PAGES):
         reading = after

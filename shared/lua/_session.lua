@@ -3,10 +3,12 @@
 --
 -- KEYS  1 meta  2 log  3 history  4 memory  5 waiting  6 task  7 calls  8 state  9 tail channel
 -- ARGV  1 task id  2 operation id  3 TTL ms  4 lease ms  5 most entries  6 most bytes  7… the script's own
+--       last: the server's incarnation, as the caller's connection learnt it when it was made ('': not known)
 local META, LOG, HISTORY, MEMORY, WAITING, TASK, CALLS, STATE, TAIL = unpack(KEYS, 1, 9)
 local TID, OP = ARGV[1], ARGV[2]
 local TTL, LEASE = tonumber(ARGV[3]), tonumber(ARGV[4])
 local MAX_EVENTS, MAX_BYTES = tonumber(ARGV[5]), tonumber(ARGV[6])
+local INCARNATION = ARGV[#ARGV]
 
 local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
@@ -20,6 +22,9 @@ local ENTRY_BYTES = 96
 local FRESH
 
 local TERMINAL = { completed = true, failed = true, canceled = true }
+
+-- Epochs remembered of a log: one for each time that its broker failed over or restarted.
+local MOST_FORMER = 16
 
 -- Numbers as digits: Lua's own conversion turns large ones into 1.7e+12.
 local function int(number)
@@ -92,6 +97,76 @@ local function trim(epoch, seq, head, bytes)
   cut(epoch, seq, head, bytes, target)
 end
 
+-- The session's numbers: epoch, seq, bytes, head, trim_at, kept, fresh, incarnation, former. Read once in a script,
+-- before its first write. `incarnation` is that of the server which the log was last written on; `former` holds the
+-- epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
+local SESSION
+local function session()
+  SESSION = SESSION or redis.call('HMGET', META, 'epoch', 'seq', 'bytes', 'head', 'trim_at', 'kept', 'fresh',
+    'incarnation', 'former')
+  return SESSION
+end
+
+-- The last seq of an epoch that this log went through before; nil when it is none of those.
+local function last_of(epoch)
+  return tonumber(string.match(' ' .. (session()[9] or ''), ' ' .. int(epoch) .. '%-(%d+)'))
+end
+
+-- Begin a new epoch, greater than `seen`: what is left of the log keeps its places, but what comes next gets none that
+-- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers are told as by clear.
+local function begin_epoch(seen)
+  local known = session()
+  local epoch = int(math.max(tonumber(known[1]) + 1, NOW, seen + 1))
+  for _, stream in ipairs({ LOG, HISTORY }) do
+    local at, page = '-', nil
+    repeat
+      page = redis.call('XRANGE', stream, at, known[1] .. '-18446744073709551615', 'COUNT', 256)
+      for _, entry in ipairs(page) do
+        at = '(' .. entry[1]
+        redis.call('XADD', stream, epoch .. string.match(entry[1], '%-%d+$'), unpack(entry[2]))
+      end
+    until #page < 256
+    redis.call('XTRIM', stream, 'MINID', epoch .. '-0')
+  end
+  local former = known[1] .. '-' .. known[2]
+  local count = 1
+  for cursor in string.gmatch(known[9] or '', '%S+') do
+    count = count + 1
+    if count <= MOST_FORMER then
+      former = former .. ' ' .. cursor
+    end
+  end
+  redis.call('HSET', META, 'epoch', epoch, 'former', former, 'incarnation', INCARNATION)
+  redis.call('PUBLISH', TAIL, epoch .. '-' .. int(tonumber(known[2]) + 1) .. '-' .. known[2])
+  known[1], known[8], known[9] = epoch, INCARNATION, former
+end
+
+-- Make sure, before anything is written, that no place in the log is given twice. It may have lost its end: this server
+-- was a replica that lagged, or came back with an older file. Two things show it: another incarnation than the log was
+-- last written on, and a writer that has seen more than there is (`claim`, or nil).
+-- → whether that writer has seen what is not in the log
+local function agree(claim)
+  local known = session()
+  if not known[1] then
+    return false
+  end
+  local epoch, seq = tonumber(known[1]), tonumber(known[2])
+  local seen = claim and claim.epoch or 0
+  local ahead = seen > epoch or (seen == epoch and claim.seq > seq)
+  if ahead or (INCARNATION ~= '' and known[8] and known[8] ~= '' and known[8] ~= INCARNATION) then
+    begin_epoch(seen)
+  elseif INCARNATION ~= '' and known[8] ~= INCARNATION then
+    redis.call('HSET', META, 'incarnation', INCARNATION)
+    known[8] = INCARNATION
+  end
+  if ahead or seen == 0 or seen == epoch then
+    return ahead
+  end
+  -- Of an epoch that is neither this one nor one before it, the log was cleared since: its tasks have ended.
+  local last = last_of(seen)
+  return last ~= nil and claim.seq > last
+end
+
 -- Close a message; the seq of its first entry, by which a response's output is ordered.
 local function close(message)
   local opened = redis.call('HGET', TASK, 'open:' .. message)
@@ -113,7 +188,8 @@ end
 local function write(at, number)
   local count = tonumber(ARGV[at])
   at = at + 1
-  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'bytes', 'head', 'trim_at', 'kept', 'fresh')
+  agree()
+  local meta = session()
   local epoch, seq = meta[1], tonumber(meta[2])
   FRESH = meta[7]
   if count == 0 then
@@ -202,23 +278,49 @@ local function remind(due, ref, ms)
   redis.call('ZADD', due, int(at), ref)
 end
 
--- Why an attempt may not write, or nil: gone, ended or fenced. `op` is the last operation kept for the task: the
--- operation ids of a process grow, and an attempt is held by the one that took it. So a write that the network
--- delayed past a later one is fenced, too; whoever sent it has long had its outcome from a repeat.
-local function refusal(status, attempt, mine, op)
-  if not status then
-    return 'gone'
-  elseif TERMINAL[status] then
-    return 'ended'
-  elseif status ~= 'running' or attempt ~= mine or (op and tonumber(OP) < tonumber(op)) then
-    return 'fenced'
+-- What a writer shows for its attempt: 'number holder epoch seq', the last three left out by one that has seen nothing.
+-- `holder` is the operation that took the attempt: a broker that went back may give a number twice, to two processes.
+local function claimed(text)
+  local number, holder, epoch, seq = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+  if not number then
+    return { number = text }
   end
+  return { number = number, holder = holder, epoch = tonumber(epoch), seq = tonumber(seq) }
+end
+
+-- Why a claim's holder may not write, as the script's reply, or nil. `task`: its status, attempt, op, holder, launch and
+-- ending. `op` is the last operation kept for the task: the operation ids of a process grow, and an attempt is held by
+-- the one that took it. So a write that the network delayed past a later one is fenced, too; whoever sent it has long
+-- had its outcome from a repeat.
+-- A holder whose own writes were lost cannot go on from what it knows: the task is queued again, for an attempt that
+-- begins with what is left. That is no crash.
+-- → gone | ended | fenced | behind launch
+local function refusal(task, claim)
+  local behind = agree(claim)
+  local status, attempt, op, holder, launch, ending = unpack(task, 1, 6)
+  if not status then
+    return { 'gone' }
+  elseif TERMINAL[status] then
+    return { 'ended' }
+  elseif status ~= 'running' or attempt ~= claim.number or (claim.holder and holder and claim.holder ~= holder)
+    or (op and OP ~= '' and tonumber(OP) < tonumber(op)) then
+    return { 'fenced' }
+  elseif not behind then
+    return nil
+  elseif ending then
+    -- Whoever ends it tries again; should it not, a rescuer does.
+    return { 'fenced' }
+  end
+  launch = int(tonumber(launch) + 1)
+  redis.call('HDEL', TASK, 'lease', 'op')
+  redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW))
+  return { 'behind', launch }
 end
 
 -- What an attempt's holder needs to go on with a task.
 local function snapshot()
-  local epoch = redis.call('HGET', META, 'epoch')
-  return { epoch, redis.call('HGETALL', TASK), redis.call('HGETALL', CALLS), redis.call('HGETALL', STATE) }
+  local known = redis.call('HMGET', META, 'epoch', 'seq')
+  return { known[1], redis.call('HGETALL', TASK), redis.call('HGETALL', CALLS), redis.call('HGETALL', STATE), known[2] }
 end
 
 -- Open groups of calls, described in ARGV from `at` on: their count, then id and size of each. They come

@@ -1,16 +1,17 @@
 -- Write a batch for an attempt and keep what it checkpoints. KEYS 10 prefix of the calls' strings
--- ARGV 7 attempt  8… groups, entries, calls, state
--- → ok seq | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'number')
-if task[3] == OP and task[2] == ARGV[7] then
-  return { 'ok', task[4] }
+-- ARGV 7 claim  8… groups, entries, calls, state
+-- → ok seq epoch | behind launch | fenced | ended | gone
+local claim = claimed(ARGV[7])
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number')
+if task[3] == OP and task[2] == claim.number then
+  return { 'ok', task[7], session()[1] }
 end
-local no = refusal(task[1], task[2], ARGV[7], task[3])
+local no = refusal(task, claim)
 if no then
-  return { no }
+  return no
 end
-local at, seq, number = write(group(8), task[5])
+local at, seq, number = write(group(8), task[8])
 keep(at)
 redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', int(seq), 'number', number)
 touch(false)
-return { 'ok', int(seq) }
+return { 'ok', int(seq), session()[1] }

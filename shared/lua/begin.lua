@@ -14,7 +14,7 @@ elseif not (status == 'running' and task[4] == OP) then
   end
   attempt = int(tonumber(attempt) + 1)
   redis.call('HSET', TASK, 'status', 'running', 'attempt', attempt, 'ran', attempt, 'lease', int(NOW + LEASE),
-    'worker', ARGV[8], 'op', OP, 'out', '')
+    'worker', ARGV[8], 'op', OP, 'holder', OP, 'out', '')
   redis.call('HSETNX', TASK, 'started', int(NOW))
   touch(false)
 end

@@ -5,7 +5,7 @@
 local meta = redis.call('HMGET', META, 'epoch')
 if not meta[1] then
   return { 'missing' }
-elseif meta[1] ~= ARGV[7] then
+elseif meta[1] ~= ARGV[7] and not last_of(ARGV[7]) then
   return { 'cleared', meta[1] }
 end
 local live = { 'live' }
@@ -26,7 +26,7 @@ end
 redis.call('DEL', LOG, MEMORY, HISTORY, WAITING)
 local epoch = int(math.max(tonumber(meta[1]) + 1, NOW))
 redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'trim_at', '0', 'kept', '0', 'memory', '0',
-  'active', '')
+  'active', '', 'former', '', 'incarnation', INCARNATION)
 touch(true)
 -- Followers of the former epoch learn that it is over.
 redis.call('PUBLISH', TAIL, epoch .. '-1-0')

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
--- Write the end of a task. ARGV 7 attempt  8 status  9 why (code, may be empty)  10 memory (may be empty)
+-- Write the end of a task. ARGV 7 claim  8 status  9 why (code, may be empty)  10 memory (may be empty)
 --      11 most bytes of memory  12… entries, the last one terminal
--- → ok seq next launch (next: the session's next task, to be launched, or '') | fenced | ended | gone
+-- → ok seq next launch (next: the session's next task, to be launched, or '')
+--   | behind launch | fenced | ended | gone
 
 -- Remember a turn, and forget the oldest ones while there are too many of them, or of their bytes. These are counted
 -- as they come and go. A turn that alone has too many is not remembered.
@@ -24,15 +25,16 @@ local function remember(element, most, limit)
   redis.call('HSET', META, 'memory', length > 0 and int(bytes) or '0')
 end
 
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'next', 'number')
-if task[3] == OP and task[2] == ARGV[7] then
-  return { 'ok', task[4], task[5], '1' }
+local claim = claimed(ARGV[7])
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'next')
+if task[3] == OP and task[2] == claim.number then
+  return { 'ok', task[7], task[9], '1' }
 end
-local no = refusal(task[1], task[2], ARGV[7], task[3])
+local no = refusal(task, claim)
 if no then
-  return { no }
+  return no
 end
-local _, seq, number = write(12, task[6])
+local _, seq, number = write(12, task[8])
 if ARGV[10] ~= '' then
   remember(ARGV[10], tonumber(redis.call('HGET', META, 'remember') or '1000'), tonumber(ARGV[11]))
 end

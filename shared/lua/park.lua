@@ -1,20 +1,21 @@
 -- Wait for the client without a worker. KEYS 10 prefix of the calls' strings
--- ARGV 7 attempt  8 ms the client has to answer  9 parked policy  10… groups, entries, calls, state
--- → parked | launch n (all answers are already in) | superseded | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch', 'number')
-if task[3] == OP and task[2] == ARGV[7] then
-  if task[4] == '' then
+-- ARGV 7 claim  8 ms the client has to answer  9 parked policy  10… groups, entries, calls, state
+-- → parked | launch n (all answers are already in) | superseded | behind launch | fenced | ended | gone
+local claim = claimed(ARGV[7])
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number')
+if task[3] == OP and task[2] == claim.number then
+  if task[7] == '' then
     return { 'parked' }
-  elseif task[4] == 'superseded' then
+  elseif task[7] == 'superseded' then
     return { 'superseded' }
   end
-  return { 'launch', task[4] }
+  return { 'launch', task[7] }
 end
-local no = refusal(task[1], task[2], ARGV[7], task[3])
+local no = refusal(task, claim)
 if no then
-  return { no }
+  return no
 end
-local at, _, number = write(group(10), task[6])
+local at, _, number = write(group(10), task[8])
 keep(at)
 redis.call('HSET', TASK, 'number', number)
 local pending = tonumber(redis.call('HGET', TASK, 'pending'))

@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
--- Give a running task back, not counted as a crash. ARGV 7 attempt
--- → launch n | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'out', 'launch')
-if task[3] == OP and task[2] == ARGV[7] then
-  return { 'launch', task[4] }
+-- Give a running task back, not counted as a crash. ARGV 7 claim
+-- → launch n | behind launch | fenced | ended | gone
+local claim = claimed(ARGV[7])
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out')
+if task[3] == OP and task[2] == claim.number then
+  return { 'launch', task[7] }
 end
-local no = refusal(task[1], task[2], ARGV[7], task[3])
+local no = refusal(task, claim)
 if no then
-  return { no }
+  return no
 end
 local launch = int(tonumber(task[5]) + 1)
 redis.call('HDEL', TASK, 'lease')

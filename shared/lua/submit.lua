@@ -6,14 +6,14 @@
 --      21 metadata of the response (or '')  22… entries
 -- → launch n epoch first | waits epoch first | exists status | same task digest
 --   | missing | foreign | busy task status | interrupt task | full
-local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'epoch', 'first')
+local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'first')
 if prior[1] then
   if prior[2] ~= OP then
     return { 'exists', prior[1] }
   elseif prior[3] == '0' then
-    return { 'waits', prior[4], prior[5] }
+    return { 'waits', session()[1], prior[4] }
   end
-  return { 'launch', prior[3], prior[4], prior[5] }
+  return { 'launch', prior[3], session()[1], prior[4] }
 end
 if ARGV[16] ~= '' then
   local known = redis.call('GET', KEYS[10])
@@ -29,7 +29,7 @@ if not meta[1] then
     return { 'missing' }
   end
   redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'head', '1', 'trim_at', '0',
-    'agent', ARGV[7], 'user', ARGV[8], 'active', '', 'created', int(NOW))
+    'agent', ARGV[7], 'user', ARGV[8], 'active', '', 'created', int(NOW), 'incarnation', INCARNATION)
   meta = { int(NOW), ARGV[7], ARGV[8], '', '0' }
 end
 if meta[2] ~= ARGV[7] or (ARGV[8] ~= '' and meta[3] ~= '' and meta[3] ~= ARGV[8]) then
@@ -56,6 +56,8 @@ if busy ~= 'parallel' then
   end
 end
 
+agree()
+local epoch = session()[1]
 local first = int(tonumber(meta[5]) + 1)
 local deadline = '0'
 if ARGV[15] ~= '0' then
@@ -63,7 +65,7 @@ if ARGV[15] ~= '0' then
 end
 redis.call('HSET', META, 'live:' .. TID, first, 'remember', ARGV[18])
 local _, _, number = write(22, '0')
-redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'ran', '0', 'number', number, 'epoch', meta[1],
+redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'ran', '0', 'number', number, 'epoch', epoch,
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
   'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',
   'trace', ARGV[17], 'metadata', ARGV[21], 'submit_op', OP, 'submit_launch', launch)
@@ -75,6 +77,6 @@ touch(true)
 -- Not before the task is there: a look that finds nothing is the last one.
 remind(KEYS[11], ARGV[20], ARGV[19])
 if launch == '0' then
-  return { 'waits', meta[1], first }
+  return { 'waits', epoch, first }
 end
-return { 'launch', launch, meta[1], first }
+return { 'launch', launch, epoch, first }

@@ -17,7 +17,7 @@ elseif task[4] ~= OP then
   redis.call('LREM', WAITING, 0, TID)
   -- `ending` and `ended_by` outlive a taker that dies before it has written the end: the rescuer then writes it.
   redis.call('HSET', TASK, 'status', 'running', 'attempt', attempt, 'lease', int(NOW + LEASE), 'ending', ARGV[8],
-    'ended_by', task[5] or ARGV[7], 'op', OP, 'out', '')
+    'ended_by', task[5] or ARGV[7], 'op', OP, 'holder', OP, 'out', '')
   touch(false)
 end
 return { 'taken', attempt, snapshot() }

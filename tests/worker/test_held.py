@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from shared.cancellation import Reason
-from shared.tasks import Attempt
+from shared.tasks import Attempt, Claim
 from tests.shared.support import ref
 from tests.waiting import wait_until
 from worker import lease
@@ -25,7 +25,7 @@ class Runs:
 
     async def turn(self) -> None:
         """Both runs; then it waits to be cancelled."""
-        self.held = Held(Attempt(ref(), 1, 1, {}))
+        self.held = Held(Attempt(ref(), Claim(1, "1", 1, 1), {}))
         async with asyncio.TaskGroup() as group:
             for go in self.go:
                 group.create_task(self._start(self.held, go))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from shared.keys import TaskRef
-    from shared.tasks import Appended, Attempt, Refusal
+    from shared.tasks import Appended, Attempt, Refusal, Writer
     from tests.conftest import Place
 
 
@@ -34,7 +34,7 @@ class Gate(Tasks):
         self.open = asyncio.Event()
         self.open.set()
 
-    async def append(self, ref: TaskRef, attempt: int, batch: Batch, op: str) -> Appended | Refusal:
+    async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Append when the gate is open."""
         self.sizes.append(batch.count)
         await self.open.wait()
@@ -52,7 +52,7 @@ class Lossy(Tasks):
         super().__init__(desk.redis, desk.settings)
         self.lost = 0
 
-    async def append(self, ref: TaskRef, attempt: int, batch: Batch, op: str) -> Appended | Refusal:
+    async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Append, and lose the first reply."""
         outcome = await super().append(ref, attempt, batch, op)
         if not self.lost:
@@ -64,7 +64,7 @@ class Lossy(Tasks):
 class Broken(Tasks):
     """The broker refuses the batch itself."""
 
-    async def append(self, ref: TaskRef, attempt: int, batch: Batch, op: str) -> Appended | Refusal:
+    async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Never append."""
         raise ValueError("no such batch")
 
@@ -72,7 +72,7 @@ class Broken(Tasks):
 class Away(Tasks):
     """The broker is away for good."""
 
-    async def append(self, ref: TaskRef, attempt: int, batch: Batch, op: str) -> Appended | Refusal:
+    async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Never answer."""
         raise RedisConnectionError("away")
 
