@@ -89,7 +89,10 @@ class Log:
             head=int(fields["head"]),
             active=fields["active"],
             live={name[5:]: int(seq) for name, seq in fields.items() if name.startswith("live:")},
-            former=dict(Cursor.parse(ended) for ended in fields.get("former", "").split()),
+            former={
+                int(epoch): int(last)
+                for epoch, _, last in (ended.partition("-") for ended in fields.get("former", "").split())
+            },
         )
 
     async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:

@@ -171,15 +171,16 @@ class Desk:
 
     async def append(self, attempt: Attempt, batch: Batch) -> int:
         """Append for an attempt; the last entry's seq."""
-        outcome = await self.tasks.append(attempt.ref, attempt.number, batch, operation())
+        outcome = await self.tasks.append(attempt.ref, attempt.claim, batch, operation())
         assert isinstance(outcome, Appended), outcome
+        attempt.claim.saw(outcome.epoch, outcome.seq)
         return outcome.seq
 
     async def parked(self, *calls: str, wait_ms: int = HOUR_MS, **given: Any) -> Attempt:
         """Submit, begin, ask the client and park."""
         attempt = await self.running(**given)
         outcome = await self.tasks.park(
-            attempt.ref, attempt.number, asking(*calls), operation(), wait_ms=wait_ms, policy="block"
+            attempt.ref, attempt.claim, asking(*calls), operation(), wait_ms=wait_ms, policy="block"
         )
         assert outcome == Parked()
         return attempt
@@ -187,7 +188,7 @@ class Desk:
     async def finish(self, attempt: Attempt, status: str = "completed", memory: bytes = b"{}") -> Finished:
         """Write the end."""
         outcome = await self.tasks.finish(
-            attempt.ref, attempt.number, ended(status), operation(), status=status, why="", memory=memory
+            attempt.ref, attempt.claim, ended(status), operation(), status=status, why="", memory=memory
         )
         assert isinstance(outcome, Finished), outcome
         return outcome
@@ -241,6 +242,19 @@ class Desk:
                 case _:
                     found[key] = await self.redis.get(key)
         return found
+
+    async def state(self) -> dict[bytes, tuple[bytes, int]]:
+        """All that the broker holds, to be given to `go_back`."""
+        return {
+            key: (await self.redis.dump(key), max(0, await self.redis.pttl(key)))
+            for key in await self.redis.keys("*")
+        }
+
+    async def go_back(self, state: dict[bytes, tuple[bytes, int]]) -> None:
+        """Have the broker hold that again, and nothing else, as after a failover to a replica that lagged."""
+        await self.redis.flushall()
+        for key, (value, ttl) in state.items():
+            await self.redis.restore(key, ttl, value)
 
     async def lives(self) -> dict[bytes, int]:
         """Session key → its time to live in ms."""
