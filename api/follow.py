@@ -111,11 +111,10 @@ async def running_task(log: Log, keys: SessionKeys, visitor: Visitor) -> str:
         Others: as `start`.
     """
     meta = await session(log, keys, visitor)
-    if meta.active in meta.live:
-        return meta.active
-    if not meta.live:
+    live = await insist(lambda: log.live(keys), seconds=PATIENCE_SECONDS, what="live")
+    if not live:
         raise NoTask("No turn of this session is running.")
-    return max(meta.live, key=lambda task: meta.live[task])
+    return meta.active if meta.active in live else live[0]
 
 
 async def trimmed(log: Log, keys: SessionKeys, after: Cursor, before: int, task: str | None) -> list[Entry]:

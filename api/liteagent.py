@@ -16,7 +16,7 @@ from api.callbacks import answer, task_of_call
 from api.dialects.liteagent import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from api.dialects.liteagent_requests import parse_callback, parse_chat
 from api.follow import PATIENCE_SECONDS
-from api.stopping import stop
+from api.stopping import stop, stop_all
 from api.stream import EventStream
 from api.turns import RESPONSE_PREFIX, NewTurn, begin, derived_session, idempotency_of, new_task_id, trace_of
 from shared.api_keys import IDENTIFIER
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from api.follow import Start
     from api.services import Services
     from shared.entry import Cursor
-    from shared.log import SessionMeta
-    from shared.tasks import Ended, Finished, Moved
 
 log = structlog.get_logger(__name__)
 
@@ -145,14 +143,14 @@ class LiteAgentRoutes:
 
     async def stop(self, request: Request) -> Response:
         """End one task, or all live ones of the session. When this answers, their ends are in the log."""
-        keys, meta = await self._to_stop(request)
+        keys = await self._to_stop(request)
         task = task_id(request.query_params.get("taskId"))
         if task is None:
-            # The newest first: those that wait must not begin when the running one ends.
-            for each in sorted(meta.live, key=lambda name: -meta.live[name]):
-                await self._end(keys, each, "stop")
+            live = await insist(lambda: self._services.log.live(keys), seconds=PATIENCE_SECONDS, what="live")
+            await stop_all(self._services, keys, live, "stop", who="client")
             return JSONResponse({"sessionId": keys.session})
-        if isinstance(await self._end(keys, task, "stop"), Gone):
+        ref = TaskRef(keys.owner, keys.session, task)
+        if isinstance(await stop(self._services, ref, "stop", who="client"), Gone):
             raise NoTask
         return JSONResponse({"sessionId": keys.session, "taskId": task})
 
@@ -174,8 +172,7 @@ class LiteAgentRoutes:
                 return JSONResponse({"id": keys.session, "sessionId": keys.session})
             if isinstance(outcome, Missing):
                 raise NoSession
-            for task in reversed(outcome.tasks):
-                await self._end(keys, task, "clear")
+            await stop_all(services, keys, outcome.tasks, "clear", who="client")
         raise SessionBusy("New turns keep coming in: stop sending them, then clear the session.")
 
     async def _begin(
@@ -216,14 +213,15 @@ class LiteAgentRoutes:
     ) -> Start:
         return await follow.start(self._services.log, keys, caller.visitor(), task=task, cursor=cursor)
 
-    async def _to_stop(self, request: Request) -> tuple[SessionKeys, SessionMeta]:
+    async def _to_stop(self, request: Request) -> SessionKeys:
         """The session to stop: one of the key's own, or with an admin key and ``owner=`` anybody's."""
         services = self._services
         owner = request.query_params.get("owner")
         if owner is None:
             caller = await services.auth.caller(request)
             keys = caller.keys(session_id(request, "sessionId"))
-            return keys, await follow.session(services.log, keys, caller.visitor())
+            await follow.session(services.log, keys, caller.visitor())
+            return keys
         key = await services.auth.admin(request)
         if not IDENTIFIER.fullmatch(owner):
             raise NoSession
@@ -232,11 +230,7 @@ class LiteAgentRoutes:
         if meta is None:
             raise NoSession
         log.info("admin.stops_session", key=key.id, owner=owner, session=keys.session)
-        return keys, meta
-
-    async def _end(self, keys: SessionKeys, task: str, why: str) -> Finished | Moved | Ended | Gone:
-        ref = TaskRef(keys.owner, keys.session, task)
-        return await stop(self._services, ref, why, who="client")
+        return keys
 
 
 def _one_shot(request: Request, caller: Caller, chat: ChatRequest) -> str:

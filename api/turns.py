@@ -212,7 +212,9 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
                 raise SessionBusy
             case Full():
                 measures.turns_refused.add("session")
-                raise TooMany("Too many turns wait in this session: wait for some of them to end.")
+                raise TooMany(
+                    "Too many turns of this session have not ended: wait for some of them, or stop them."
+                )
             case Interrupt(other):
                 why = "interrupt" if spec.busy == "interrupt" else "superseded"
                 ref = TaskRef(turn.ref.owner, turn.ref.session, other)

@@ -63,7 +63,7 @@ class TaskRef:
 class SessionKeys:
     """The keys of one session."""
 
-    __slots__ = ("_prefix", "history", "log", "memory", "meta", "owner", "session", "tail", "waiting")
+    __slots__ = ("_prefix", "history", "live", "log", "memory", "meta", "owner", "session", "tail", "waiting")
 
     def __init__(self, owner: str, session: str) -> None:
         prefix = f"ts:{{{owner}/{session}}}:"
@@ -72,6 +72,7 @@ class SessionKeys:
         self._prefix = prefix
         self.meta = prefix + "meta"
         self.log = prefix + "log"
+        self.live = prefix + "live"
         self.waiting = prefix + "waiting"
         self.memory = prefix + "memory"
         self.history = prefix + "history"

@@ -31,7 +31,6 @@ class SessionMeta:
         seq: of the newest entry.
         head: seq of the oldest entry that is still in the log.
         active: the task whose turn it is, in a serial session; may be empty.
-        live: tasks that have not ended → seq of their first entry.
         former: epochs that this log went through before, each with its last seq: a broker that may have lost the log's
             end begins a new one. Up to there, their cursors mean what they meant.
     """
@@ -42,7 +41,6 @@ class SessionMeta:
     seq: int
     head: int
     active: str
-    live: dict[str, int]
     former: dict[int, int] = field(default_factory=dict)
 
     def place(self, cursor: Cursor) -> Cursor | None:
@@ -88,12 +86,16 @@ class Log:
             seq=int(fields["seq"]),
             head=int(fields["head"]),
             active=fields["active"],
-            live={name[5:]: int(seq) for name, seq in fields.items() if name.startswith("live:")},
             former={
                 int(epoch): int(last)
                 for epoch, _, last in (ended.partition("-") for ended in fields.get("former", "").split())
             },
         )
+
+    async def live(self, keys: SessionKeys) -> list[str]:
+        """The session's tasks that have not ended, the newest first."""
+        tasks: list[bytes] = await command(self._redis, "ZRANGE", keys.live, 0, -1, "REV")
+        return [task.decode() for task in tasks]
 
     async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:
         """The task's hash without its larger fields; empty when there is no such task."""

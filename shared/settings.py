@@ -64,7 +64,10 @@ class Settings(BaseSettings):
     )
     log_max_events: int = Field(20_000, ge=100, le=10_000_000, description="Entries kept per session's log.")
     log_max_bytes: int = Field(
-        16 * 2**20, ge=65_536, le=2**31, description="Bytes of events kept per session's log, about."
+        16 * 2**20,
+        ge=65_536,
+        le=2**31,
+        description="Bytes of events kept per session's log, and as many of its history; a tenth more before they are cut.",
     )
     memory_max_bytes: int = Field(
         16 * 2**20,
@@ -85,6 +88,12 @@ class Settings(BaseSettings):
         description="Bytes of events that one turn may make; more ends it as failed.",
     )
     max_waiting: int = Field(50, ge=0, le=100_000, description="Turns that may wait in one serial session.")
+    max_live: int = Field(
+        1000,
+        ge=1,
+        le=100_000,
+        description="Turns of one session that run, wait or are parked at once; more are refused.",
+    )
     max_queued: int = Field(
         100_000,
         ge=0,

@@ -120,7 +120,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Too many turns wait in the session."""
+    """Too many turns of the session have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """These tasks must be ended first."""
+    """These tasks must be ended first; the newest comes first."""
 
     tasks: tuple[str, ...]
 
@@ -462,6 +462,7 @@ class Tasks:
                 LAUNCH_GRACE_MS,
                 str(ref),
                 turn.metadata,
+                self._settings.max_live,
                 *turn.batch.arguments(),
             ),
             ref.keys.idempotency(turn.idempotency or "-"),

@@ -15,11 +15,14 @@ local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 
 -- A tail message above this size carries only its last seq; the hub reads the rest from the log.
 local TAIL_BYTES = 65536
--- What one entry costs beside its event's text, about.
+-- What one entry costs beside what its fields hold, about.
 local ENTRY_BYTES = 96
 
--- When the session's keys got their time to live again, as `write` read it.
-local FRESH
+-- Waiting tasks whose keys are given their time to live again by others: beyond that, a rescuer's look does it.
+local MOST_TOUCHED = 128
+
+-- The session's live tasks, ordered by the seq of their first entry.
+local LIVE = string.sub(META, 1, -5) .. 'live'
 
 local TERMINAL = { completed = true, failed = true, canceled = true }
 
@@ -36,73 +39,145 @@ local function sibling(kind, tid)
   return string.sub(kind, 1, -#TID - 1) .. tid
 end
 
--- Give every key of the session its time to live again. It costs a call for each key, so it is
--- done once in a sixteenth of the TTL, or when a script may have made a key (force).
--- A parked task holds all of its session until its deadline.
-local function touch(force)
-  if not force and FRESH and NOW - tonumber(FRESH) < TTL / 16 then
-    return
+-- Give the keys of another task of this session their time to live again.
+local function touch_task(tid, life)
+  redis.call('PEXPIRE', sibling(TASK, tid), life)
+  redis.call('PEXPIRE', sibling(CALLS, tid), life)
+  redis.call('PEXPIRE', sibling(STATE, tid), life)
+  local idempotency = redis.call('HGET', sibling(TASK, tid), 'idem')
+  if idempotency then
+    redis.call('PEXPIRE', idempotency, life)
   end
-  local known = redis.call('HMGET', META, 'fresh', 'hold')
-  if not force and known[1] and NOW - tonumber(known[1]) < TTL / 16 then
+end
+
+-- Give the session's keys and this task's their time to live again. It costs a call for each key, so it is done once
+-- in a sixteenth of the TTL, or when a script may have made a key (force). Other tasks see to themselves: one that runs
+-- by its renewals, a parked one has time until its deadline from the start. Only those that wait for this one are
+-- touched with it, when that is due or it parks (waiting). A parked task holds all of its session until its deadline.
+local function touch(force, waiting)
+  local fresh = redis.call('HGET', TASK, 'fresh')
+  local due = fresh and NOW - tonumber(fresh) >= TTL / 16
+  if fresh and not due and not force then
     return
   end
   local life = TTL
-  if known[2] and tonumber(known[2]) - NOW + 60000 > life then
-    life = tonumber(known[2]) - NOW + 60000
+  local hold = redis.call('HGET', META, 'hold')
+  if hold and tonumber(hold) - NOW + 60000 > life then
+    life = tonumber(hold) - NOW + 60000
   end
-  life = int(life)
-  redis.call('HSET', META, 'fresh', int(NOW))
-  for index = 1, 8 do
-    redis.call('PEXPIRE', KEYS[index], life)
+  for index = 1, 5 do
+    redis.call('PEXPIRE', KEYS[index], int(life))
   end
-  for _, field in ipairs(redis.call('HKEYS', META)) do
-    if string.sub(field, 1, 5) == 'live:' then
-      local tid = string.sub(field, 6)
-      redis.call('PEXPIRE', sibling(TASK, tid), life)
-      redis.call('PEXPIRE', sibling(CALLS, tid), life)
-      redis.call('PEXPIRE', sibling(STATE, tid), life)
-      local idempotency = redis.call('HGET', sibling(TASK, tid), 'idem')
-      if idempotency then
-        redis.call('PEXPIRE', idempotency, life)
-      end
+  redis.call('PEXPIRE', LIVE, int(life))
+  if TID == '' then
+    return
+  end
+  redis.call('HSET', TASK, 'fresh', int(NOW))
+  touch_task(TID, int(life))
+  for _, field in ipairs(redis.call('HKEYS', CALLS)) do
+    -- A call's string may have more time: it outlives a wait, however long.
+    local call = string.sub(META, 1, -5) .. 'call:' .. field
+    if string.sub(field, -7) ~= ':result' and redis.call('PTTL', call) < life then
+      redis.call('PEXPIRE', call, int(life))
     end
+  end
+  for _, tid in ipairs((due or waiting) and redis.call('LRANGE', WAITING, 0, MOST_TOUCHED - 1) or {}) do
+    touch_task(tid, int(life))
   end
 end
 
--- Cut the log's head up to seq `target`, but never past the first entry of a live task.
-local function cut(epoch, seq, head, bytes, target)
+-- The seq of the first entry that a live task may still need; nil when none is live. A task that is gone without its
+-- end (expired, or of an earlier release) is taken off the list.
+local function needed()
+  local first = redis.call('ZRANGE', LIVE, 0, 0, 'WITHSCORES')
+  while first[1] do
+    local status = first[1] == TID and 'running' or redis.call('HGET', sibling(TASK, first[1]), 'status')
+    if status and not TERMINAL[status] then
+      return tonumber(first[2])
+    end
+    redis.call('ZREM', LIVE, first[1])
+    first = redis.call('ZRANGE', LIVE, 0, 0, 'WITHSCORES')
+  end
+end
+
+-- An earlier release noted live tasks in the meta.
+local function adopt()
   local meta = redis.call('HGETALL', META)
   for index = 1, #meta, 2 do
     if string.sub(meta[index], 1, 5) == 'live:' then
-      target = math.min(target, tonumber(meta[index + 1]))
+      redis.call('ZADD', LIVE, meta[index + 1], string.sub(meta[index], 6))
+      redis.call('HDEL', META, meta[index])
     end
   end
-  if target > head then
-    redis.call('XTRIM', LOG, 'MINID', epoch .. '-' .. int(target))
-    bytes = math.floor(bytes * (seq - target + 1) / (seq - head + 1))
-    head = target
-  end
-  -- Not at every append: cutting looks at all of the session's live tasks.
-  local pause = math.ceil((seq - head + 1) / 10)
-  redis.call('HSET', META, 'head', int(head), 'bytes', int(bytes), 'trim_at', int(seq + pause))
 end
 
--- Cut the log's head down to the limits.
-local function trim(epoch, seq, head, bytes)
-  local target = seq - MAX_EVENTS + 1
-  if bytes > MAX_BYTES then
-    target = math.max(target, seq - math.floor((seq - head + 1) * MAX_BYTES / bytes) + 1)
+-- The bytes that a stream holds from `seq` on, of `sum` that were ever written into it: each entry says how many were
+-- before it. nil where that is not known: an earlier release wrote the entry.
+local function bytes_from(stream, epoch, seq, sum)
+  local found = redis.call('XRANGE', stream, epoch .. '-' .. int(seq), '+', 'COUNT', 1)[1]
+  if not found then
+    return 0
   end
-  cut(epoch, seq, head, bytes, target)
+  for index = 1, #found[2], 2 do
+    if found[2][index] == 's' then
+      return sum - tonumber(found[2][index + 1])
+    end
+  end
 end
 
--- The session's numbers: epoch, seq, bytes, head, trim_at, kept, fresh, incarnation, former. Read once in a script,
+-- Drop a stream's head: what is before seq `low`, and as much more as leaves no more bytes than allowed, but nothing
+-- from `high` on. However many entries that are, it looks at a few.
+-- → the seq from which entries are left, and their bytes (nil: not known)
+local function drop(stream, epoch, low, high, sum)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if (bytes_from(stream, epoch, middle, sum) or math.huge) <= MAX_BYTES then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  redis.call('XTRIM', stream, 'MINID', epoch .. '-' .. int(low))
+  return low, bytes_from(stream, epoch, low, sum)
+end
+
+-- Cut the log's head off before `target`, but never past what a live task needs.
+local function cut(epoch, target)
+  local known = redis.call('HMGET', META, 'head', 'bytes', 'written')
+  target = math.min(target, needed() or target)
+  if target > tonumber(known[1]) then
+    local _, left = drop(LOG, epoch, target, target, tonumber(known[3] or known[2]))
+    redis.call('HSET', META, 'head', int(target), 'bytes', int(left or tonumber(known[2])))
+  end
+end
+
+-- Cut log and history down to their limits once they are a tenth above them. What a live task may still need stays,
+-- unless it has come to four times the limit.
+local function trim()
+  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'written', 'kept', 'stored')
+  local epoch, seq, head = meta[1], tonumber(meta[2]), tonumber(meta[3])
+  local bytes, kept = tonumber(meta[4]), tonumber(meta[6])
+  local first = needed() or seq + 1
+  if bytes > 1.1 * MAX_BYTES or seq - head + 1 > 1.1 * MAX_EVENTS then
+    local high = bytes > 4 * MAX_BYTES and seq + 1 or first
+    if head < high then
+      local left
+      head, left = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, tonumber(meta[5]))
+      redis.call('HSET', META, 'head', int(head), 'bytes', int(left or bytes))
+    end
+  end
+  if kept > 1.1 * MAX_BYTES then
+    local _, left = drop(HISTORY, epoch, 1, kept > 4 * MAX_BYTES and seq or math.min(first, seq), tonumber(meta[7]))
+    redis.call('HSET', META, 'kept', int(left or kept))
+  end
+end
+
+-- The session's numbers: epoch, seq, head, bytes, written, kept, stored, incarnation, former. Read once in a script,
 -- before its first write. `incarnation` is that of the server which the log was last written on; `former` holds the
 -- epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
 local SESSION
 local function session()
-  SESSION = SESSION or redis.call('HMGET', META, 'epoch', 'seq', 'bytes', 'head', 'trim_at', 'kept', 'fresh',
+  SESSION = SESSION or redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'written', 'kept', 'stored',
     'incarnation', 'former')
   return SESSION
 end
@@ -191,13 +266,15 @@ local function write(at, number)
   agree()
   local meta = session()
   local epoch, seq = meta[1], tonumber(meta[2])
-  FRESH = meta[7]
   if count == 0 then
     return at, seq, number
   end
   number = tonumber(number)
-  local bytes = tonumber(meta[3])
-  local kept = tonumber(meta[6] or '0')
+  local bytes, kept = tonumber(meta[4]), tonumber(meta[6] or '0')
+  if not meta[5] then
+    adopt()
+  end
+  local written, stored = tonumber(meta[5] or bytes), tonumber(meta[7] or kept)
   local first = seq + 1
   local now = int(NOW)
   local lines, size = {}, 0
@@ -224,17 +301,20 @@ local function write(at, number)
       end
       at = at + 3
     end
-    redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra)
-    if op == 'c' or op == 's' or op == 'h' then
-      redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 'o', opened)
-      kept = kept + #body + #extra + ENTRY_BYTES
-    end
     local line = TID .. '\t' .. path .. '\t' .. kind .. '\t' .. now .. '\t' .. body .. '\t' .. extra
+    local costs = #line + ENTRY_BYTES
+    redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 's', int(written))
+    written, bytes = written + costs, bytes + costs
+    if op == 'c' or op == 's' or op == 'h' then
+      redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 'o', opened,
+        's', int(stored))
+      stored, kept = stored + costs, kept + costs
+    end
     lines[index] = line
     size = size + #line
   end
-  bytes = bytes + size + count * ENTRY_BYTES
-  redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes), 'kept', int(kept))
+  redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes), 'written', int(written), 'kept', int(kept),
+    'stored', int(stored))
   local message = epoch .. '-' .. int(first) .. '-' .. int(seq)
   if size <= TAIL_BYTES then
     message = message .. '\n' .. table.concat(lines, '\n')
@@ -243,9 +323,8 @@ local function write(at, number)
   if kept > 0 and (meta[6] or '0') == '0' then
     redis.call('PEXPIRE', HISTORY, int(TTL))
   end
-  local head = tonumber(meta[4])
-  if seq >= tonumber(meta[5]) and (seq - head >= MAX_EVENTS or bytes > MAX_BYTES) then
-    trim(epoch, seq, head, bytes)
+  if bytes > 1.1 * MAX_BYTES or kept > 1.1 * MAX_BYTES or seq - tonumber(meta[3]) + 1 > 1.1 * MAX_EVENTS then
+    trim()
   end
   return at, seq, int(number)
 end

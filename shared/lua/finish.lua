@@ -38,31 +38,16 @@ local _, seq, number = write(12, task[8])
 if ARGV[10] ~= '' then
   remember(ARGV[10], tonumber(redis.call('HGET', META, 'remember') or '1000'), tonumber(ARGV[11]))
 end
-redis.call('HDEL', META, 'live:' .. TID)
+redis.call('ZREM', LIVE, TID)
 redis.call('DEL', CALLS, STATE)
-local drop = { 'lease', 'request' }
+redis.call('HDEL', TASK, 'lease', 'request')
 for _, field in ipairs(redis.call('HKEYS', TASK)) do
   if string.sub(field, 1, 5) == 'open:' or string.sub(field, 1, 6) == 'group:' then
-    drop[#drop + 1] = field
+    redis.call('HDEL', TASK, field)
   end
 end
-redis.call('HDEL', TASK, unpack(drop))
-
--- The history is bounded like the log. A live task still needs its own messages for its end, so while
--- there is one the bound is wider.
-local kept = tonumber(redis.call('HGET', META, 'kept') or '0')
-local bound = MAX_BYTES
-for _, field in ipairs(kept > MAX_BYTES and redis.call('HKEYS', META) or {}) do
-  if string.sub(field, 1, 5) == 'live:' then
-    bound = 4 * MAX_BYTES
-  end
-end
-if kept > bound then
-  local length = redis.call('XLEN', HISTORY)
-  local left = math.max(2, math.floor(length * MAX_BYTES * 0.75 / kept))
-  redis.call('XTRIM', HISTORY, 'MAXLEN', int(left))
-  redis.call('HSET', META, 'kept', int(kept * left / length))
-end
+-- What this task alone still needed can go.
+trim()
 
 local following = ''
 if redis.call('HGET', META, 'active') == TID then

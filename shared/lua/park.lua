@@ -46,5 +46,5 @@ local hold = redis.call('HGET', META, 'hold')
 if not hold or tonumber(hold) < until_ms then
   redis.call('HSET', META, 'hold', int(until_ms))
 end
-touch(true)
+touch(true, true)
 return { 'parked' }

@@ -3,7 +3,7 @@
 --      12 most waiting  13 request  14 response id  15 deadline ms from now (0: none)
 --      16 digest of the body, for the idempotency key ('': none)  17 trace  18 most turns in memory
 --      19 ms after which a rescuer looks at the task  20 ref
---      21 metadata of the response (or '')  22… entries
+--      21 metadata of the response (or '')  22 most live  23… entries
 -- → launch n epoch first | waits epoch first | exists status | same task digest
 --   | missing | foreign | busy task status | interrupt task | full
 local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'first')
@@ -28,12 +28,16 @@ if not meta[1] then
   if ARGV[9] ~= '1' then
     return { 'missing' }
   end
-  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'head', '1', 'trim_at', '0',
+  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'head', '1', 'written', '0', 'kept', '0', 'stored', '0',
     'agent', ARGV[7], 'user', ARGV[8], 'active', '', 'created', int(NOW), 'incarnation', INCARNATION)
   meta = { int(NOW), ARGV[7], ARGV[8], '', '0' }
 end
 if meta[2] ~= ARGV[7] or (ARGV[8] ~= '' and meta[3] ~= '' and meta[3] ~= ARGV[8]) then
   return { 'foreign' }
+end
+
+if redis.call('ZCARD', LIVE) >= tonumber(ARGV[22]) and needed() and redis.call('ZCARD', LIVE) >= tonumber(ARGV[22]) then
+  return { 'full' }
 end
 
 local launch = '1'
@@ -63,8 +67,9 @@ local deadline = '0'
 if ARGV[15] ~= '0' then
   deadline = int(NOW + tonumber(ARGV[15]))
 end
-redis.call('HSET', META, 'live:' .. TID, first, 'remember', ARGV[18])
-local _, _, number = write(22, '0')
+redis.call('HSET', META, 'remember', ARGV[18])
+redis.call('ZADD', LIVE, first, TID)
+local _, _, number = write(23, '0')
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'ran', '0', 'number', number, 'epoch', epoch,
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
   'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',

@@ -35,9 +35,9 @@ elseif TERMINAL[status] then
     return { 'redate', int(over - NOW) }
   end
   -- Its messages stand whole in the history; the pieces they came in can go.
-  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes')
-  if meta[1] and task[14] and (meta[1] == task[14] or last_of(task[14])) and num(task[13]) >= tonumber(meta[3]) then
-    cut(meta[1], tonumber(meta[2]), tonumber(meta[3]), tonumber(meta[4]), tonumber(task[13]) + 1)
+  local epoch = redis.call('HGET', META, 'epoch')
+  if epoch and task[14] and (epoch == task[14] or last_of(task[14])) then
+    cut(epoch, num(task[13]) + 1)
   end
   return { 'drop' }
 end

@@ -33,7 +33,8 @@ async def configured(place: Place) -> AsyncIterator[Any]:
     stacks: list[Stack] = []
 
     async def make(**given: Any) -> tuple[Client, Stack]:
-        stack = Stack(place, agents_with(**given))
+        settings = {name: given.pop(name) for name in ("max_live",) if name in given}
+        stack = Stack(place, agents_with(**given), **settings)
         stacks.append(stack)
         await stack.worker()
         return await stack.front_end(), stack
@@ -136,6 +137,20 @@ async def test_a_parked_turn_gives_way_when_configured_so(configured: Any) -> No
         ended = terminal(await first.all())
         assert ended is not None
         assert ended["status"] == "canceled"
+
+
+async def test_too_many_live_turns_are_refused(configured: Any) -> None:
+    """A parallel session has a limit of its own, of turns that have not ended; stopping them makes room."""
+    client, stack = await configured(busy="parallel", max_live=3)
+    for number in range(3):
+        async with client.process("s1", "/call f {}", id=f"t{number}") as stream:
+            await stream.until(calls_of)
+    answer = await client.http.post("/process", json=asked("s1", "four"))
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) > 0
+    await client.stop("s1")
+    assert [await stack.status("s1", f"t{number}") for number in range(3)] == ["canceled"] * 3
+    assert text_of(await client.turn("s1", "five")) == "You said: five"
 
 
 async def test_too_many_waiting_turns_are_refused(stack: Stack) -> None:

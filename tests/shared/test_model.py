@@ -795,7 +795,9 @@ class TaskMachine(RuleBasedStateMachine):
         waiting = [name.decode() for name in await desk.redis.lrange(keys.waiting, 0, -1)]
         assert waiting == self.model.waiting
         assert meta.active == self.model.active
-        assert set(meta.live) == {task.name for task in self.model.tasks.values() if task.live}
+        assert set(await desk.log.live(keys_of())) == {
+            task.name for task in self.model.tasks.values() if task.live
+        }
         if waiting:
             assert self.model.tasks[meta.active].live, "nobody will pass the turn on"
         entries = await desk.sound()
