@@ -54,6 +54,7 @@ class ConsoleRoutes:
     def routes(self) -> list[Route]:
         """The routes."""
         pages = [
+            route("/", self.moved, "GET"),
             route("/console", self.moved, "GET"),
             route("/console/", self.page, "GET"),
             route("/console/{name}", self.file, "GET"),

@@ -47,7 +47,7 @@ function listKeys() {
 }
 
 function remove(key) {
-  store.forget(key);
+  chat.forget(key);
   store.saveKeys(store.keys().filter((each) => each.token !== key.token));
   refresh();
 }
@@ -61,6 +61,7 @@ async function add(token, kept) {
 
 function refresh(chosen = null) {
   const keys = store.keys();
+  chat.outbox.resume(keys.map((key) => key.token));
   const chats = keys.filter((key) => key.scopes.includes("chat"));
   const before = chosen ?? chats.find((key) => key.token === (chat.key?.token ?? store.view().token));
   chat.use(before ?? chats[0] ?? null);
@@ -88,7 +89,9 @@ byId("add-key").addEventListener("submit", async (event) => {
   const error = byId("key-error");
   error.hidden = true;
   try {
-    const key = await add(field.value.trim(), byId("key-keep").checked);
+    const token = field.value.trim().replace(/^(authorization:\s*)?bearer\s+/i, "");
+    if (!/^sk-[\w-]{16,128}$/.test(token)) throw new Error("This is no API key: one begins with sk- and has no spaces. Copy it whole.");
+    const key = await add(token, byId("key-keep").checked);
     field.value = "";
     const chats = key.scopes.includes("chat");
     refresh(chats ? key : null);

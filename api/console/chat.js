@@ -1,11 +1,12 @@
 // The chat side: one conversation at a time, followed from wherever it stands.
 
 import { byId, h, say, short } from "./dom.js";
-import { Conversation, ENDED, saidBy, textOf, turnsOf } from "./fold.js";
+import { Conversation, ENDED, saidBy, textOf, turnsOf, UNSENT } from "./fold.js";
 import { TurnView } from "./messages.js";
+import { Outbox } from "./outbox.js";
 import { picture } from "./pictures.js";
 import * as store from "./store.js";
-import { ask, Following, insist, submit, Trouble } from "./wire.js";
+import { ask, Following, insist, Trouble } from "./wire.js";
 
 const API = "liteAgent/v1";
 const MOST_IMAGE = 7_000_000;
@@ -25,8 +26,12 @@ export class Chat {
     this.images = [];
     this.following = null;
     this.log = byId("log");
-    this.log.addEventListener("scroll", () => { this.stuck = this.atEnd(); });
     this.stuck = true;
+    this.outbox = new Outbox({
+      onSent: (message) => this.sent(message),
+      onTrouble: (message, error) => this.delayed(message, error),
+      onRefused: (message, error) => this.unsent(message, error),
+    });
     this.bind();
   }
 
@@ -36,14 +41,25 @@ export class Chat {
     said.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.send(); }
     });
-    said.addEventListener("input", () => grow(said));
+    said.addEventListener("input", () => { grow(said); this.keepDraft(); });
     said.addEventListener("paste", (event) => this.attach(event.clipboardData?.files));
     byId("attach").addEventListener("change", (event) => { this.attach(event.target.files); event.target.value = ""; });
     byId("stop").addEventListener("click", () => this.stop());
-    byId("new-chat").addEventListener("click", () => { this.open("", []); said.focus(); });
+    byId("new-chat").addEventListener("click", () => { this.drawer(false); this.open("", []); said.focus(); });
     byId("clear-chat").addEventListener("click", () => this.clear());
-    byId("pick-key").addEventListener("change", (event) => this.pick(event.target.value));
+    byId("pick-key").addEventListener("change", (event) => { this.drawer(false); this.pick(event.target.value); });
     byId("open-sessions").addEventListener("click", () => this.drawer());
+    byId("backdrop").addEventListener("click", () => this.drawer(false));
+    addEventListener("keydown", (event) => { if (event.key === "Escape") this.drawer(false); });
+    byId("jump").addEventListener("click", () => { this.stuck = true; this.toEnd(); said.focus(); });
+    this.log.addEventListener("scroll", () => { this.stuck = this.atEnd(); this.showJump(); });
+    // A phone's keyboard, a picture that arrives, a draft that grows: who read the end goes on seeing it.
+    new ResizeObserver(() => { if (this.stuck) this.toEnd(); }).observe(this.log);
+    this.log.addEventListener("load", () => { if (this.stuck) this.toEnd(); }, true);
+    // Whatever is dropped beside the page's fields would be opened in its place.
+    addEventListener("dragover", (event) => event.preventDefault());
+    addEventListener("drop", (event) => { event.preventDefault(); this.attach(event.dataTransfer?.files); });
+    for (const change of ["online", "offline"]) addEventListener(change, () => { if (!this.following) this.idle(); });
     addEventListener("pagehide", () => this.save());
     document.addEventListener("visibilitychange", () => { if (document.visibilityState === "hidden") this.save(); });
   }
@@ -54,38 +70,56 @@ export class Chat {
     this.following?.stop();
     this.key = key;
     const before = store.view();
-    if (key && before.token === key.token && before.session) this.open(before.session, before.turns ?? [], before.cursor);
+    if (key && before.token === key.token && before.session) this.open(before.session, before.turns ?? [], before.cursor, before.known);
     else this.open("", []);
+  }
+
+  /** Nothing of what was said with this key stays. */
+  forget(key) {
+    this.outbox.forget(key.token);
+    store.forget(key);
   }
 
   // ── conversations ──
 
-  open(session, turns, cursor = "") {
+  open(session, turns, cursor = "", known = Boolean(session)) {
     this.following?.stop();
     this.following = null;
     this.session = session;
-    this.known = Boolean(session);
+    this.known = known;
     this.fromStart = false;
     this.conversation = new Conversation(turns, cursor);
+    for (const message of this.key ? this.outbox.of(this.key.token, session) : []) this.conversation.unsent(message.id, message.parts);
     this.views.clear();
     this.dirty.clear();
     this.log.replaceChildren();
     this.stuck = true;
-    if (!turns.length && !session) this.welcome();
-    for (const turn of turns) this.view(turn);
-    this.light("idle", this.key ? "ready" : "no key");
-    if (session) this.follow(cursor);
+    if (!this.conversation.turns.length && !session) this.welcome();
+    for (const turn of this.conversation.turns) this.view(turn);
+    this.idle();
+    if (known) this.follow(cursor);
+    this.write(this.key ? store.draft(this.key, session) : "");
+    this.showJump();
     this.refresh();
     this.listSessions();
     this.toEnd();
     this.save();
   }
 
+  /** The light while nothing is followed. */
+  idle() {
+    if (!navigator.onLine) this.light("lost", "offline");
+    else this.light("idle", this.key ? "ready" : "no key");
+  }
+
   welcome() {
-    const text = this.key ? `You talk to ${this.key.agent}. A turn goes on even when this page is closed.` : "Add an API key to begin.";
+    const operator = !this.key && store.keys().length > 0;
+    const without = operator ? "Pick an agent to talk to: a key is made for it, for a day." : "Add an API key to begin.";
+    const text = this.key ? `You talk to ${this.key.agent}. A turn goes on even when this page is closed.` : without;
     const commands = ["/think", "/tool add 1 2", "/call weather {\"city\": \"Bern\"}", "/approve", "/dispatch", "/tokens 200 20"];
     const tries = this.key?.agent === "demo" ? h("div", { class: "tries" }, h("span", { class: "note" }, "The demo agent knows"), ...commands.map((each) => h("button", { type: "button", class: "chip", onclick: () => { byId("said").value = each; this.send(); } }, each))) : null;
-    const add = this.key ? null : h("button", { type: "button", class: "primary", onclick: () => byId("open-keys").click() }, "Add a key");
+    const act = operator ? () => { this.drawer(true); byId("pick-key").focus(); } : () => byId("open-keys").click();
+    const add = this.key ? null : h("button", { type: "button", class: "primary", onclick: act }, operator ? "Pick an agent" : "Add a key");
     this.log.append(h("div", { class: "welcome" }, h("p", {}, text), add, tries));
   }
 
@@ -98,6 +132,7 @@ export class Chat {
       onEvent: (id, event) => this.event(mine, id, event),
       onState: (state, text) => { if (this.following === mine) this.light(state, text); },
       onRefused: (error) => { if (this.following === mine) this.refused(error); },
+      isWorking: () => this.conversation.live.some((turn) => !this.views.get(turn.id)?.waits),
     });
     this.following = mine;
     mine.start();
@@ -115,7 +150,6 @@ export class Chat {
     const { turn, message } = this.conversation.take(id, event);
     if (!turn) return;
     if (!turn.said && event.object === "response") this.recallSoon();
-    if (turn.said === null && this.sent?.id === turn.id) turn.said = this.sent.parts;
     this.touch(turn, message);
     if (event.object === "response" && ENDED.has(event.status)) this.announceEnd(turn);
     else if (event.object === "message" && event.status === "completed" && /^(function_call|mcp_approval_request)$/.test(event.type)) say(byId("announce"), "The agent waits for you.");
@@ -129,11 +163,18 @@ export class Chat {
     }
     if (error.status === 404) {
       this.known = false;
-      if (this.conversation.turns.length) this.tell("This conversation is no longer kept by the server. A new message starts it anew.");
+      this.conversation.cursor = "";
+      this.idle();
+      if (!this.conversation.turns.some((turn) => turn.status === UNSENT)) this.forgotten();
       return;
     }
     this.light("refused", "refused");
     this.tell(error.message);
+  }
+
+  forgotten() {
+    const drop = h("button", { type: "button", class: "quiet", onclick: () => this.unlist(this.session) }, "Remove from the list");
+    this.tell("This conversation is no longer kept by the server. A new message starts it anew.", drop);
   }
 
   /** What users said comes from the history: events of a response do not hold it. */
@@ -147,8 +188,8 @@ export class Chat {
         if (!turn.said) turn.said = said.get(turn.id.replace(/^response_/, "")) ?? null;
         this.touch(turn);
       }
-      if (!conversation.turns.length && history.length) {
-        conversation.turns = turnsOf(history);
+      if (history.length && conversation.turns.every((turn) => turn.status === UNSENT)) {
+        conversation.turns.unshift(...turnsOf(history));
         for (const turn of conversation.turns) this.view(turn);
         this.refresh();
       }
@@ -187,6 +228,8 @@ export class Chat {
     }
     this.refresh();
     if (this.stuck) this.toEnd();
+    else this.unread = true;
+    this.showJump();
     if (!this.saving) this.saving = setTimeout(() => { this.saving = 0; this.save(); }, SAVE_MS);
   }
 
@@ -194,21 +237,28 @@ export class Chat {
     let view = this.views.get(turn.id);
     if (!view) {
       this.log.querySelector(".welcome")?.remove();
-      view = new TurnView(turn, { answer: (call, result) => this.answer(call, result) });
+      view = new TurnView(turn, { agent: this.key.agent, answer: (call, result) => this.answer(call, result), onward: () => this.onward() });
       view.update(turn, this.conversation);
       this.views.set(turn.id, view);
-      this.log.append(view.element);
+      const { turns } = this.conversation;
+      const next = turns.slice(turns.indexOf(turn) + 1).map((each) => this.views.get(each.id)).find(Boolean);
+      if (next) next.element.before(view.element);
+      else this.log.append(view.element);
     }
     return view;
   }
 
   refresh() {
     const live = this.conversation.live.length > 0;
-    byId("stop").hidden = !live;
+    const stop = byId("stop");
+    // What has the focus and goes away would leave it to nobody.
+    if (!live && document.activeElement === stop) byId("said").focus();
+    stop.hidden = !live;
     byId("clear-chat").hidden = !this.known || !this.conversation.turns.length;
     byId("send").disabled = !this.key;
     const first = this.conversation.turns[0];
-    say(byId("talk-title"), first ? titleOf(first) : "New conversation");
+    const listed = this.session && this.key && store.sessions(this.key).find((each) => each.id === this.session);
+    say(byId("talk-title"), first ? titleOf(first) : listed?.title ?? "New conversation");
     document.title = live ? "● Turnstream console" : "Turnstream console";
   }
 
@@ -220,8 +270,16 @@ export class Chat {
     this.log.scrollTop = this.log.scrollHeight;
   }
 
-  tell(text) {
-    this.log.append(h("p", { class: "notice", role: "alert" }, text));
+  showJump() {
+    if (this.stuck) this.unread = false;
+    const jump = byId("jump");
+    jump.hidden = this.stuck;
+    jump.classList.toggle("unread", Boolean(this.unread));
+    say(jump, this.unread ? "New below" : "Jump to the latest");
+  }
+
+  tell(text, ...more) {
+    this.log.append(h("div", { class: "notice", role: "alert" }, h("p", {}, text), ...more));
     if (this.stuck) this.toEnd();
   }
 
@@ -229,67 +287,114 @@ export class Chat {
     const last = turn.messages.filter((message) => message.type === "message").at(-1);
     const words = { completed: last ? `The agent answered: ${short(textOf(last), 400)}` : "The turn is complete", canceled: "The turn was stopped", failed: `The turn failed: ${turn.error?.message ?? ""}` };
     say(byId("announce"), words[turn.status] ?? "");
-    if (this.sent?.id === turn.id) this.sent = null;
   }
 
   // ── acts ──
 
-  async send() {
+  send() {
     const field = byId("said");
     const text = field.value.trim();
     if (!this.key || (!text && !this.images.length)) return;
-    const images = this.images;
-    const parts = [...(text ? [{ type: "text", text }] : []), ...images.map((image) => ({ type: "image", image }))];
-    const id = `response_${crypto.randomUUID?.() ?? fallbackId()}`;
-    if (!this.session) this.session = fallbackId();
-    const content = parts.map((part) => (part.type === "image" ? { type: "image", image_url: part.image } : { type: "text", text: part.text }));
-    field.value = "";
-    grow(field);
+    const parts = [...(text ? [{ type: "text", text }] : []), ...this.images.map((image) => ({ type: "image", image }))];
+    this.write("");
+    this.keepDraft();
     this.setImages([]);
-    this.sent = { id, parts };
-    const { conversation } = this;
-    const turn = conversation.begin(id, parts);
+    this.session ||= randomId();
+    const message = { id: `response_${randomId()}`, token: this.key.token, session: this.session, parts };
+    const turn = this.conversation.unsent(message.id, parts);
     this.stuck = true;
     this.touch(turn);
     this.remember(text || "Image");
-    try {
-      await submit(this.key.token, { session_id: this.session, id, stream: true, input: [{ role: "user", type: "message", content }] });
-      // Another conversation may be shown by now.
-      if (conversation !== this.conversation) return;
-      this.known = true;
-      if (!this.following) this.follow(conversation.cursor);
-    } catch (error) {
-      if (conversation !== this.conversation) {
-        this.tell(`What you said in another conversation was not sent: ${error.message}`);
-        return;
-      }
-      turn.status = "failed";
-      turn.error = { message: error.message };
+    this.outbox.add(message);
+  }
+
+  /** The turn of a message, if its conversation is the one that is shown. */
+  shown({ id, token, session }) {
+    return token === this.key?.token && session === this.session ? this.conversation.turn(id) : undefined;
+  }
+
+  sent(message) {
+    const turn = this.shown(message);
+    if (!turn) return;
+    if (turn.status === UNSENT) Object.assign(turn, { status: "queued", error: null });
+    this.known = true;
+    this.touch(turn);
+    this.save();
+    if (!this.following) this.follow(this.conversation.cursor);
+  }
+
+  delayed(message, error) {
+    const turn = this.shown(message);
+    if (turn?.status !== UNSENT) return;
+    turn.error = { message: error.message };
+    this.touch(turn);
+  }
+
+  unsent(message, error) {
+    const turn = this.shown(message);
+    const key = store.keys().find((each) => each.token === message.token);
+    const text = message.parts.find((part) => part.type === "text")?.text ?? "";
+    if (turn) {
+      Object.assign(turn, { status: "failed", error: { message: error.message } });
       this.touch(turn);
-      field.value ||= text;
-      grow(field);
-      if (!this.images.length) this.setImages(images);
+      this.takeBack(message);
+    } else {
+      this.tell(`What you said in another conversation was not sent: ${error.message}`);
+      if (key && !store.draft(key, message.session)) store.saveDraft(key, message.session, text);
     }
+  }
+
+  /** Give what was said back to the field that it came from, unless something else stands there by now. */
+  takeBack({ parts }) {
+    if (!byId("said").value) this.write(parts.find((part) => part.type === "text")?.text ?? "");
+    this.keepDraft();
+    if (!this.images.length) this.setImages(parts.filter((part) => part.type === "image").map((part) => part.image));
+  }
+
+  write(text) {
+    const field = byId("said");
+    field.value = text;
+    grow(field);
+  }
+
+  keepDraft() {
+    if (this.key) store.saveDraft(this.key, this.session, byId("said").value);
   }
 
   async answer(call, result) {
     await insist(this.key.token, "POST", `${API}/callback`, { query: { sessionId: this.session }, body: { id: call, result } });
   }
 
+  /** Where the keyboard goes when an answer is given: to what is asked next, else to the composer. */
+  onward() {
+    const next = [...this.log.querySelectorAll(".ask:not([data-done], [data-sent])")].at(0);
+    (next?.querySelector("textarea, input") ?? byId("said")).focus();
+  }
+
   async stop() {
-    byId("stop").disabled = true;
+    const button = byId("stop");
+    if (button.ariaDisabled === "true") return;
+    button.ariaDisabled = "true";
+    const messages = this.outbox.of(this.key.token, this.session);
+    this.outbox.withdraw(messages);
+    for (const message of messages) {
+      const turn = this.shown(message);
+      Object.assign(turn, { status: "canceled", error: null });
+      this.touch(turn);
+      this.takeBack(message);
+    }
     try {
-      await insist(this.key.token, "POST", `${API}/stop`, { query: { sessionId: this.session } });
+      if (this.known) await insist(this.key.token, "POST", `${API}/stop`, { query: { sessionId: this.session } });
     } catch (error) {
       this.tell(error.message);
     } finally {
-      byId("stop").disabled = false;
+      button.ariaDisabled = null;
     }
   }
 
   async clear() {
     if (!confirm("Forget this conversation? What runs is stopped, and all that was said is removed from the server.")) return;
-    const { key, session, conversation } = this;
+    const { key, session } = this;
     try {
       await insist(key.token, "POST", `${API}/clear`, { query: { sessionId: session } });
     } catch (error) {
@@ -298,15 +403,24 @@ export class Chat {
         return;
       }
     }
+    this.outbox.withdraw(this.outbox.of(key.token, session));
+    this.unlist(session, key);
+  }
+
+  unlist(session, key = this.key) {
     store.saveSessions(key, store.sessions(key).filter((each) => each.id !== session));
-    if (conversation === this.conversation || session === this.session) this.open("", []);
+    store.saveDraft(key, session, "");
+    if (session === this.session) this.open("", []);
     else this.listSessions();
   }
 
   async attach(files) {
     // A copy: the list is emptied with the field that it came from.
     for (const file of [...(files ?? [])]) {
-      if (!file.type.startsWith("image/")) continue;
+      if (!file.type.startsWith("image/")) {
+        this.tell(`${file.name} is no image: only images can be attached.`);
+        continue;
+      }
       if (file.size > MOST_IMAGE) {
         this.tell(`${file.name} is larger than ${MOST_IMAGE / 1e6} MB: send a smaller one.`);
         continue;
@@ -335,7 +449,7 @@ export class Chat {
   listSessions() {
     const list = this.key ? store.sessions(this.key) : [];
     byId("session-list").replaceChildren(...list.map((each) => h("li", {}, h("button", {
-      type: "button", class: "session", "aria-current": each.id === this.session ? "true" : null,
+      type: "button", class: "session", dir: "auto", title: each.title, "aria-current": each.id === this.session ? "true" : null,
       onclick: () => { this.drawer(false); if (each.id !== this.session) this.open(each.id, []); },
     }, each.title))));
   }
@@ -347,12 +461,17 @@ export class Chat {
       return;
     }
     const { turns, cursor } = this.conversation;
-    store.saveView({ view: store.view().view, token: this.key.token, session: this.known ? this.session : "", cursor, turns });
+    store.saveView({ token: this.key.token, session: this.session, known: this.known, cursor, turns: turns.filter((turn) => turn.status !== UNSENT) });
   }
 
+  /** On a phone the conversations lie over the page, until one is picked or the rest is touched. */
   drawer(open = !byId("sessions").classList.contains("open")) {
+    const inside = byId("sessions").contains(document.activeElement);
     byId("sessions").classList.toggle("open", open);
+    byId("backdrop").hidden = !open;
     byId("open-sessions").setAttribute("aria-expanded", String(open));
+    if (open) byId("new-chat").focus();
+    else if (inside && byId("open-sessions").offsetParent) byId("open-sessions").focus();
   }
 
   // ── keys ──
@@ -391,8 +510,8 @@ function grow(field) {
   field.style.height = `${Math.min(field.scrollHeight + 2, 220)}px`;
 }
 
-/** A random name, also where the page is served without TLS and `randomUUID` is missing. */
-function fallbackId() {
+/** A random name; `randomUUID` is missing where the page is served without TLS. */
+function randomId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 

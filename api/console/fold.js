@@ -1,6 +1,8 @@
 // Events into turns and messages: plain objects, so that a reload can take them up where they were.
 
 export const ENDED = new Set(["completed", "failed", "canceled", "rejected", "incomplete"]);
+/** Said, and not at the server yet. */
+export const UNSENT = "unsent";
 const GROWING = { text: "text", refusal: "refusal" };
 
 /** A turn as it is shown: `{id, said, status, error, started, sequence, messages: [message]}`. */
@@ -26,14 +28,22 @@ export class Conversation {
   }
 
   /** The turn of an id, made if it is new. */
-  begin(id, said) {
+  begin(id) {
     let turn = this.turn(id);
     if (!turn) {
       turn = newTurn(id);
-      this.turns.push(turn);
+      // What others began comes before what is not sent yet.
+      const first = this.turns.findIndex((each) => each.status === UNSENT);
+      this.turns.splice(first < 0 ? this.turns.length : first, 0, turn);
     }
-    turn.said ??= said ?? null;
     return turn;
+  }
+
+  /** A turn that is not at the server yet. */
+  unsent(id, said) {
+    const turn = { ...newTurn(id, said), status: UNSENT };
+    if (!this.turn(id)) this.turns.push(turn);
+    return this.turn(id);
   }
 
   /** Take the next event; what it touched: `{turn, message}`. */
@@ -107,8 +117,8 @@ export class Conversation {
 
   /** Whose message begins with this number: numbers of a turn are dense. */
   speaker(sequence) {
-    const running = this.turns.filter((turn) => !ENDED.has(turn.status) && turn.status !== "queued");
-    return running.find((turn) => turn.sequence + 1 === sequence) ?? running.at(-1) ?? this.turns.at(-1);
+    const running = this.turns.filter((turn) => !ENDED.has(turn.status) && turn.status !== "queued" && turn.status !== UNSENT);
+    return running.find((turn) => turn.sequence + 1 === sequence) ?? running.at(-1) ?? this.turns.findLast((turn) => turn.status !== UNSENT);
   }
 
   /** Answers by the call they answer; consents by `consent:` and the call, since the tool's result has its id, too. */

@@ -1,23 +1,24 @@
 // How a turn and its messages look. Views are made once and brought up to date, so that forms keep their focus.
 
 import { copyButton, h, inline, pretty, say, short } from "./dom.js";
-import { ENDED, textOf } from "./fold.js";
+import { ENDED, textOf, UNSENT } from "./fold.js";
 import { Growing } from "./markdown.js";
 import { picture } from "./pictures.js";
 
 const CALLS = new Set(["plugin_call", "mcp_call", "function_call"]);
-const STATUS = { queued: "waiting", created: "starting", in_progress: "", canceled: "stopped", failed: "failed" };
+const STATUS = { [UNSENT]: "not sent yet", queued: "waiting", created: "starting", in_progress: "", canceled: "stopped", failed: "failed" };
 
 /** One turn: what the user said, and all that came of it. */
 export class TurnView {
-  /** @param {{answer: (call: string, result: any) => Promise<void>}} acts */
+  /** @param {{agent: string, answer: (call: string, result: any) => Promise<void>, onward: () => void}} acts */
   constructor(turn, acts) {
     this.acts = acts;
     this.views = new Map();
-    this.said = h("div", { class: "said", hidden: true });
-    this.body = h("div", { class: "body" });
+    this.said = h("article", { class: "said", "aria-label": "You said", hidden: true });
+    this.body = h("article", { class: "body", "aria-label": `${acts.agent} answered` });
     this.state = h("p", { class: "state", hidden: true });
-    this.element = h("article", { class: "turn", "aria-label": "Turn" }, this.said, this.body, this.state);
+    this.element = h("div", { class: "turn" }, this.said, this.body, this.state);
+    this.waits = false;
     this.update(turn);
   }
 
@@ -25,7 +26,7 @@ export class TurnView {
     this.showSaid(turn);
     const answers = conversation ? conversation.answers(turn) : new Map();
     const changed = touched && !CALLS.has(touched.type) && !/_output$|_response$|_call$/.test(touched.type) ? [touched] : turn.messages;
-    for (const message of changed) this.show(turn, message, answers);
+    for (const message of changed) this.show(turn, message, answers, conversation);
     if (changed === turn.messages) this.arrange(turn);
     this.showState(turn);
   }
@@ -34,12 +35,12 @@ export class TurnView {
     if (!turn.said || this.said.childElementCount) return;
     for (const part of turn.said) {
       if (part.type === "image") this.said.append(picture(part.image));
-      else if (part.text) this.said.append(h("p", {}, part.text));
+      else if (part.text) this.said.append(h("p", { dir: "auto" }, part.text));
     }
     this.said.hidden = false;
   }
 
-  show(turn, message, answers) {
+  show(turn, message, answers, conversation) {
     let view = this.views.get(message.id);
     if (!view) {
       view = viewOf(message, this.acts);
@@ -48,7 +49,7 @@ export class TurnView {
       if (message.inner) view.element.classList.add("inner");
       this.body.append(view.element);
     }
-    view.update(message, answers, turn);
+    view.update(message, answers, turn, conversation);
   }
 
   /** Messages that came late to their turn, or whose order the end told. */
@@ -72,10 +73,13 @@ export class TurnView {
     let text = STATUS[turn.status] ?? "";
     if (turn.status === "failed" || turn.status === "rejected") text = turn.error?.message ? `Failed: ${turn.error.message}` : "Failed";
     if (turn.status === "canceled") text = "Stopped";
+    if (turn.status === "completed" && !this.body.querySelector(".answer:not([data-blank]), .tool, .ask")) text = "The agent said nothing";
+    if (turn.status === UNSENT && turn.error) text += `: ${turn.error.message}`;
     const parked = !ended && this.body.querySelector(".ask:not([data-done])");
+    this.waits = Boolean(parked);
     if (parked) text = "Waits for you";
     else if (!ended && turn.status === "in_progress") text = this.body.querySelector(".growing") ? "" : "Working";
-    this.state.hidden = turn.status === "completed" || !text;
+    this.state.hidden = !text;
     this.state.classList.toggle("busy", !ended && !parked);
     say(this.state, text);
   }
@@ -106,10 +110,11 @@ class TextView {
     this.said = textOf(message);
     const ended = ENDED.has(message.status);
     this.text.update(this.said, ended);
-    this.copy.hidden = !ended || !this.said;
+    this.copy.hidden = !ended || !this.said.trim();
     const others = message.parts.filter((part) => part && part.type !== "text");
     for (const part of others.slice(this.shown)) this.extra.append(partView(part));
     this.shown = others.length;
+    this.element.toggleAttribute("data-blank", !this.said.trim() && !others.length);
     this.element.classList.toggle("growing", !ended);
     this.element.classList.toggle("torn", message.status === "incomplete");
   }
@@ -117,7 +122,7 @@ class TextView {
 
 class ThoughtView {
   constructor() {
-    this.text = h("p", { class: "thought" });
+    this.text = h("p", { class: "thought", dir: "auto" });
     this.label = h("summary", {}, "Thinking");
     this.element = h("details", { class: "thinking", open: true }, this.label, this.text);
     this.closed = false;
@@ -151,7 +156,8 @@ class ToolView {
     say(this.name, `${data.name ?? "tool"}(${inline(data.arguments ?? "{}")})`);
     say(this.given, pretty(data.arguments ?? "{}"));
     const output = answer ? String(answer.error ?? answer.output ?? "") : "";
-    const state = answer ? (answer.error ? "failed" : "done") : ENDED.has(turn.status) ? "failed" : "busy";
+    const denied = answers.get(`consent:${id}`)?.approve === false;
+    const state = denied ? "denied" : answer ? (answer.error ? "failed" : "done") : ENDED.has(turn.status) ? "failed" : "busy";
     this.element.dataset.state = state;
     say(this.result, answer ? short(output, 90) : state === "busy" ? "running" : "no result");
     say(this.output, answer ? pretty(output) : "");
@@ -163,10 +169,28 @@ class ToolsView {
     this.element = h("p", { class: "aside" });
   }
 
-  update(message) {
+  update(message, answers, turn, conversation) {
     const data = dataOf(message);
-    if (data) say(this.element, `${data.server_label ?? "Server"} offers ${(data.tools ?? []).length} tools`);
+    if (!data) return;
+    const name = data.server_label ?? "Server";
+    const count = (data.tools ?? []).length;
+    this.element.classList.toggle("failed", Boolean(data.error));
+    say(this.element, data.error ? `The tools of ${name} are missing: ${data.error}` : `${name} offers ${count} ${count === 1 ? "tool" : "tools"}`);
+    this.element.hidden = !data.error && toldBefore(message, data, conversation);
   }
+}
+
+/** Whether the same server offered the same tools before: each turn begins with what there is. */
+function toldBefore(message, data, conversation) {
+  let last = null;
+  for (const turn of conversation?.turns ?? []) {
+    for (const each of turn.messages) {
+      if (each === message) return last !== null && JSON.stringify(last.tools) === JSON.stringify(data.tools);
+      const other = each.type === "mcp_list_tools" ? dataOf(each) : null;
+      if (other && other.server_label === data.server_label) last = other.error ? null : other;
+    }
+  }
+  return false;
 }
 
 class DispatchView {
@@ -203,12 +227,12 @@ class AskView {
     this.acts = acts;
     this.approval = approval;
     this.id = `ask-${(asked += 1)}`;
-    this.title = h("h3", { id: `${this.id}-title` });
+    this.title = h("h2", { id: `${this.id}-title` });
     this.given = h("pre", { tabIndex: 0 });
     this.error = h("p", { class: "error", role: "alert", hidden: true });
     this.outcome = h("p", { class: "outcome", hidden: true });
     this.form = approval ? this.consent() : this.result();
-    this.element = h("section", { class: "ask", "aria-labelledby": `${this.id}-title` }, this.title, this.given, this.form, this.error, this.outcome);
+    this.element = h("div", { class: "ask", role: "group", "aria-labelledby": `${this.id}-title` }, this.title, this.given, this.form, this.error, this.outcome);
   }
 
   result() {
@@ -230,10 +254,12 @@ class AskView {
 
   async submit(event, read) {
     event.preventDefault();
+    if (this.sent) return;
     this.lock(true);
     this.error.hidden = true;
     try {
       await this.acts.answer(this.call, read());
+      if (this.element.contains(document.activeElement)) this.acts.onward();
     } catch (error) {
       say(this.error, error.message);
       this.error.hidden = false;
@@ -241,8 +267,11 @@ class AskView {
     }
   }
 
+  /** Not disabled: what has the focus keeps it until it goes on. */
   lock(locked) {
-    for (const each of this.form.elements) each.disabled = locked;
+    this.sent = locked;
+    this.element.toggleAttribute("data-sent", locked);
+    for (const each of this.form.elements) each.setAttribute("aria-disabled", locked);
   }
 
   update(message, answers, turn) {
@@ -258,11 +287,13 @@ class AskView {
     } else if (over) say(this.outcome, "The turn ended without an answer");
     const done = Boolean(answer) || over;
     this.outcome.hidden = !done;
+    const left = done && !this.form.hidden && this.form.contains(document.activeElement);
     this.form.hidden = done;
     if (done) {
       this.error.hidden = true;
       this.element.dataset.done = "";
     }
+    if (left) this.acts.onward();
   }
 }
 

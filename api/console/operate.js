@@ -33,7 +33,7 @@ export class Operate {
     this.key = key;
     this.running = true;
     if (!key) {
-      this.element.replaceChildren(h("div", { class: "welcome" }, h("p", {}, "Add an admin key to see and stop what runs."),
+      this.element.replaceChildren(title(), h("div", { class: "welcome" }, h("p", {}, "Add an admin key to see and stop what runs."),
         h("button", { type: "button", class: "primary", onclick: () => document.getElementById("open-keys").click() }, "Add a key")));
       return;
     }
@@ -69,7 +69,7 @@ export class Operate {
     for (const select of [this.status, this.by]) select.addEventListener("change", others);
     this.filter.addEventListener("input", () => { clearTimeout(this.typing); this.typing = setTimeout(others, 250); });
     this.element.replaceChildren(
-      this.problem,
+      title(), this.problem,
       h("div", { class: "cards" }, ...Object.values(this.charts).map((chart) => chart.element)),
       h("div", { class: "section-head" }, h("h2", { id: "tasks-title" }, "Tasks"),
         h("div", { class: "row" }, h("label", { class: "inline", htmlFor: "task-status" }, h("span", {}, "Status"), this.status),
@@ -285,6 +285,7 @@ export class Operate {
   }
 }
 
+const title = () => h("h1", { class: "hidden-text" }, "Operate");
 const isLive = (task) => ["queued", "running", "parked"].includes(task.status);
 
 function table(heads, body, caption) {

@@ -3,6 +3,8 @@
 const KEYS = "turnstream.keys";
 const SESSIONS = "turnstream.sessions";
 const VIEW = "turnstream.view";
+const DRAFTS = "turnstream.drafts";
+const OUTBOX = "turnstream.outbox";
 
 // Browsers give a page about five megabytes; a conversation that is larger is asked for anew at a reload.
 const MOST_VIEW = 2_000_000;
@@ -18,8 +20,10 @@ function read(storage, name, otherwise) {
 function write(storage, name, value) {
   try {
     storage.setItem(name, JSON.stringify(value));
+    return true;
   } catch {
     storage.removeItem(name);
+    return false;
   }
 }
 
@@ -47,13 +51,37 @@ export function saveSessions(key, list) {
   write(home(key), SESSIONS, all);
 }
 
+/** Everything that is kept of a key's conversations in this tab and on this device. */
 export function forget(key) {
   const all = read(home(key), SESSIONS, {});
   delete all[key.shown];
   write(home(key), SESSIONS, all);
+  const drafts = Object.entries(read(sessionStorage, DRAFTS, {})).filter(([place]) => !place.startsWith(`${key.shown} `));
+  write(sessionStorage, DRAFTS, Object.fromEntries(drafts));
 }
 
-/** What this tab shows: `{view, token, session, cursor, turns}`; turns and cursor belong together. */
+/** What was typed in a conversation and not sent. */
+export function draft(key, session) {
+  return read(sessionStorage, DRAFTS, {})[`${key.shown} ${session}`] ?? "";
+}
+
+export function saveDraft(key, session, text) {
+  const all = read(sessionStorage, DRAFTS, {});
+  all[`${key.shown} ${session}`] = text || undefined;
+  write(sessionStorage, DRAFTS, all);
+}
+
+/** Messages that the server does not have yet: `{id, token, session, parts}`. */
+export function outbox() {
+  return read(sessionStorage, OUTBOX, []);
+}
+
+/** Whether they could be kept. */
+export function saveOutbox(messages) {
+  return write(sessionStorage, OUTBOX, messages);
+}
+
+/** What this tab shows: `{token, session, known, cursor, turns}`; turns and cursor belong together. */
 export function view() {
   return read(sessionStorage, VIEW, {});
 }

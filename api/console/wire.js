@@ -7,6 +7,12 @@ const ROOT = new URL("../", document.baseURI);
 const SILENT_MS = 35_000;
 const FIRST_WAIT_MS = 250;
 const MOST_WAIT_MS = 10_000;
+const MOST_TIMER_MS = 2 ** 31 - 1;
+
+// A browser opens six connections to a host, for all its tabs. A hidden one gives its own back, and while its agent
+// works looks in now and then: its title says when that is done.
+const LOOK_IN_EVERY_MS = 5000;
+const LOOK_IN_MS = 1500;
 
 // Statuses of front ends, and of proxies whose front end just died, that pass.
 const PASSING = new Set([408, 425, 429, 502, 503, 504]);
@@ -73,17 +79,22 @@ export async function insist(key, method, path, given, tries = 6) {
 }
 
 /** Send a turn until it is accepted. Its id keeps it from being taken twice; the answer is read elsewhere. */
-export async function submit(key, body, tries = 8) {
+export async function submit(key, body, signal, onTrouble) {
   for (let tried = 1; ; tried += 1) {
-    const ended = new AbortController();
+    const accepted = new AbortController();
     try {
-      await request(key, "POST", "process", { body, signal: ended.signal });
+      await request(key, "POST", "process", { body, signal: AbortSignal.any([signal, accepted.signal]) });
       return;
     } catch (error) {
-      if (!(error instanceof Trouble) || !error.passing || tried >= tries) throw error;
-      await pause(wait(tried, error.after));
+      if (!(error instanceof Trouble) || !error.passing) throw error;
+      onTrouble(error);
+      await pause(wait(tried, error.after), (wake) => {
+        addEventListener("online", wake, { once: true });
+        signal.addEventListener("abort", wake, { once: true });
+      });
+      signal.throwIfAborted();
     } finally {
-      ended.abort();
+      accepted.abort();
     }
   }
 }
@@ -103,19 +114,22 @@ export class Following {
    * @param {(state: string, text: string) => void} given.onState connecting, live, lost
    * @param {(error: Trouble) => void} given.onRefused it will not be tried again
    * @param {() => boolean} given.isOver whether the end of the stream is the end of it all
+   * @param {() => boolean} given.isWorking whether something may come soon that a hidden tab would show
    */
   constructor(given) {
-    Object.assign(this, { cursor: "", query: {}, isOver: () => false, onState: () => {} }, given);
+    Object.assign(this, { cursor: "", query: {}, isOver: () => false, isWorking: () => false, onState: () => {} }, given);
     this.stopped = false;
     this.abort = null;
     this.wake = null;
     this.online = () => this.wake?.();
     this.offline = () => this.abort?.abort();
+    this.seen = () => (document.hidden ? this.abort?.abort() : this.wake?.());
   }
 
   start() {
     addEventListener("online", this.online);
     addEventListener("offline", this.offline);
+    document.addEventListener("visibilitychange", this.seen);
     this.run();
   }
 
@@ -123,6 +137,7 @@ export class Following {
     this.stopped = true;
     removeEventListener("online", this.online);
     removeEventListener("offline", this.offline);
+    document.removeEventListener("visibilitychange", this.seen);
     this.abort?.abort();
     this.wake?.();
   }
@@ -130,6 +145,10 @@ export class Following {
   async run() {
     let tries = 0;
     while (!this.stopped) {
+      if (document.hidden) {
+        await pause(this.isWorking() ? LOOK_IN_EVERY_MS : MOST_TIMER_MS, (wake) => { this.wake = wake; });
+        if (this.stopped) return;
+      }
       this.onState("connecting", "connecting");
       let after = 0;
       let why = "connection lost";
@@ -149,6 +168,7 @@ export class Following {
         }
       }
       if (this.stopped) return;
+      if (document.hidden) continue;
       tries += 1;
       this.onState("lost", navigator.onLine ? `${why}; reconnecting` : "offline");
       await pause(wait(tries, after), (wake) => { this.wake = wake; });
@@ -165,6 +185,7 @@ export class Following {
       silent = setTimeout(() => this.abort.abort(), SILENT_MS);
     };
     heard();
+    const over = document.hidden ? setTimeout(() => { if (document.hidden) this.abort.abort(); }, LOOK_IN_MS) : 0;
     let brought = false;
     try {
       const headers = { Accept: "text/event-stream", ...(this.cursor ? { "Last-Event-ID": this.cursor } : {}) };
@@ -183,6 +204,7 @@ export class Following {
       }
     } finally {
       clearTimeout(silent);
+      clearTimeout(over);
     }
   }
 
