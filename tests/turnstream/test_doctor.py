@@ -241,6 +241,38 @@ async def test_a_user_with_few_rights_and_nobody_at_home(place: Place, valkey: V
     assert "secret" not in done.out + done.err
 
 
+@real_broker
+async def test_a_wrong_password(stack: Stack, place: Place, valkey: ValkeyServer) -> None:
+    """It is told from a broker that is away; failed logins of the past are no refused commands, and no fault."""
+    url = place.url.replace("//", "//operator@")
+    with valkey.client() as server:
+        server.config_set("appendonly", "yes")
+        server.config_set("maxmemory", "500mb")
+        server.execute_command("ACL LOG RESET")
+        try:
+            await stack.worker()
+            client = await stack.front_end()
+            given = {"TURNSTREAM_REDIS_URL": url, "TURNSTREAM_KEY": stack.key}
+            ask = ("doctor", "--url", client.base_url)
+            mistaken = await turnstream(*ask, **given, TURNSTREAM_REDIS_PASSWORD="not-the-password")
+            right = await turnstream(*ask, **given, TURNSTREAM_REDIS_PASSWORD=users.password("operator"))
+        finally:
+            server.config_set("appendonly", "no")
+            server.config_set("maxmemory", "0")
+            server.execute_command("ACL LOG RESET")
+    level, text = told(mistaken)["broker"]
+    assert level == "wrong"
+    assert "invalid username-password pair" in text
+    assert "TURNSTREAM_REDIS_PASSWORD" in text
+    assert "does not answer" not in text
+    assert "not-the-password" not in mistaken.out + mistaken.err
+    assert right.code == 0, right.out
+    assert told(right)["refused commands"] == ("ok", "none")
+    level, text = told(right)["failed logins"]
+    assert level == "warning"
+    assert text.startswith("operator: 1, the last one ")
+
+
 async def test_without_a_broker_only_the_front_end_is_looked_at() -> None:
     """It says that it was not told of one; a broker that does not answer is wrong."""
     none = await turnstream("doctor", "--url", "http://127.0.0.1:9")
@@ -249,6 +281,6 @@ async def test_without_a_broker_only_the_front_end_is_looked_at() -> None:
         "doctor", "--url", "http://127.0.0.1:9", TURNSTREAM_REDIS_URL="redis://127.0.0.1:9"
     )
     assert told(away)["broker"] == (
-        "wrong", "does not answer → start it, or mend its address, user and password in its URL",
+        "wrong", "does not answer → start it, or mend its address in its URL",
     )  # fmt: skip
     assert (none.code, away.code) == (1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -11,7 +12,8 @@ from redis.exceptions import NoPermissionError, RedisError
 
 import shared
 from shared import keys
-from shared.broker import TROUBLE, command
+from shared.broker import PRIMARY, SESSIONS, TROUBLE, command, let_in
+from shared.errors import ConfigurationError
 from shared.keys import SessionKeys
 from shared.log import Log
 from shared.presence import SILENT_SECONDS, read_signs
@@ -55,10 +57,8 @@ async def examine(settings: Settings, broker: Broker) -> AsyncIterator[Finding]:
     if settings.session_redis_url is not None:
         servers["sessions' broker"] = (broker.sessions, settings.session_redis_url)
     for what, (redis, url) in servers.items():
-        if not await _answers(broker):
-            yield wrong(
-                what, "does not answer", "start it, or mend its address, user and password in its URL"
-            )
+        if trouble := await _contact(settings, what, redis):
+            yield trouble
             return
         yield ok(what, "answers")
         async for finding in _server(redis, settings, url.get_secret_value()):
@@ -69,16 +69,20 @@ async def examine(settings: Settings, broker: Broker) -> AsyncIterator[Finding]:
     yield await _workers(broker.primary)
 
 
-async def _answers(broker: Broker) -> bool:
-    """Whether all of them do; to be refused is an answer, too."""
-    try:
-        for redis in {broker.primary, broker.sessions}:
+async def _contact(settings: Settings, what: str, redis: Redis) -> Finding | None:
+    """Why the server cannot be asked, if it cannot; one that allows too little can."""
+
+    async def ping() -> None:
+        with suppress(NoPermissionError):
             await command(redis, "PING")
-    except NoPermissionError:
-        return True
+
+    try:
+        await let_in(settings, ping, PRIMARY if what == "broker" else SESSIONS)
+    except ConfigurationError as error:
+        return wrong(what, error.public_text, "mend its user or password; without one, see deploy/redis.acl")
     except (*TROUBLE, TimeoutError):
-        return False
-    return True
+        return wrong(what, "does not answer", "start it, or mend its address in its URL")
+    return None
 
 
 async def _server(redis: Redis, settings: Settings, url: str) -> AsyncIterator[Finding]:
@@ -94,7 +98,8 @@ async def _server(redis: Redis, settings: Settings, url: str) -> AsyncIterator[F
     yield _eviction(info)
     if settings.wait_replicas:
         yield _replicas(info, settings.wait_replicas)
-    yield await _refusals(redis)
+    async for finding in _refusals(redis):
+        yield finding
 
 
 def _version(info: dict[str, Any]) -> Finding:
@@ -205,24 +210,44 @@ def _user(url: str) -> Finding:
     return ok("connection", f"user {name}" + (", on this machine" if here else ", encrypted"))
 
 
-async def _refusals(redis: Redis) -> Finding:
+async def _refusals(redis: Redis) -> AsyncIterator[Finding]:
     try:
         entries: list[Any] = await command(redis, "ACL", "LOG", 20)
     except RedisError:
-        return skipped("refused commands", _MAY_NOT, _ASK_AS_OPERATOR)
+        yield skipped("refused commands", _MAY_NOT, _ASK_AS_OPERATOR)
+        return
+    logins = [entry for entry in entries if _field(entry, "reason") == "auth"]
     refused = sorted(
         {
             f"{_field(entry, 'username')}: {what}"
             for entry in entries
-            if (what := _field(entry, "object")) not in _DOCTORS and not what.startswith(PROBE.prefix)
+            if _field(entry, "reason") != "auth"
+            and (what := _field(entry, "object")) not in _DOCTORS
+            and not what.startswith(PROBE.prefix)
         }
     )
     if refused:
-        return wrong(
+        yield wrong(
             "refused commands", "; ".join(refused),
             "give these users what they lack (deploy/redis.acl), then forget the old ones with ACL LOG RESET",
         )  # fmt: skip
-    return ok("refused commands", "none")
+    else:
+        yield ok("refused commands", "none")
+    if logins:
+        yield warning(
+            "failed logins",
+            "; ".join(
+                f"{_field(entry, 'username')}: {_field(entry, 'count')}, the last one "
+                f"{float(_field(entry, 'age-seconds')):.0f} s ago from {_host(_field(entry, 'client-info'))}"
+                for entry in logins
+            ),
+            "mend that client's password, or find out who it is; ACL LOG RESET forgets them",
+        )
+
+
+def _host(client_info: str) -> str:
+    """The address in what the broker keeps of a client."""
+    return next((word[5:] for word in client_info.split() if word.startswith("addr=")), "?")
 
 
 def _field(entry: Any, name: str) -> str:
