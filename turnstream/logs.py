@@ -1,34 +1,57 @@
-"""Logs: one line per event, its name and its context; JSON where nobody watches, colours at a terminal."""
+"""Logs: one line per event, its name and its context; JSON where nobody watches, colours at a terminal.
+
+What agents' code logs with Python's ``logging`` comes out the same way, with the turn (``ref``) in which it was logged.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from typing import TYPE_CHECKING
 
 import structlog
 
 from shared import lean  # noqa: F401 - before structlog
 
+if TYPE_CHECKING:
+    from structlog.typing import Processor
+
+# Libraries that log each request, or what was said in it, at INFO.
+_CHATTY = (
+    "anyio", "asyncio", "httpcore", "httpx", "mcp", "openai", "opentelemetry", "pydantic_ai", "urllib3", "uvicorn",
+    "watchfiles",
+)  # fmt: skip
+
 
 def configure() -> None:
-    """Set up structlog and quieten the libraries; to be called once, first thing."""
+    """Set up structlog and the standard library's logging; to be called once, first thing."""
     at_terminal = sys.stderr.isatty()
+    context: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    last: list[Processor] = (
+        # The default shows the values of local variables: keys, and what users said.
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        if at_terminal
+        else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    )
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            *(
-                # The default shows the values of local variables: keys, and what users said.
-                [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
-                if at_terminal
-                else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-            ),
-        ],
+        processors=[*context, *last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*context, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)
     # arq logs a job's arguments and results; ours are ids, but the habit is not one to keep.
     logging.getLogger("arq").setLevel(logging.ERROR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -154,6 +155,42 @@ async def test_texts_of_errors_stay_within_in_production(
             task = (await operator.get(f"{serving.url}/admin/v1/tasks/dev/s1/t1")).json()
         assert "traceback" not in task
         assert "'pear'" not in serving.said
+
+
+LOGS = '''
+import logging
+from turnstream import agent
+
+log = logging.getLogger("shop")
+
+def look(city: str) -> str:
+    """Look outside."""
+    log.warning("looked at %s", city)
+    return "rain"
+
+@agent
+async def talks(turn):
+    log.info("thinking")
+    look("Bern")
+    yield "done"
+'''
+
+
+async def test_what_an_agent_logs_names_its_turn(tmp_path: Path) -> None:
+    """Lines of Python's own logging, INFO among them, come as JSON like all others, with the turn they belong to."""
+    (tmp_path / "shop.py").write_text(LOGS)
+    (tmp_path / "agents.toml").write_text('[agents.shop]\npython = "shop:talks"\n')
+    variables = {"TURNSTREAM_AGENTS": "agents.toml", "TURNSTREAM_DEV_AGENT": "shop"}
+    async with serve(tmp_path, **variables) as serving:
+        client = Client(serving.url, serving.keys[0])
+        await client.turn("s1", "hello", id="t1")
+        await client.close()
+        await wait_until(lambda: "task.ended" in serving.said, "the turn's end to be logged")
+        lines = [json.loads(line) for line in serving.said.splitlines() if line.startswith("{")]
+    mine = {line["event"]: line for line in lines if line.get("logger") == "shop"}
+    assert mine["thinking"]["level"] == "info"
+    assert mine["looked at Bern"]["level"] == "warning"
+    assert {line["ref"] for line in mine.values()} == {"dev/s1/t1"}
 
 
 def shop(price: int, seconds: float = 0) -> str:
