@@ -328,7 +328,8 @@ class Agents:
         """What is wrong with an agent, with file and line when it stands in a file."""
         if self._file is None or not self._file.has(error.agent):
             return error.public_text
-        return f"{self._file.place(error.agent, error.field)}: {error.problem}"
+        steps = (int(step) if step.isdigit() else step for step in error.field.split("."))
+        return f"{self._file.place(error.agent, *steps)}: {error.problem}"
 
 
 class AgentsFile:

@@ -247,3 +247,61 @@ def test_settings_that_endpoints_take_as_well_are_taken(tmp_path: Path) -> None:
         "{ stop_sequences = 'END', max_tokens = 1000.0, seed = 1e3, logit_bias = { 50256 = -99.5, 1 = 2 } }"
     )
     check(written(tmp_path, f"[agents.a]\nmodel = 'demo'\nsettings = {settings}\n"))
+
+
+TOOLS = '''
+from pydantic_ai import Agent
+
+def discount(code, percent: int):
+    return code
+
+own = Agent("test")
+
+@own.tool_plain
+def fine(city: str) -> str:
+    """Look outside."""
+    return city
+'''
+
+DOUBTFUL = """\
+[agents.shop]
+model = "demo"
+tools = ["doubtful_tools:discount"]
+
+[[agents.shop.mcp]]
+label = "files"
+command = "no-such-program-anywhere"
+
+[agents.own]
+python = "doubtful_tools:own"
+"""
+
+
+def test_what_is_most_likely_a_mistake_is_warned_of(tmp_path: Path) -> None:
+    """Tools without annotations or docstring, a program that is not there; a coded agent's own tools are counted."""
+    (tmp_path / "doubtful_tools.py").write_text(TOOLS)
+    path = written(tmp_path, DOUBTFUL)
+    lines = check(path).splitlines()
+    assert lines[2].split()[:3] == ["own", "doubtful_tools:own", "1"]
+    assert lines[3:] == [
+        f"warning: {path}:7: agents.shop.mcp.0.command: there is no program 'no-such-program-anywhere' on this machine",
+        f"warning: {path}:3: agents.shop.tools: the tool 'discount' has no annotation for code: its model may pass anything",
+        f"warning: {path}:3: agents.shop.tools: the tool 'discount' has no docstring: its model learns its purpose from that",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        ("import os\nTOKEN = os.environ['MISSING_TOKEN']\n", ":2: KeyError('MISSING_TOKEN')"),
+        ("x = 1\n\nimport no_such_package\n", ":3: No module named 'no_such_package'"),
+        ("def f(:\n    pass\n", ":1: invalid syntax"),
+    ],
+)
+def test_a_module_that_fails_is_named_with_its_own_line(tmp_path: Path, code: str, line: str) -> None:
+    """What a module raises while it is imported is found there, not in the agents file."""
+    name = f"failing_{abs(hash(code))}"
+    (tmp_path / f"{name}.py").write_text(code)
+    with pytest.raises(ConfigurationError) as error:
+        check(written(tmp_path, f'[agents.a]\nmodel = "demo"\ntools = ["{name}:f"]\n'))
+    assert f"{name}.py{line}" in error.value.public_text

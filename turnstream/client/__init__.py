@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
+from shared.protocol import (
+    AgentResponse,
+    AudioContent,
+    Content,
+    ContentType,
+    DataContent,
+    FileContent,
+    ImageContent,
+    Message,
+    MessageType,
+    RefusalContent,
+    Role,
+    RunStatus,
+    TextContent,
+    VideoContent,
+)
 from turnstream.client.calls import Approval, Call, Consent, FunctionError
 from turnstream.client.client import Client, Identity
 from turnstream.client.errors import (
@@ -28,7 +44,9 @@ from turnstream.client.session import Remembered, Session
 from turnstream.client.speech import Piece, Speech, Voice
 
 __all__ = [
+    "AgentResponse",
     "Approval",
+    "AudioContent",
     "Backoff",
     "BadAnswer",
     "Call",
@@ -39,26 +57,38 @@ __all__ = [
     "ConnectionNews",
     "ConnectionRestored",
     "Consent",
+    "Content",
+    "ContentType",
+    "DataContent",
+    "FileContent",
     "Following",
     "FunctionError",
     "Gone",
     "HistoryLost",
     "Identity",
+    "ImageContent",
     "InvalidRequest",
     "KeyRefused",
+    "Message",
+    "MessageType",
     "NotFound",
     "Part",
     "Piece",
+    "RefusalContent",
     "Refused",
     "Remembered",
     "Reply",
+    "Role",
+    "RunStatus",
     "Session",
     "Speech",
+    "TextContent",
     "TurnCanceled",
     "TurnError",
     "TurnEvent",
     "TurnFailed",
     "UnansweredCall",
     "Unavailable",
+    "VideoContent",
     "Voice",
 ]

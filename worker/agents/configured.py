@@ -20,6 +20,7 @@ from shared.agents import DEMO, ClientTool
 from shared.errors import AgentFieldError, ConfigurationError
 from worker.agents import demo, memory, models
 from worker.agents.client_tools import ClientTools
+from worker.agents.failures import place_in_their_code
 from worker.agents.generator import GeneratorAgent
 from worker.agents.mcp_connection import McpConnection
 from worker.agents.mcp_tools import McpTools
@@ -68,7 +69,7 @@ class ConfiguredAgent:
             ("client_tools", [tool.name for tool in spec.client_tools]),
             ("subagents", spec.subagents),
         ):
-            if both := sorted(self._own_tools.intersection(names)):
+            if both := sorted(self.own_tools.keys() & names):
                 raise AgentFieldError(spec.name, field, f"{both[0]!r} is the name of a server tool too")
         self._servers = [McpConnection(server, spec) for server in spec.mcp]
 
@@ -118,7 +119,7 @@ class ConfiguredAgent:
             SubAgents(run, helpers),
         ]
         if self._servers:
-            taken = {tool.name for tool in client_tools} | helpers.keys() | self._own_tools
+            taken = {tool.name for tool in client_tools} | helpers.keys() | self.own_tools.keys()
             brought = {tool.name for tool in requested}
             toolsets.append(McpTools(run, self.spec.name, self._servers, taken, brought))
         with self.library_agent.override(toolsets=toolsets, tools=[]):
@@ -148,15 +149,20 @@ class ConfiguredAgent:
         await asyncio.gather(*(server.close() for server in self._servers))
 
     @property
-    def _own_tools(self) -> set[str]:
-        """The names of its server tools, as far as they are known before a run."""
+    def own_tools(self) -> dict[str, Tool[Any]]:
+        """Its server tools by name, as far as they are known before a run."""
         toolsets = self._tools.toolsets if isinstance(self._tools, CombinedToolset) else [self._tools]
-        return {name for each in toolsets if isinstance(each, FunctionToolset) for name in each.tools}
+        return {
+            name: tool
+            for each in toolsets
+            if isinstance(each, FunctionToolset)
+            for name, tool in each.tools.items()
+        }
 
     def _requested_tools(self, turn: Turn) -> list[ClientTool]:
         # The front end has checked them.
         tools = [ClientTool.model_construct(**tool) for tool in turn.client_tools]
-        taken = self._own_tools
+        taken = self.own_tools
         for tool in tools:
             if tool.name in taken:
                 raise AgentError("tool_name_taken", f"tools: {tool.name!r} is a tool of the agent already.")
@@ -294,5 +300,9 @@ def _load(spec: AgentSpec, field: str, reference: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:
-        why = str(error) if isinstance(error, ImportError | AttributeError | SyntaxError) else repr(error)
+        why = str(error) if isinstance(error, ImportError | AttributeError) else repr(error)
+        if isinstance(error, SyntaxError):
+            why = f"{error.filename}:{error.lineno}: {error.msg}"
+        elif place := place_in_their_code(error):
+            why = f"{place}: {why}"
         raise AgentFieldError(spec.name, field, f"{reference!r} cannot be loaded: {why}") from None

@@ -135,6 +135,13 @@ def for_operators(error: BaseException) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
+def place_in_their_code(error: BaseException) -> str:
+    """``FILE:LINE`` of the innermost place in the code of agents' authors; empty when none of it was running."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith((*_NOT_THEIRS, "<"))]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+
+
 def full_traceback(error: BaseException) -> str:
     """The traceback as Python prints it, its end where it is long: with the errors' texts, so only for debugging."""
     text = "".join(traceback.format_exception(error))
