@@ -23,6 +23,9 @@ class Connection(Protocol):
 
     on_lost: Callable[[], None] | None
 
+    def awaits_body(self, scope: Scope) -> bool:
+        """Whether the rest of this request's body is still to come."""
+
     def is_lost(self) -> bool:
         """Whether the client has left."""
 
@@ -39,8 +42,14 @@ def extension(connection: Connection) -> dict[str, Connection]:
 
 
 def connection_of(scope: Scope) -> Connection:
-    """The connection that a request came on."""
-    found: Connection = scope["extensions"][_NAME]
+    """The connection that a request came on.
+
+    Raises:
+        RuntimeError: another server serves the application.
+    """
+    found: Connection | None = scope.get("extensions", {}).get(_NAME)
+    if found is None:
+        raise RuntimeError("This application is served by api.server.FrontEnd only: `turnstream api`.")
     return found
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -11,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
+from api.connection import connection_of
 from shared.broker import is_trouble
 from shared.errors import BrokerAway, TurnstreamError, Unavailable
 
@@ -23,6 +26,10 @@ log = structlog.get_logger(__name__)
 # Letters that can do no harm in a log or a header.
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
 
+# Who is answered before the body is all there, and goes on sending, would not read the answer of a connection that
+# is closed at once. For so long it is listened to, and what it sends thrown away.
+PARTING_SECONDS = 5.0
+
 _COMMON = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
@@ -30,7 +37,8 @@ class Edge:
     """Wraps the application.
 
     Errors of ours answer for themselves. The broker's trouble is a 503. Anything else is a bug: a 500
-    that tells nothing, and a log line without bodies or keys.
+    that tells nothing, and a log line without bodies or keys. A request that is answered before its body
+    has come is the last one of its connection.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -41,17 +49,25 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = False
+        started = parting = False
+        connection = connection_of(scope)
         request_id = _request_id(scope)
 
         async def with_headers(message: Message) -> None:
-            nonlocal started
+            nonlocal started, parting
             if message["type"] == "http.response.start":
                 started = True
+                parting = connection.awaits_body(scope)
                 given = message.setdefault("headers", [])
                 names = {name.lower() for name, _ in given}
                 common = (*_COMMON, (b"x-request-id", request_id.encode()))
                 message["headers"] = [*given, *(header for header in common if header[0] not in names)]
+                if parting:
+                    message["headers"].append((b"connection", b"close"))
+            elif parting and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                await _pass_over(receive)
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
             await send(message)
 
         # What is logged from here on says of which request; the task that serves it keeps this to itself.
@@ -70,6 +86,14 @@ class Edge:
                 log.warning("stream.broken", path=scope["path"], error=type(error).__name__)
                 return
             await answer(scope, receive, with_headers)
+
+
+async def _pass_over(receive: Receive) -> None:
+    """Throw away the rest of a body, for a while."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PARTING_SECONDS):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body"):
+                pass
 
 
 def _request_id(scope: Scope) -> str:

@@ -7,18 +7,24 @@ import signal
 import socket
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httptools
+import orjson
 import structlog
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from api.app import create_app
 from api.connection import extension
-from shared.errors import ConfigurationError
+from api.edge import PARTING_SECONDS
+from shared.errors import BadRequest, ConfigurationError, Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from starlette.types import Message, Scope, Send
 
     from api.hub import Hub
     from shared.agents import Agents
@@ -31,9 +37,17 @@ log = structlog.get_logger(__name__)
 # stop or a clear of a session with some tasks takes.
 GRACE_SECONDS = 10
 
-# How long a request's headers may take to come; the HTTP server itself would wait for ever. A body's time is
-# limited in api/body.py.
+# How long a request's head may take to come, and how large it may be; the HTTP server itself would wait for ever, and
+# gather. A body is limited in api/body.py.
 HEADER_SECONDS = 20.0
+HEAD_BYTES = 64 * 1024
+MOST_HEADERS = 100
+
+# A client that takes nothing of its answer for so long is cut. Streams have their own limit in api/stream.py.
+TAKING_SECONDS = 20.0
+
+# Connections beside those of followers: of requests that are short, or only about to be made.
+MOST_OTHERS = 4096
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -50,6 +64,7 @@ class FrontEnd:
     def __init__(
         self, settings: Settings, agents: Agents, broker: Broker | None = None, *, signals: bool = True
     ) -> None:
+        check_server()
         self._settings = settings
         self._socket: socket.socket | None = None
         self.app = create_app(settings, agents, broker)
@@ -63,6 +78,7 @@ class FrontEnd:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            limit_concurrency=settings.max_followers + MOST_OTHERS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
         self._server = _Server(config, self.app.state.services.hub, self.started, signals=signals)
@@ -165,60 +181,232 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(HttpToolsProtocol):
-    """Gives a response its connection (see `Connection`), and headers their time."""
+    """One connection: what the HTTP server leaves open is bounded here.
+
+    Duties:
+        1. give a response its connection (see `Connection`);
+        2. bound a request's head in bytes, headers and time, and the number of connections;
+        3. cut a client that does not take its answer;
+        4. say in our own words and log what is wrong with a request that is none;
+        5. let go of a request with its connection.
+    """
 
     # Beside the base's attributes: a few more among them, and each connection's would take a kilobyte more.
-    __slots__ = ("_lost", "_out", "_pressure", "_waiting", "on_lost")
+    __slots__ = (
+        "_bytes", "_count", "_deaf", "_in_head", "_lost", "_out", "_plain", "_pressure", "_taking", "_waiting", "on_lost",
+    )  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.on_lost: Callable[[], None] | None = None
-        self._lost = False
+        self._lost = self._deaf = self._in_head = self._plain = False
+        self._bytes = self._count = 0
         self._waiting: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
+
+    # ── the connection ──
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # As `write_chunk` needs them, for each event: not through the instance's dictionary.
         self._out = transport
         self._pressure = self.flow
-        self._wait_for_headers()
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self._refuse(
+                503, Overloaded.code, "There are too many connections. Try again.", why="connections"
+            )
+        else:
+            self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
         super().connection_lost(exc)
         self._lost = True
+        if self._taking is not None:
+            self._taking.cancel()
         if self.on_lost is not None:
             self.on_lost()
+        # They know us: memory would come back only when the collector finds the circle.
+        self.cycle = self.scope = self.headers = None  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """As the base does it, with a limit, and refusals of our own."""
+        self._unset_keepalive_if_required()
+        if self._deaf:
+            return
+        # A head that began with the bytes before: it has not ended, and must not gather for ever.
+        self._bytes += len(data) if self._in_head else 0
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Answered as what else it is: an upgrade is an offer.
+            return
+        except httptools.HttpParserError as error:
+            if self._is_too_large():
+                self._too_large()
+            else:
+                why = type(error).__name__
+                self._refuse(400, BadRequest.code, "This is not a valid HTTP request.", why=why)
+            return
+        if self._in_head and self._is_too_large():
+            self._too_large()
+
+    # ── a request's head ──
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._bytes = self._count = 0
+        self.scope["extensions"] = extension(self)  # type: ignore[typeddict-item]
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._check_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count += 1
+        self._bytes = max(self._bytes, len(name) + len(value))
+        super().on_header(name, value)
+        self._check_head()
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        self._bytes = size
+        self._check_head()
         self._headers_came()
         super().on_headers_complete()
+        self._plain = self.scope.get("http_version") == "1.0"
+        if self._plain:
+            self.cycle.send = partial(_send_plain, self.cycle, self.cycle.send)  # type: ignore[method-assign, arg-type]
+
+    def _check_head(self) -> None:
+        if self._is_too_large():
+            # It ends the parser's work: see `data_received`.
+            raise ValueError("head too large")
+
+    def _is_too_large(self) -> bool:
+        return self._bytes > HEAD_BYTES or self._count > MOST_HEADERS
+
+    def _too_large(self) -> None:
+        said = f"The request's head is larger than {HEAD_BYTES} bytes or {MOST_HEADERS} headers."
+        self._refuse(431, BadRequest.code, said, why="head too large")
 
     def _wait_for_headers(self) -> None:
-        if self._waiting is None:
-            self._waiting = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+        self._headers_came()
+        self._waiting = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
     def _headers_came(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._wait_for_headers()
-        self.scope["extensions"] = extension(self)  # type: ignore[typeddict-item]
+    def _refuse(self, status: int, code: str | int, said: str, *, why: str) -> None:
+        """Answer what is no request, and hear no more; behind another request, its answer is the last one."""
+        self._deaf = True
+        log.warning("request.malformed", status=status, why=why)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+            return
+        body = orjson.dumps({"code": code, "message": said})
+        head = (
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            "cache-control: no-store\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        # Closed at once, a client that is still sending would find a broken connection instead of the answer.
+        self.transport.write_eof()
+        self._headers_came()
+        self._waiting = self.loop.call_later(PARTING_SECONDS, self.transport.abort)
+
+    # ── its answer ──
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if left := self.transport.get_write_buffer_size():
+            self._taking = self.loop.call_later(TAKING_SECONDS, self._look_whether_it_takes, left)
+        if not self.pipeline and not self.transport.is_closing():
+            # The next head has its time from now on; until then what came of it disturbed nobody.
+            self._wait_for_headers()
+
+    def _look_whether_it_takes(self, before: int) -> None:
+        left = self.transport.get_write_buffer_size()
+        if left >= before:
+            self.transport.abort()
+        elif left:
+            self._taking = self.loop.call_later(TAKING_SECONDS, self._look_whether_it_takes, left)
+
+    # ── as `Connection` ──
 
     def is_lost(self) -> bool:
         return self._lost
+
+    def awaits_body(self, scope: Scope) -> bool:
+        cycle = self.cycle
+        # Another one came behind it: then it is all there.
+        return cycle is not None and cycle.scope is scope and cycle.more_body
 
     def abort(self) -> None:
         self.transport.abort()
 
     def write_chunk(self, body: bytes) -> bool:
-        if self._pressure.write_paused:
+        if self._pressure.write_paused or self._plain:
             return False
         # Whoever watches for the client's leave is told by the server; until then there is nobody to write to.
         out = self._out
         if not out.is_closing():
             out.write(b"%x\r\n%b\r\n" % (len(body), body))
         return True
+
+
+async def _send_plain(cycle: RequestResponseCycle, send: Send, message: Message) -> None:
+    """To a client of HTTP/1.0, which knows no chunks: the answer ends with its connection."""
+    if message["type"] == "http.response.start":
+        cycle.chunked_encoding = False
+    else:
+        cycle.expected_content_length = len(message.get("body", b""))
+    await send(message)
+
+
+# What `_Protocol` uses of the base's and of a request's attributes: methods, and what their constructors set.
+_METHODS = (
+    "connection_made", "connection_lost", "data_received", "on_message_begin", "on_url", "on_header",
+    "on_headers_complete", "on_response_complete", "_unset_keepalive_if_required",
+)  # fmt: skip
+_CONNECTION = {
+    "connections",
+    "limit_concurrency",
+    "parser",
+    "flow",
+    "scope",
+    "headers",
+    "cycle",
+    "pipeline",
+    "loop",
+}
+_CYCLE = {
+    "scope",
+    "more_body",
+    "keep_alive",
+    "response_complete",
+    "chunked_encoding",
+    "expected_content_length",
+}
+
+
+def check_server() -> None:
+    """See to it that the HTTP server is one that `_Protocol` knows.
+
+    Raises:
+        ConfigurationError: another version is installed, which has changed.
+    """
+    lacking = [
+        *(name for name in _METHODS if not callable(getattr(HttpToolsProtocol, name, None))),
+        *sorted(_CONNECTION - set(HttpToolsProtocol.__init__.__code__.co_names)),
+        *sorted(_CYCLE - set(RequestResponseCycle.__init__.__code__.co_names)),
+    ]
+    if lacking:
+        raise ConfigurationError(
+            f"uvicorn {uvicorn.__version__} is not one that this front end knows (it lacks {', '.join(lacking)}): "
+            "install the version that requirements.lock names"
+        )

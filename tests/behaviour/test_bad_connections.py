@@ -1,0 +1,207 @@
+"""Connections that send no request, half of one, or too much of one: they are answered if possible, and closed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+from structlog.testing import capture_logs
+
+from api import edge, server
+from shared.errors import ConfigurationError
+from tests.behaviour.test_bad_clients import _request, raw
+from tests.client import asked, check_whole
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.client import Client
+    from tests.stack import Stack
+
+HEALTH = "GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "X: y\r\n" * 101,
+        f"X: {'y' * 65_536}\r\n\r\n",
+        "X: " + "y" * 400_000,
+        "X: y\r\n" * 2_000,
+        "y" * 400_000,
+    ],
+    ids=["many", "large", "unended", "many in pieces", "a name"],
+)
+async def test_a_head_is_bounded_as_it_arrives(client: Client, more: str) -> None:
+    """In bytes and headers, with or without an end: 431 in our shape, and the connection is closed."""
+    async with raw(client, HEALTH + more) as connection:
+        answer = await connection.answer()
+    assert answer.startswith(b"HTTP/1.1 431 "), answer[:200]
+    assert b'"code":"bad_request"' in answer
+    async with raw(client, f"GET /{'y' * 400_000}") as connection:
+        assert (await connection.answer()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_an_ordinary_head_passes(client: Client) -> None:
+    """A hundred headers of together some sixty thousand bytes, whatever pieces they come in."""
+    head = HEALTH + f"X: {'y' * 600}\r\n" * 98 + "Connection: close\r\n\r\n"
+    async with raw(client, head[:30_000]) as connection:
+        connection.writer.write(head[30_000:].encode())
+        assert (await connection.answer()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_what_a_head_held_is_given_back(client: Client, stack: Stack) -> None:
+    """Nobody has to look for circles: with the connection goes the request."""
+    (front_end, _) = stack._front_ends[0]
+    gc.collect()
+    gc.disable()
+    try:
+        async with raw(client, HEALTH + "\r\n") as connection:
+            await connection.reader.readuntil(b"}")
+            (ours,) = [
+                each
+                for each in front_end._server.server_state.connections
+                if each.client and each.client[1] == connection.writer.get_extra_info("sockname")[1]  # type: ignore[union-attr]
+            ]
+            held = weakref.ref(ours.cycle)  # type: ignore[union-attr]
+            del ours
+        await wait_until(lambda: held() is None, "the request to be let go")
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("path", ["/process", "/nowhere", "/healthz"])
+async def test_who_is_answered_before_the_body_is_there_is_parted_with(
+    client: Client, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The answer says that it is the last one; what goes on coming is listened to for a while, and no longer."""
+    monkeypatch.setattr(edge, "PARTING_SECONDS", 0.3)
+    for kind in ("Content-Length: 1000", "Transfer-Encoding: chunked"):
+        sent = f"POST {path} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n"
+        async with raw(client, sent) as connection:
+            head = await asyncio.wait_for(connection.reader.readuntil(b"\r\n\r\n"), 20)
+            assert b"connection: close" in head
+            connection.writer.write(b"1\r\n")
+            await connection.answer()
+
+
+async def test_a_refused_body_may_be_sent_to_its_end(client: Client) -> None:
+    """Who first sends all and then reads finds the answer, not a broken connection."""
+    head = "POST /process HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n\r\n"
+    async with raw(client, head + "x" * 5_000_000) as connection:
+        assert (await connection.answer()).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_what_comes_after_an_answer_has_its_time(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line ends, or the beginning of a head, do not keep a connection for longer than a head may take."""
+    monkeypatch.setattr(server, "HEADER_SECONDS", 0.3)
+    for drip in (b"\r\n", b"G"):
+        async with raw(client, HEALTH + "\r\n") as connection:
+            await connection.reader.readuntil(b"}")
+            connection.writer.write(drip)
+            assert await connection.answer() == b""
+
+
+async def test_half_a_head_behind_a_stream_does_not_cut_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time for a head begins when the answer before it is over."""
+    monkeypatch.setattr(server, "HEADER_SECONDS", 0.2)
+    data = orjson.dumps(asked("s1", "/tokens 40 20")).decode()
+    request = _request(client, "POST", "/process", f"Content-Length: {len(data)}")
+    async with raw(client, request + data + "GET /healthz HTTP/1.1\r\nHost") as connection:
+        answer = await connection.answer()
+    assert b"tok39" in answer
+    assert answer.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("rubbish", ["\x00\x01\r\n\r\n", "X: " + "y" * 400_000])
+async def test_what_is_wrong_behind_a_stream_does_not_spoil_it(client: Client, rubbish: str) -> None:
+    """No other answer gets in between its events: the stream comes to its end, then the connection."""
+    data = orjson.dumps(asked("s1", "/tokens 40 20")).decode()
+    request = _request(client, "POST", "/process", f"Content-Length: {len(data)}")
+    async with raw(client, request + data + HEALTH + rubbish) as connection:
+        answer = await connection.answer()
+    assert b"tok39" in answer
+    assert answer.endswith(b"0\r\n\r\n")
+
+
+async def test_clients_of_http_1_0_get_no_chunk_sizes(client: Client) -> None:
+    """Neither in a stream nor elsewhere: the answer ends with the connection."""
+    data = orjson.dumps(asked("s1", "/tokens 20 5")).decode()
+    request = _request(client, "POST", "/process", f"Content-Length: {len(data)}").replace(
+        "HTTP/1.1", "HTTP/1.0"
+    )
+    async with raw(client, request + data) as connection:
+        head, _, stream = (await connection.answer()).partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    lines = stream.decode().split("\n")
+    assert not [line for line in lines if line and line.partition(":")[0] not in {"id", "data", "event", ""}]
+    async with raw(client, HEALTH.replace("1.1", "1.0") + "\r\n") as connection:
+        assert (await connection.answer()).endswith(b'{"status":"up"}')
+
+
+async def test_what_is_no_http_is_said_and_logged_in_our_shape(client: Client) -> None:
+    """JSON, as every error; one line of our own log, without a byte of the sender's."""
+    with capture_logs() as lines:
+        async with raw(client, "RUBBISH secret\r\n\r\n") as connection:
+            answer = await connection.answer()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b'{"code":"bad_request","message":"This is not a valid HTTP request."}')
+    assert [line["event"] for line in lines] == ["request.malformed"]
+    assert "secret" not in str(lines)
+
+
+async def test_connections_are_counted(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the number of followers and some more, new ones are told so and closed; room comes back."""
+    monkeypatch.setattr(server, "MOST_OTHERS", 3)
+    await stack.worker()
+    client = await stack.front_end(max_followers=3)
+    check_whole(await client.turn("s1", "hello"))
+    opened = []
+    for _ in range(5):
+        place = raw(client, "")
+        opened.append((place, await place.__aenter__()))
+    refused = raw(client, "")
+    connection = await refused.__aenter__()
+    assert (await connection.answer()).startswith(b"HTTP/1.1 503 ")
+    for place, _ in (*opened, (refused, connection)):
+        await place.__aexit__(None, None, None)
+    await wait_until(lambda: _served(client), "room to come back")
+
+
+async def _served(client: Client) -> bool:
+    async with raw(client, HEALTH + "Connection: close\r\n\r\n") as connection:
+        return (await connection.answer()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_who_does_not_take_the_answer_is_cut(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large answer that nobody reads is not kept for ever."""
+    await client.turn("s1", "x" * 900_000)
+    await client.turn("s1", "x" * 900_000)
+    monkeypatch.setattr(server, "TAKING_SECONDS", 0.2)
+    request = _request(client, "GET", "/liteAgent/v1/history?sessionId=s1")
+    async with raw(client, request * 3, buffer=1024) as connection:
+        assert (await connection.reader.readline()).startswith(b"HTTP/1.1 200 ")
+        with pytest.raises(ConnectionError):
+            await wait_until(lambda: _poke(connection.writer), "the connection to be cut")
+
+
+def _poke(writer: asyncio.StreamWriter) -> bool:
+    writer.write(b"\r\n")
+    if writer.transport.is_closing():
+        raise ConnectionResetError
+    return False
+
+
+def test_another_http_server_is_noticed_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What we use of it is looked for before anything is served, and named."""
+    server.check_server()
+    monkeypatch.delattr("uvicorn.protocols.http.httptools_impl.HttpToolsProtocol.on_message_begin")
+    with pytest.raises(ConfigurationError, match="on_message_begin"):
+        server.check_server()
