@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 
 from api.admin.deployment import AdminDeploymentRoutes
 from api.admin.keys import AdminKeyRoutes
+from api.admin.sessions import AdminSessionRoutes
 from api.admin.tasks import AdminTaskRoutes
 from api.console_routes import ConsoleRoutes
 from api.edge import Edge, http_error, our_error
@@ -86,6 +87,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
             *AdminTaskRoutes(services).routes(),
             *AdminDeploymentRoutes(services).routes(),
             *AdminKeyRoutes(services).routes(),
+            *AdminSessionRoutes(services).routes(),
             *ConsoleRoutes(services).routes(),
         ],
         middleware=[Middleware(Edge)],

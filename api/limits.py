@@ -15,9 +15,11 @@ from api.follow import PATIENCE_SECONDS
 from shared import measures
 from shared.api_keys import Limits
 from shared.broker import insist, is_trouble
-from shared.caps import Admitted, ManyTurns, TooFast
+from shared.caps import NOTHING, Admitted, ManyBytes, ManyTurns, Room, TooFast
 from shared.errors import Overloaded, Refused, TooMany
 from shared.keys import TaskRef
+from shared.storage import SESSION_BYTES, TURN_BYTES
+from shared.tasks import EMPTY_MS, operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from api.auth import Caller
     from api.hub import Hub
     from shared.caps import Caps
+    from shared.keys import SessionKeys
     from shared.launches import Launches
     from shared.memory import Memory
     from shared.settings import Settings
@@ -36,7 +39,13 @@ log = structlog.get_logger(__name__)
 TELL_SECONDS = 1.0
 BELIEVED_MS = 10_000
 
-# When a request may come again that was refused because the broker's memory is almost full.
+# Of a broker's `maxmemory` an owner's sessions may hold this much, where the key does not say how much.
+OWNER_SHARE = 0.25
+
+# Sessions that an owner may make in a minute without speaking in them, where the key has no rate.
+SESSIONS_A_MINUTE = 600
+
+# When a request may come again for which there is no room.
 FULL_RETRY_SECONDS = 10
 
 # For how long turns that wait for their client are known not to count, before they are asked again.
@@ -64,6 +73,7 @@ class Limiter:
         front_end: str,
     ) -> None:
         self._most_queued = settings.max_queued
+        self._ttl_ms = settings.ttl_ms
         self._memories = memories
         self._caps = caps
         self._launches = launches
@@ -78,8 +88,8 @@ class Limiter:
         self._turnstile: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tellers: Counter[str] = Counter()
 
-    async def admit(self, ref: TaskRef, op: str, caller: Caller) -> bool:
-        """Let the submit ``op`` of a turn in; whether it is counted.
+    async def admit(self, ref: TaskRef, op: str, caller: Caller, size: int) -> Room | None:
+        """Let the submit ``op`` of a turn in, whose request has ``size`` bytes; what it was counted with, if it was.
 
         Raises:
             TooMany: the key's limits say no.
@@ -90,11 +100,13 @@ class Limiter:
         if self._most_queued and self._launches.waiting >= self._most_queued and await self._full():
             measures.turns_refused.add("queue")
             raise Overloaded
-        if not caller.limits.turns:
-            return False
-        outcome = await self._ask(ref, op, caller)
+        # Its message stands in the log and in the history, and what it asks for in its own hash.
+        room = self._room(caller, SESSION_BYTES + TURN_BYTES + 3 * size, self._ttl_ms)
+        if not (caller.limits.turns or room.most):
+            return None
+        outcome = await self._ask(ref, op, caller, room)
         if isinstance(outcome, ManyTurns):
-            outcome = await self._ask_the_turns(ref, op, caller)
+            outcome = await self._ask_the_turns(ref, op, caller, room)
         match outcome:
             case ManyTurns():
                 measures.turns_refused.add("concurrency")
@@ -108,7 +120,47 @@ class Limiter:
                     f"This API key allows {caller.limits.rate} turns a minute, and as many were begun.",
                     retry_after=math.ceil(ms / 1000),
                 )
-        return True
+            case ManyBytes(held):
+                raise self._no_room(room, held)
+        return room
+
+    async def admit_session(self, keys: SessionKeys, caller: Caller) -> None:
+        """Let a session in that is made before anybody speaks in it. It counts for the rate, like a turn.
+
+        Raises:
+            TooMany: the key's limits, or what every key may do at most, say no.
+            Overloaded: as `admit_data`.
+            BrokerAway: the broker did not answer.
+        """
+        self.admit_data()
+        rate = caller.limits.rate or SESSIONS_A_MINUTE
+        room = self._room(caller, SESSION_BYTES, EMPTY_MS)
+        op = operation()
+        outcome = await insist(
+            lambda: self._caps.admit(TaskRef(keys.owner, keys.session, "-"), op, Limits(rate=rate), room),
+            seconds=PATIENCE_SECONDS,
+            what="admit",
+        )
+        match outcome:
+            case TooFast(ms):
+                measures.turns_refused.add("rate")
+                raise TooMany(
+                    f"{rate} sessions and turns a minute are allowed, and as many were begun.",
+                    retry_after=math.ceil(ms / 1000),
+                )
+            case ManyBytes(held):
+                raise self._no_room(room, held)
+
+    def _room(self, caller: Caller, size: int, ms: int) -> Room:
+        return Room(caller.limits.storage or int(OWNER_SHARE * self._memories[-1].most), size, ms)
+
+    def _no_room(self, room: Room, held: int) -> TooMany:
+        measures.turns_refused.add("storage")
+        return TooMany(
+            f"Your sessions hold {held} of the {room.most} bytes that they may, and {room.bytes} more do not fit. Clear "
+            "sessions, wait until some expire, or ask the operator for more storage.",
+            retry_after=FULL_RETRY_SECONDS,
+        )
 
     def admit_data(self) -> None:
         """Let something in that is to be kept: a session, a turn, an answer.
@@ -138,15 +190,15 @@ class Limiter:
         op = uuid.uuid4().hex
         ref = TaskRef(caller.owner, "refused", op)
         try:
-            await self._caps.admit(ref, op, Limits(rate=caller.limits.rate), slack=0)
+            await self._caps.admit(ref, op, Limits(rate=caller.limits.rate), NOTHING)
         except Exception as error:
             if not is_trouble(error):
                 raise
 
-    async def dismiss(self, ref: TaskRef, op: str) -> None:
+    async def dismiss(self, ref: TaskRef, op: str, room: Room) -> None:
         """A submit that was counted began nothing; should this fail, it is found out when there seems to be no room."""
         try:
-            await self._caps.dismiss(ref, op)
+            await self._caps.dismiss(ref, op, room)
         except Exception as error:
             if not is_trouble(error):
                 raise
@@ -178,8 +230,8 @@ class Limiter:
     async def keep(self) -> None:
         """Tell the followers of limited keys' owners, and look at the queue, for ever; to be run as a task."""
         while True:
-            await asyncio.sleep(TELL_SECONDS)
             await self._look()
+            await asyncio.sleep(TELL_SECONDS)
             for owner in list(self._told):
                 async with self._telling(owner):
                     await self._tell(owner, self._hub.followers_of(owner))
@@ -226,18 +278,22 @@ class Limiter:
             if not self._tellers[owner]:
                 del self._tellers[owner], self._turnstile[owner]
 
-    async def _ask(self, ref: TaskRef, op: str, caller: Caller) -> Admitted | ManyTurns | TooFast:
+    async def _ask(
+        self, ref: TaskRef, op: str, caller: Caller, room: Room
+    ) -> Admitted | ManyTurns | TooFast | ManyBytes:
         until, slack = self._slack.get(caller.owner, (math.inf, 0))
         if until < asyncio.get_running_loop().time():
             del self._slack[caller.owner]
             slack = 0
         return await insist(
-            lambda: self._caps.admit(ref, op, caller.limits, slack=slack),
+            lambda: self._caps.admit(ref, op, caller.limits, room, slack=slack),
             seconds=PATIENCE_SECONDS,
             what="admit",
         )
 
-    async def _ask_the_turns(self, ref: TaskRef, op: str, caller: Caller) -> Admitted | ManyTurns | TooFast:
+    async def _ask_the_turns(
+        self, ref: TaskRef, op: str, caller: Caller, room: Room
+    ) -> Admitted | ManyTurns | TooFast | ManyBytes:
         """Find out which of the owner's turns still count, one request of an owner at a time, and ask again."""
         loop = asyncio.get_running_loop()
         owner = caller.owner
@@ -252,7 +308,7 @@ class Limiter:
                         lambda: self._caps.recount(owner), seconds=PATIENCE_SECONDS, what="recount"
                     )
                     self._slack[owner] = loop.time() + SLACK_SECONDS, parked
-                return await self._ask(ref, op, caller)
+                return await self._ask(ref, op, caller, room)
         finally:
             self._waiting[owner] -= 1
             if not self._waiting[owner]:

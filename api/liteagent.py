@@ -16,15 +16,15 @@ from api.callbacks import answer, task_of_call
 from api.dialects.liteagent import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from api.dialects.liteagent_requests import parse_callback, parse_chat
 from api.follow import PATIENCE_SECONDS
-from api.stopping import stop, stop_all
+from api.stopping import clear, stop, stop_all
 from api.stream import EventStream
 from api.turns import RESPONSE_PREFIX, NewTurn, begin, derived_session, idempotency_of, new_task_id, trace_of
 from shared.api_keys import IDENTIFIER
 from shared.broker import insist
-from shared.errors import BadRequest, NoSession, NoTask, SessionBusy, UnknownCall
+from shared.errors import BadRequest, NoSession, NoTask, UnknownCall
 from shared.keys import SessionKeys, TaskRef
 from shared.protocol import Message
-from shared.tasks import Cleared, Gone, Missing
+from shared.tasks import Gone
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 BASE = "/liteAgent/v1"
-
-# Rounds of ending what is live before a session can be cleared; each round meets only turns that were
-# submitted during the one before.
-MOST_CLEAR_ROUNDS = 20
 
 
 class LiteAgentRoutes:
@@ -76,7 +72,7 @@ class LiteAgentRoutes:
         caller = await self._services.auth.caller(request)
         session = uuid.uuid4().hex
         keys = caller.keys(session)
-        self._services.limiter.admit_data()
+        await self._services.limiter.admit_session(keys, caller)
         await insist(
             lambda: self._services.tasks.create(keys, caller.spec.name, ""),
             seconds=PATIENCE_SECONDS,
@@ -164,16 +160,8 @@ class LiteAgentRoutes:
             )
         keys = caller.keys(session_id(request, "sessionId"))
         meta = await follow.session(services.log, keys, caller.visitor())
-        for _ in range(MOST_CLEAR_ROUNDS):
-            outcome = await insist(
-                lambda: services.tasks.clear(keys, meta.epoch), seconds=PATIENCE_SECONDS, what="clear"
-            )
-            if isinstance(outcome, Cleared):
-                return JSONResponse({"id": keys.session, "sessionId": keys.session})
-            if isinstance(outcome, Missing):
-                raise NoSession
-            await stop_all(services, keys, outcome.tasks, "clear", who="client")
-        raise SessionBusy("New turns keep coming in: stop sending them, then clear the session.")
+        await clear(services, keys, meta.epoch, "clear", who="client")
+        return JSONResponse({"id": keys.session, "sessionId": keys.session})
 
     async def _begin(
         self,

@@ -166,7 +166,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "initSession",
         "Make a session.",
         {200: (NewSession,)},
-        _KEY | {Overloaded},
+        _KEY | {Overloaded, TooMany},
         parameters=("agentId",),
     ),
     Operation(

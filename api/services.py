@@ -20,6 +20,7 @@ from shared.endings import Ender
 from shared.launches import Launches
 from shared.log import Log
 from shared.memory import Memory
+from shared.storage import Storage
 from shared.task_list import TaskList
 from shared.tasks import Tasks
 
@@ -48,6 +49,7 @@ class Services:
     limiter: Limiter
     aside: Aside
     bodies: Bodies
+    storage: Storage
     name: str
 
     @classmethod
@@ -84,10 +86,11 @@ class Services:
                 Caps(broker.primary, broker.sessions),
                 launches,
                 hub,
-                [Memory(redis) for redis in {broker.primary, broker.sessions}],
+                [Memory(redis) for redis in dict.fromkeys((broker.primary, broker.sessions))],
                 name,
             ),
             aside=aside,
             bodies=Bodies(settings, aside),
+            storage=Storage(broker.primary, broker.sessions),
             name=name,
         )

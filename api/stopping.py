@@ -1,14 +1,17 @@
-"""Ending a turn because somebody asks for it."""
+"""Ending a turn, or clearing a session, because somebody asks for it."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
+from api.follow import PATIENCE_SECONDS
 from shared import measures
+from shared.broker import insist
 from shared.endings import CANCELED, end_all, end_from_outside
+from shared.errors import NoSession, SessionBusy
 from shared.keys import TaskRef
-from shared.tasks import Finished
+from shared.tasks import Cleared, Finished, Missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
     from api.services import Services
     from shared.keys import SessionKeys
     from shared.tasks import Ended, Gone, Moved
+
+# Rounds of ending what is live before a session can be cleared; each round meets only turns that were
+# submitted during the one before.
+MOST_CLEAR_ROUNDS = 20
 
 
 async def stop(services: Services, ref: TaskRef, why: str, *, who: str) -> Finished | Moved | Ended | Gone:
@@ -46,3 +53,24 @@ async def stop_all(
     await end_all(services.ender, refs, CANCELED, why, who=who)
     if refs:
         measures.stop_seconds.add(time.monotonic() - begun)
+
+
+async def clear(services: Services, keys: SessionKeys, epoch: int, why: str, *, who: str) -> None:
+    """End what is live in a session, and forget all that was said in it since ``epoch`` began.
+
+    Raises:
+        NoSession: it is gone.
+        SessionBusy: new turns came in all the time.
+        BrokerAway: the broker did not answer.
+    """
+    for _ in range(MOST_CLEAR_ROUNDS):
+        outcome = await insist(
+            lambda: services.tasks.clear(keys, epoch), seconds=PATIENCE_SECONDS, what="clear"
+        )
+        if isinstance(outcome, Cleared):
+            await services.storage.try_report(keys)
+            return
+        if isinstance(outcome, Missing):
+            raise NoSession
+        await stop_all(services, keys, outcome.tasks, why, who=who)
+    raise SessionBusy("New turns keep coming in: stop sending them, then clear the session.")

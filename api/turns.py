@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from api.acceptance import Headers
     from api.auth import Caller
     from api.services import Services
+    from shared.caps import Room
 
 # Turns that may get in the way of one that interrupts, one after the other.
 MOST_INTERRUPTED = 20
@@ -181,7 +182,7 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
 async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: Turn) -> Accepted | Known:
     spec = caller.spec
     op = operation()
-    counted = await _admit(services, caller, turn, op)
+    counted = await _admit(services, caller, turn, op, len(prepared.request))
     for _ in range(MOST_INTERRUPTED):
         outcome, replicas = await accept(
             services,
@@ -191,7 +192,7 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
             number=FIRST_LAUNCH,
         )
         if counted and not isinstance(outcome, Launch | Waits | Interrupt):
-            await services.limiter.dismiss(turn.ref, op)
+            await services.limiter.dismiss(turn.ref, op, counted)
         match outcome:
             case Launch(_, epoch, first):
                 measures.turns_submitted.n += 1
@@ -220,17 +221,17 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
                 ref = TaskRef(turn.ref.owner, turn.ref.session, other)
                 await end_from_outside(services.ender, ref, CANCELED, why, who="client")
     if counted:
-        await services.limiter.dismiss(turn.ref, op)
+        await services.limiter.dismiss(turn.ref, op, counted)
     raise SessionBusy
 
 
-async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str) -> bool:
-    """Have this submit of the turn counted; whether it was.
+async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str, size: int) -> Room | None:
+    """Have this submit of the turn counted, whose request has ``size`` bytes; what it was counted with, if it was.
 
     A repeat is never refused: it begins nothing, its client wants to know what became of the turn.
     """
     try:
-        return await services.limiter.admit(turn.ref, op, caller)
+        return await services.limiter.admit(turn.ref, op, caller, size)
     except (TooMany, Overloaded):
         keys = turn.ref.keys
         sessions = services.broker.sessions
@@ -243,7 +244,7 @@ async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str) -> 
         )
         if not known:
             raise
-        return False
+        return None
 
 
 def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:

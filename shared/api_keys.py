@@ -50,6 +50,7 @@ class Limits(BaseModel):
         rate: turns that may begin in any minute.
         concurrency: turns that may be queued or running; those that wait for their client do not count.
         followers: streams at once, over all front ends.
+        storage: bytes that sessions may hold; with 0 the default applies, a share of the broker's memory.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -57,6 +58,7 @@ class Limits(BaseModel):
     rate: int = Field(0, ge=0, le=100_000)
     concurrency: int = Field(0, ge=0, le=100_000)
     followers: int = Field(0, ge=0, le=100_000)
+    storage: int = Field(0, ge=0, le=2**50)
 
     @property
     def turns(self) -> bool:

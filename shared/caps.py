@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shared.keys import TaskRef
 
 _admit = Script("admit")
+_dismiss = Script("dismiss")
 _followers = Script("followers")
 
 # An owner's turns are remembered for so long after the newest one was let in. Longer than a turn may wait
@@ -55,6 +56,26 @@ class TooFast:
     ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class ManyBytes:
+    """The owner's sessions hold ``bytes``, and what was asked for is too much beside them."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What something new takes, of an owner who may hold ``most`` bytes (0: any): ``bytes``, for ``ms``."""
+
+    most: int
+    bytes: int
+    ms: int
+
+
+# What takes nothing that is kept.
+NOTHING = Room(0, 0, 0)
+
+
 class Caps:
     """The counts, at the primary; tasks are asked at the sessions' broker."""
 
@@ -63,20 +84,24 @@ class Caps:
         self._sessions = sessions
 
     async def admit(
-        self, ref: TaskRef, op: str, limits: Limits, *, slack: int
-    ) -> Admitted | ManyTurns | TooFast:
-        """Count the submit ``op`` of a turn, if the limits let it in.
+        self, ref: TaskRef, op: str, limits: Limits, room: Room, *, slack: int = 0
+    ) -> Admitted | ManyTurns | TooFast | ManyBytes:
+        """Count the submit ``op`` of a turn, if the limits let it in and there is room for it.
 
         ``slack`` is how many of the owner's turns are known not to count.
         """
         reply = await _admit(
             self._primary,
-            (keys.owner_turns(ref.owner), keys.owner_rate(ref.owner)),
+            _of(ref.owner),
             (
                 keys.admission(ref, op),
                 limits.concurrency + slack if limits.concurrency else 0,
                 limits.rate,
                 TURNS_MS,
+                room.most,
+                ref.session,
+                room.bytes,
+                room.ms,
             ),
         )
         match reply:
@@ -84,14 +109,16 @@ class Caps:
                 return Admitted()
             case [b"turns"]:
                 return ManyTurns()
+            case [b"bytes", held]:
+                return ManyBytes(int(held))
         return TooFast(int(reply[1]))
 
-    async def dismiss(self, ref: TaskRef, op: str) -> None:
+    async def dismiss(self, ref: TaskRef, op: str, room: Room) -> None:
         """Count the submit ``op`` no more: it was let in, but its turn did not begin by it."""
-        admission = keys.admission(ref, op)
-        await asyncio.gather(
-            command(self._primary, "ZREM", keys.owner_turns(ref.owner), admission),
-            command(self._primary, "ZREM", keys.owner_rate(ref.owner), admission),
+        await _dismiss(
+            self._primary,
+            _of(ref.owner),
+            (keys.admission(ref, op), ref.session, room.bytes if room.most else 0),
         )
 
     async def recount(self, owner: str) -> int:
@@ -129,3 +156,12 @@ class Caps:
         """Say how many followers of the owner a front end has, believed for ``ms``; False: more than ``limit`` in all."""
         reply = await _followers(self._primary, (keys.owner_followers(owner),), (front_end, count, limit, ms))
         return bool(reply)
+
+
+def _of(owner: str) -> tuple[str, ...]:
+    return (
+        keys.owner_turns(owner),
+        keys.owner_rate(owner),
+        keys.owner_bytes(owner),
+        keys.owner_sessions(owner),
+    )

@@ -24,6 +24,7 @@ from shared.entry import END, Cursor, Entry
 from shared.keys import TaskRef
 from shared.log import PAGE
 from shared.protocol import Fold, incomplete_events
+from shared.storage import Storage
 from shared.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
 
 if TYPE_CHECKING:
@@ -74,6 +75,11 @@ class Ender:
     launches: Launches
     primary: Redis
     patience: float = PATIENCE_SECONDS
+
+    @property
+    def storage(self) -> Storage:
+        """Where to report what a session holds."""
+        return Storage(self.primary, self.tasks.redis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +148,10 @@ async def write_end(
 async def _unlist(ender: Ender, attempt: Attempt) -> None:
     """Take an ended task off the list of live ones; should that fail, a worker finds it there later."""
     try:
-        await ender.launches.ended(attempt.ref, attempt.task["submit_op"].decode())
+        await asyncio.gather(
+            ender.launches.ended(attempt.ref, attempt.task["submit_op"].decode()),
+            ender.storage.try_report(attempt.ref.keys),
+        )
     except Exception as error:
         if not is_trouble(error):
             raise

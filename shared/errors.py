@@ -234,7 +234,7 @@ class ShuttingDown(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """All of us together have as much to do, or to keep, as the operator allows."""
+    """All of us together have as much to do as the operator allows."""
 
     code = "overloaded"
     text = "Too many turns of all users wait for a worker. Try again in a moment."

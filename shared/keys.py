@@ -104,6 +104,11 @@ class SessionKeys:
         return f"{self._prefix}idem:{key}"
 
 
+def sessions_pattern(owner: str, session: str | None) -> str:
+    """Pattern of the names of all keys of an owner's sessions, or of one."""
+    return f"ts:{{{owner}/{session or '*'}}}:*"
+
+
 def session_of_tail(channel: str) -> str:
     """``<owner>/<session>`` of a tail channel's name."""
     return channel[channel.index("{") + 1 : channel.index("}")]
@@ -128,6 +133,16 @@ def parse_admission(text: str) -> tuple[TaskRef, str]:
 def owner_rate(owner: str) -> str:
     """Sorted set of the turns that an owner began in the last minute, where that is limited."""
     return f"ts:caps:{owner}:rate"
+
+
+def owner_bytes(owner: str) -> str:
+    """Hash of an owner's sessions: how many bytes each holds; their sum as ``''``."""
+    return f"ts:caps:{owner}:bytes"
+
+
+def owner_sessions(owner: str) -> str:
+    """Sorted set of the same sessions by when they expire."""
+    return f"ts:caps:{owner}:sessions"
 
 
 def owner_followers(owner: str) -> str:

@@ -41,6 +41,9 @@ TERMINAL = frozenset({"completed", "failed", "canceled"})
 # How often a rescuer looks whether a waiting task's turn was forgotten.
 WAITING_LOOK_MS = 15_000
 
+# How long a session lives in which nobody has spoken.
+EMPTY_MS = 15 * 60_000
+
 # A task that took so many workers with it is not tried again.
 MAX_CRASHES = 3
 
@@ -433,8 +436,9 @@ class Tasks:
         self._limits = (settings.ttl_ms, settings.lease_ms, settings.log_max_events, settings.log_max_bytes)
 
     async def create(self, keys: SessionKeys, agent: str, user: str) -> bool:
-        """Make a session; False when it was there already."""
-        reply = await self._run(_create, keys, "", "", (agent, user))
+        """Make a session, which lives for `EMPTY_MS` unless a turn comes; False when it was there already."""
+        life = min(self._settings.ttl_ms, EMPTY_MS)
+        reply = await self._run(_create, keys, "", "", (agent, user, life))
         return bool(reply[0] == b"created")
 
     async def submit(

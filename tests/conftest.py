@@ -169,6 +169,25 @@ async def real(valkey: ValkeyServer) -> AsyncIterator[Place]:
 
 
 @pytest.fixture
+async def small() -> AsyncIterator[tuple[Stack, Any]]:
+    """A deployment on a broker of its own, and a client of that broker which may configure it."""
+    with ValkeyServer(port=free_port(), save="", appendonly="no") as server, server.client() as redis:
+        users.define(redis)
+        place = Place(f"redis://127.0.0.1:{server.port}/0", None)
+        stack = Stack(place, lease_seconds=2, log_grace_seconds=4)
+        # Beside it what connections and scripts take for a moment does not matter.
+        redis.set("ballast", b"x" * 40_000_000, px=600_000)
+        try:
+            yield stack, redis
+            refused = [(entry["username"], entry["object"]) for entry in redis.acl_log()]
+            assert not refused, f"deploy/redis.acl does not let them: {refused}"
+        finally:
+            redis.config_set("maxmemory", 0)
+            await stack.close()
+            await place.close()
+
+
+@pytest.fixture
 async def stack(place: Place) -> AsyncIterator[Stack]:
     """An empty deployment: start front ends and workers on it."""
     stack = Stack(place)

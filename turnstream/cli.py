@@ -12,6 +12,7 @@ import typer
 
 from shared import settings as settings_module
 from shared.errors import ConfigurationError, TurnstreamError
+from turnstream.sessions import app as sessions_app
 from turnstream.tasks import app as tasks_app
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ app.add_typer(keys_app, name="keys")
 agents_app = typer.Typer(help="The agents file.", no_args_is_help=True)
 app.add_typer(agents_app, name="agents")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(sessions_app, name="sessions")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on [TURNSTREAM_HOST].")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one [TURNSTREAM_PORT].")]
@@ -149,16 +151,26 @@ def keys_create(
     followers: Annotated[
         int, typer.Option(min=0, max=100_000, help="Streams at once, over all front ends; 0 is any number.")
     ] = 0,
+    storage: Annotated[
+        str,
+        typer.Option(
+            help="What the owner's sessions may hold, as 200M; 0 is a quarter of the broker's `maxmemory`."
+        ),
+    ] = "0",
 ) -> None:
     """Make a key. It is shown once, and kept only as a hash."""
     from shared.api_keys import Limits
+    from turnstream import sizes
     from turnstream.keys import create
 
     scopes: tuple[Scope, ...] = tuple(
         "admin" if each is ScopeName.ADMIN else "chat" for each in scope or [ScopeName.CHAT]
     )
     settings = _scaled(settings_module.load(), "keys create")
-    limits = Limits(rate=rate, concurrency=concurrency, followers=followers)
+    try:
+        limits = Limits(rate=rate, concurrency=concurrency, followers=followers, storage=sizes.read(storage))
+    except ValueError as error:
+        raise ConfigurationError(f"--storage: {error}") from None
     typer.echo(asyncio.run(create(settings, owner, agent, scopes, days, limits)))
 
 

@@ -10,6 +10,7 @@ from shared import agents
 from shared.api_keys import IDENTIFIER, ApiKeys, make_token
 from shared.broker import Broker, insist, let_in
 from shared.errors import ConfigurationError
+from turnstream.sizes import shown
 from turnstream.table import aligned
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ T = TypeVar("T")
 # How long the command insists with a broker that does not answer.
 PATIENCE_SECONDS = 3.0
 
-_HEADINGS = ("ID", "KEY", "OWNER", "AGENT", "SCOPES", "TURNS/MIN", "AT ONCE", "STREAMS", "EXPIRES")
+_HEADINGS = ("ID", "KEY", "OWNER", "AGENT", "SCOPES", "TURNS/MIN", "AT ONCE", "STREAMS", "STORAGE", "EXPIRES")
 
 
 async def create(
@@ -103,6 +104,7 @@ async def _ask(
 def _row(key: ApiKey) -> tuple[str, ...]:
     limits = key.limits
     caps = [str(limit) if limit else "any" for limit in (limits.rate, limits.concurrency, limits.followers)]
+    caps.append(shown(limits.storage) if limits.storage else "default")
     return (key.id, f"{key.shown}…", key.owner, key.agent or "–", ",".join(key.scopes), *caps, _expiry(key))
 
 

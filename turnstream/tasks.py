@@ -60,10 +60,10 @@ def list_tasks(
 
     wanted = _conditions(status=status, owner=owner, agent=agent, session=session, older_than=older_than)
     rows: list[dict[str, Any]] = []
-    with _admin(url) as admin:
+    with admin(url) as asked:
         cursor: str | None = ""
         while cursor is not None and len(rows) < limit:
-            page = admin.ask(
+            page = asked.ask(
                 "GET", "tasks", params={**wanted, "limit": min(200, limit - len(rows)), "cursor": cursor}
             )
             rows += page["tasks"]
@@ -78,8 +78,8 @@ def list_tasks(
 @app.command()
 def show(ref: Ref, url: Url = LOCAL) -> None:
     """Show one task and the calls that its client has not answered."""
-    with _admin(url) as admin:
-        task = admin.ask("GET", f"tasks/{_path(ref)}")
+    with admin(url) as asked:
+        task = asked.ask("GET", f"tasks/{_path(ref)}")
     calls, traceback = task.pop("calls"), task.pop("traceback", "")
     width = max(len(name) for name in task)
     for name, value in task.items():
@@ -115,10 +115,10 @@ def stop(
     for ref in refs or ():
         _path(ref)
     missing = []
-    with _admin(url) as admin:
+    with admin(url) as asked:
         more = True
         while more:
-            told = admin.ask("POST", "stop", json={"refs": refs} if refs else wanted)
+            told = asked.ask("POST", "stop", json={"refs": refs} if refs else wanted)
             for outcome in ("stopped", "ended", "missing"):
                 for ref in told[outcome]:
                     typer.echo(f"{outcome}  {ref}")
@@ -131,8 +131,8 @@ def stop(
 @app.command()
 def tail(ref: Ref, url: Url = LOCAL, as_json: AsJson = False) -> None:
     """Watch a task's events from its first one to its end; comes back by itself when the connection breaks."""
-    with _admin(url) as admin:
-        for event in _events(admin, f"tasks/{_path(ref)}/follow"):
+    with admin(url) as asked:
+        for event in _events(asked, f"tasks/{_path(ref)}/follow"):
             typer.echo(escaped(orjson.dumps(event).decode() if as_json else _line(event)))
 
 
@@ -182,7 +182,8 @@ def _read(data: str) -> Any:
 _ENDS = frozenset({"completed", "failed", "canceled"})
 
 
-def _admin(url: str) -> Any:
+def admin(url: str) -> Any:
+    """The operators' routes of a front end, to be used as a context manager."""
     from contextlib import closing
 
     from turnstream.admin import Admin

@@ -78,6 +78,7 @@ class WorkerProcess:
         )
         self._presence = Presence(broker.primary, keys.WORKERS, self.id, self._tell, self._rescuer.trouble)
         self._live_list = LiveList(broker)
+        self._storage = ender.storage
         self._stopping = asyncio.Event()
         self.ready = self._listener.listening
         self.status = Status(settings, self._gauges, self._can_work)
@@ -126,6 +127,7 @@ class WorkerProcess:
                 ("rescuer", self._rescuer.watch()),
                 ("presence", self._presence.show()),
                 ("live list", self._live_list.tend()),
+                ("storage", self._storage.tend(lambda: (held.attempt.ref.keys for held in self.leases))),
             )
         ]
         claiming = asyncio.create_task(self._arq.main(), name="arq")

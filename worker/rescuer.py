@@ -168,3 +168,5 @@ class Rescuer:
                 await launches.redate(ref, ms, taken)
             case Drop():
                 await launches.redate(ref, -1, taken)
+                # Its events may have been cut.
+                await self._ender.storage.try_report(ref.keys)

@@ -232,6 +232,7 @@ class Runner:
         )
         measures.turns_parked.n += isinstance(outcome, Parked)
         log.info("task.parked", outcome=type(outcome).__name__)
+        await self._ender.storage.try_report(attempt.ref.keys)
         if isinstance(outcome, Launch):
             await self._launch(attempt.ref, outcome.number)
         elif isinstance(outcome, Behind):

@@ -210,6 +210,7 @@ class KeyRow(BaseModel):
     rate: int | None = None
     concurrency: int | None = None
     followers: int | None = None
+    storage: int | None = None
 
 
 class KeyList(BaseModel):
@@ -229,3 +230,27 @@ class KeyRevoked(BaseModel):
 
     id: str
     revoked: Literal[True]
+
+
+class SessionRow(BaseModel):
+    """What a session holds at the broker, and when it expires (Unix seconds)."""
+
+    session: str
+    bytes: int
+    expires_at: float
+
+
+class SessionList(BaseModel):
+    """An owner's sessions, the largest first; ``bytes`` and ``count`` are of all of them."""
+
+    owner: str
+    bytes: int
+    count: int
+    sessions: list[SessionRow]
+
+
+class SessionsDeleted(BaseModel):
+    """The sessions that are gone; ``more``: others are left, ask again."""
+
+    deleted: list[str]
+    more: bool

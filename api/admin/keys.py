@@ -81,7 +81,7 @@ class AdminKeyRoutes:
             raise InvalidBody(f"agent: no such agent; there are {known}")
         token = make_token()
         expires = int(time.time()) + body.days * 86_400 if body.days else 0
-        limits = Limits(rate=body.rate, concurrency=body.concurrency, followers=body.followers)
+        limits = Limits.model_validate(body.model_dump(include=set(Limits.model_fields)))
         key = await insist(
             lambda: services.api_keys.register(
                 token, owner=body.owner, agent=body.agent, scopes=body.scopes, expires=expires, limits=limits

@@ -9,6 +9,8 @@ from api.admin.answers import (
     KeyMade,
     KeyRevoked,
     Processes,
+    SessionList,
+    SessionsDeleted,
     Stats,
     TaskPage,
     TaskShown,
@@ -17,6 +19,7 @@ from api.admin.answers import (
 )
 from api.admin.asked import StopBody
 from api.admin.keys import NewKeyBody, RotateBody
+from api.admin.sessions import DeleteBody
 from api.admin.tasks import BASE, TASK
 from api.dialects.agentscope import AGENTSCOPE
 from api.operation import ID, Json, Operation, Stream, parameter
@@ -34,6 +37,7 @@ from shared.errors import (
     NoTask,
     NotRotatable,
     Overloaded,
+    SessionBusy,
     ShuttingDown,
     TooMany,
     TurnstreamError,
@@ -71,6 +75,8 @@ ADMIN_PARAMETERS: dict[str, Json] = {
     ),
     "rows": parameter("query", "limit", "Rows wanted at most.", type="integer", minimum=1, maximum=200),
     "events": parameter("query", "limit", "Events wanted at most.", type="integer", minimum=1, maximum=500),
+    "the_owner": parameter("query", "owner", "Whose sessions.", required=True, pattern=ID),
+    "sessions": parameter("query", "limit", "Rows wanted at most.", type="integer", minimum=1, maximum=1000),
     "page": parameter(
         "query",
         "cursor",
@@ -167,6 +173,26 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         {200: (AgentList,)},
         _KEY,
     ),
+    Operation(
+        ("GET",),
+        BASE + "/sessions",
+        "adminSessions",
+        "What an owner's sessions hold, the largest first.",
+        {200: (SessionList,)},
+        _KEY | {BadRequest},
+        ("the_owner", "sessions"),
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/sessions/delete",
+        "adminDeleteSessions",
+        "Delete an owner's sessions, one or all, with all that was said. Turns that are live end first.",
+        {200: (SessionsDeleted,)},
+        _KEY | _BODY | {NoSession, SessionBusy},
+        (),
+        DeleteBody,
+        {"one": {"owner": "acme", "session": "s1"}, "all": {"owner": "acme"}},
+    ),
     Operation(("GET",), BASE + "/keys", "adminKeys", "Every API key.", {200: (KeyList,)}, _KEY),
     Operation(
         ("POST",),
@@ -184,6 +210,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
                 "rate": 60,
                 "concurrency": 10,
                 "followers": 100,
+                "storage": 200_000_000,
                 "days": 90,
             }
         },

@@ -39,6 +39,7 @@ if ARGV[10] ~= '' then
   remember(ARGV[10], tonumber(redis.call('HGET', META, 'remember') or '1000'), tonumber(ARGV[11]))
 end
 redis.call('ZREM', LIVE, TID)
+redis.call('HINCRBY', META, 'asked', -redis.call('HSTRLEN', TASK, 'request'))
 redis.call('DEL', CALLS, STATE)
 redis.call('HDEL', TASK, 'lease', 'request')
 for _, field in ipairs(redis.call('HKEYS', TASK)) do

@@ -69,6 +69,13 @@ if ARGV[15] ~= '0' then
 end
 redis.call('HSET', META, 'remember', ARGV[18])
 redis.call('ZADD', LIVE, first, TID)
+-- For the owner's count: requests of live turns, and turns whose hashes may be there still.
+redis.call('HINCRBY', META, 'asked', #ARGV[13])
+local counted = redis.call('HMGET', META, 'turns', 'turns_since')
+if not counted[2] or NOW - tonumber(counted[2]) > TTL then
+  redis.call('HSET', META, 'turns', '0', 'turns_before', counted[1] or '0', 'turns_since', int(NOW))
+end
+redis.call('HINCRBY', META, 'turns', 1)
 local _, _, number = write(23, '0')
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'ran', '0', 'number', number, 'epoch', epoch,
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],

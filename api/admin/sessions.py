@@ -1,0 +1,129 @@
+"""Sessions as operators see them: what an owner's hold, and their end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import JSONResponse, Response
+
+from api.admin.asked import body_of, limit_of
+from api.admin.tasks import BASE
+from api.asked import route
+from api.follow import PATIENCE_SECONDS
+from api.stopping import clear
+from shared.api_keys import IDENTIFIER
+from shared.broker import command, insist
+from shared.errors import BadRequest, NoSession
+from shared.keys import SessionKeys, sessions_pattern
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from api.services import Services
+
+log = structlog.get_logger(__name__)
+
+USUAL_ROWS = 50
+MOST_ROWS = 1000
+
+# Sessions deleted by one request; whoever wants more gone asks again.
+MOST_AT_ONCE = 200
+
+# Keys looked at, and deleted, by one command.
+KEYS_AT_ONCE = 1000
+
+_Name = Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
+
+
+class DeleteBody(BaseModel):
+    """Whose sessions to delete: one, or all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    owner: _Name
+    session: _Name | None = None
+
+
+class AdminSessionRoutes:
+    """Serves operators."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The routes."""
+        return [
+            route(BASE + "/sessions", self.sessions, "GET"),
+            route(BASE + "/sessions/delete", self.delete, "POST"),
+        ]
+
+    async def sessions(self, request: Request) -> Response:
+        """What an owner's sessions hold, the largest first."""
+        services = self._services
+        await services.auth.admin(request)
+        owner = request.query_params.get("owner", "")
+        if not IDENTIFIER.fullmatch(owner):
+            raise BadRequest("owner: name the owner whose sessions are wanted")
+        limit = limit_of(request, USUAL_ROWS, MOST_ROWS)
+        held, found = await insist(
+            lambda: services.storage.of(owner), seconds=PATIENCE_SECONDS, what="sessions"
+        )
+        rows = [
+            {"session": each.session, "bytes": each.bytes, "expires_at": each.expires}
+            for each in found[:limit]
+        ]
+        return JSONResponse({"owner": owner, "bytes": held, "count": len(found), "sessions": rows})
+
+    async def delete(self, request: Request) -> Response:
+        """End what is live in an owner's sessions, and delete them with all that was said."""
+        services = self._services
+        key = await services.auth.admin(request)
+        body = await body_of(request, services.settings, DeleteBody)
+        sessions, more = await self._kept(body.owner, body.session)
+        if body.session is not None and not sessions:
+            raise NoSession
+        for session, names in sessions.items():
+            await self._delete(SessionKeys(body.owner, session), names, key.id)
+        return JSONResponse({"deleted": sorted(sessions), "more": more})
+
+    async def _delete(self, keys: SessionKeys, names: list[str], key_id: str) -> None:
+        """End what is live in a session, then delete its keys: itself, hashes of its turns, answered calls, and so on."""
+        services = self._services
+        meta = await insist(lambda: services.log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
+        if meta is not None:
+            with suppress(NoSession):
+                await clear(services, keys, meta.epoch, "deleted", who=f"admin {key_id}")
+        for at in range(0, len(names), KEYS_AT_ONCE):
+            some = names[at : at + KEYS_AT_ONCE]
+            await insist(
+                partial(command, services.broker.sessions, "DEL", *some),
+                seconds=PATIENCE_SECONDS,
+                what="delete",
+            )
+        await services.storage.try_report(keys)
+        log.info("admin.session_deleted", key=key_id, owner=keys.owner, session=keys.session)
+
+    async def _kept(self, owner: str, session: str | None) -> tuple[dict[str, list[str]], bool]:
+        """The names of the keys of an owner's sessions, by session; and whether there are more than `MOST_AT_ONCE`."""
+        found: dict[str, list[str]] = defaultdict(list)
+        cursor = "0"
+        while True:
+            scan = partial(
+                command, self._services.broker.sessions,
+                "SCAN", cursor, "MATCH", sessions_pattern(owner, session), "COUNT", KEYS_AT_ONCE,
+            )  # fmt: skip
+            after, names = await insist(scan, seconds=PATIENCE_SECONDS, what="scan")
+            for name in names:
+                text = name.decode()
+                found[text[text.index("/") + 1 : text.index("}")]].append(text)
+            cursor = after.decode() if isinstance(after, bytes) else str(after)
+            if len(found) > MOST_AT_ONCE:
+                return dict(list(found.items())[:MOST_AT_ONCE]), True
+            if cursor == "0":
+                return found, False

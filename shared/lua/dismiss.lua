@@ -1,0 +1,11 @@
+#!lua flags=allow-oom
+-- Take an admission back that began nothing. KEYS as admit.lua   ARGV 1 the admission  2 session  3 bytes it was to take
+redis.call('ZREM', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+local held = redis.call('HGET', KEYS[3], ARGV[2])
+if held then
+  local less = math.min(tonumber(held), tonumber(ARGV[3]))
+  redis.call('HINCRBY', KEYS[3], ARGV[2], -less)
+  redis.call('HINCRBY', KEYS[3], '', -less)
+end
+return 1

@@ -1,0 +1,112 @@
+"""What an owner's sessions hold at the broker, in bytes: reported as each session's total, by whoever changed it.
+
+Sessions and counts may be on two servers, so no script can keep them together. A report that is lost or late is made good
+by the session's next one, and a session that expires leaves the count by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from shared import keys
+from shared.broker import command, is_trouble
+from shared.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from redis.asyncio import Redis
+
+    from shared.keys import SessionKeys
+
+log = structlog.get_logger(__name__)
+
+_stored = Script("stored")
+
+# What a session takes beside what is said in it, and each turn beside its messages: hashes, ids, names of keys.
+SESSION_BYTES = 1024
+TURN_BYTES = 2048
+
+# Between two reports of a session in which a turn runs.
+REPORT_SECONDS = 3.0
+
+# Sums that the session's scripts keep, and the turns of the last two times to live.
+_SUMS = ("bytes", "kept", "memory", "asked")
+_TURNS = ("turns", "turns_before")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A session of an owner: the bytes it holds, and when it expires (Unix seconds)."""
+
+    session: str
+    bytes: int
+    expires: float
+
+
+class Storage:
+    """Reports what sessions hold, and reads it."""
+
+    def __init__(self, primary: Redis, sessions: Redis) -> None:
+        self._primary = primary
+        self._sessions = sessions
+
+    async def report(self, session: SessionKeys) -> None:
+        """Report what a session holds now.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: see `shared.broker.is_trouble`.
+        """
+        life, fields = await asyncio.gather(
+            command(self._sessions, "PTTL", session.meta),
+            command(self._sessions, "HMGET", session.meta, *_SUMS, *_TURNS),
+        )
+        held = -1
+        if life > 0:
+            numbers = [int(field or 0) for field in fields]
+            sums, turns = numbers[: len(_SUMS)], numbers[len(_SUMS) :]
+            held = SESSION_BYTES + sum(sums) + TURN_BYTES * sum(turns)
+        await _stored(self._primary, _of(session.owner), (session.session, held, max(life, 0)))
+
+    async def try_report(self, session: SessionKeys) -> None:
+        """Report; should the broker be away, the session's next report makes it good."""
+        try:
+            await self.report(session)
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+
+    async def tend(self, live: Callable[[], Iterable[SessionKeys]]) -> None:
+        """Report the sessions in which turns run, for ever; to be run as a task."""
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            try:
+                for session in {(each.owner, each.session): each for each in live()}.values():
+                    await self.report(session)
+            except Exception as error:
+                if not is_trouble(error):
+                    log.exception("storage.not_reported")
+
+    async def of(self, owner: str) -> tuple[int, list[Held]]:
+        """The bytes that an owner holds, and the sessions, the largest first.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: see `shared.broker.is_trouble`.
+        """
+        by_session, flat = await asyncio.gather(
+            command(self._primary, "HGETALL", keys.owner_bytes(owner)),
+            command(self._primary, "ZRANGE", keys.owner_sessions(owner), 0, -1, "WITHSCORES"),
+        )
+        found = [
+            Held(name.decode(), int(by_session.get(name, 0)), float(expires) / 1000)
+            for name, expires in zip(flat[::2], flat[1::2], strict=True)
+        ]
+        return int(by_session.get(b"", 0)), sorted(found, key=lambda held: -held.bytes)
+
+
+def _of(owner: str) -> tuple[str, ...]:
+    return keys.owner_bytes(owner), keys.owner_sessions(owner)

@@ -1,0 +1,179 @@
+"""What an owner's sessions may hold: counted over all front ends, refused when it is too much, freed by operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.api_keys import ApiKeys, make_token
+from shared.keys import SessionKeys
+from shared.storage import SESSION_BYTES, TURN_BYTES, Storage
+from tests.admin.test_limits import ask, limited
+from tests.client import terminal, text_of
+from tests.commands import turnstream
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.stack import Stack
+
+LARGE = "x" * 300_000
+
+
+async def held(stack: Stack, owner: str = "acme") -> int:
+    """The bytes that are counted for an owner."""
+    return (await Storage(stack.broker.primary, stack.broker.sessions).of(owner))[0]
+
+
+async def there(stack: Stack, session: str, owner: str = "acme") -> int:
+    """The bytes that stand in a session's log, history, memory and requests, counted one by one."""
+    redis: Any = stack.broker.sessions
+    prefix = f"ts:{{{owner}/{session}}}:"
+    sums = 0
+    for stream in ("log", "history"):
+        for _, fields in await redis.xrange(prefix + stream):
+            sums += sum(map(len, fields.values()))
+    sums += sum(len(each) for each in await redis.lrange(prefix + "memory", 0, -1))
+    for key in await redis.keys(f"{prefix}task:*"):
+        sums += len(await redis.hget(key, "request") or b"")
+    return sums
+
+
+async def test_what_sessions_hold_is_counted(stack: Stack) -> None:
+    """The count is what is there, and little more; a cleared session holds nothing that was said."""
+    await stack.worker()
+    (client,) = await limited(stack, await stack.front_end(), storage=100_000_000)
+    for number in range(3):
+        await client.turn("s1", LARGE, id=f"t{number}")
+    await client.turn("s2", "hello")
+    for session in ("s1", "s2"):
+        await Storage(stack.broker.primary, stack.broker.sessions).report(SessionKeys("acme", session))
+    counted = await held(stack)
+    real = await there(stack, "s1") + await there(stack, "s2")
+    assert real > 6 * len(LARGE)
+    assert real <= counted <= real * 1.05 + 2 * SESSION_BYTES + 4 * TURN_BYTES + 100_000
+    assert (await client.http.post("/liteAgent/v1/clear", params={"sessionId": "s1"})).status_code == 200
+    assert await held(stack) < 100_000
+
+
+async def test_who_holds_too_much_is_refused(stack: Stack) -> None:
+    """429 through every front end, naming what to do; clearing makes room; a neighbour does not notice."""
+    await stack.worker()
+    first, second = await stack.front_end(), await stack.front_end()
+    a, b = await limited(stack, first, second, storage=4_000_000)
+    statuses = [(await ask(a, f"s{number}", LARGE)).status_code for number in range(12)]
+    assert statuses[0] == 200
+    assert statuses[-1] == 429
+    for client in (a, b):
+        refused = await ask(client, "other", LARGE * 3)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
+        assert "of the 4000000 bytes that they may" in refused.text
+    # What a turn that was taken says comes on top: here its own words, several times.
+    assert await held(stack) <= 4_000_000 + 8 * len(LARGE)
+    assert (await ask(first, "s0", LARGE)).status_code == 200
+    for number in range(12):
+        await a.http.post("/liteAgent/v1/clear", params={"sessionId": f"s{number}"})
+    assert (await ask(b, "other", LARGE)).status_code == 200
+
+
+async def test_refused_turns_hold_nothing(stack: Stack) -> None:
+    """A repeat, and one whose idempotency key was used otherwise, leave the count as it was."""
+    await stack.worker()
+    (client,) = await limited(stack, await stack.front_end(), storage=100_000_000)
+    key = {"headers": {"Idempotency-Key": "k"}}
+    assert (await ask(client, "s1", "hello", id="t1", **key)).status_code == 200
+    # As the worker does when it has written the end.
+    await Storage(stack.broker.primary, stack.broker.sessions).report(SessionKeys("acme", "s1"))
+    before = await held(stack)
+    assert (await ask(client, "s1", "hello", id="t1")).status_code == 200
+    assert (await ask(client, "s1", LARGE, id="t2", **key)).status_code == 422
+    assert await held(stack) == before
+
+
+async def test_sessions_in_which_nobody_speaks_are_few_and_short_lived(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They live for minutes, and no key makes any number of them."""
+    monkeypatch.setattr("api.limits.SESSIONS_A_MINUTE", 3)
+    await stack.worker()
+    client = await stack.front_end()
+    session = await client.init()
+    meta = f"ts:{{dev/{session}}}:meta"
+    assert 0 < await stack.broker.sessions.pttl(meta) <= 15 * 60_000
+    async with client.chat(session, "hello") as stream:
+        assert await stream.all()
+    assert await stack.broker.sessions.pttl(meta) > 60 * 60_000
+    for _ in range(2):
+        await client.init()
+    refused = await client.http.post("/liteAgent/v1/initSession")
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    # Turns of such a key are not limited.
+    assert (await ask(client, "s1", "hello")).status_code == 200
+
+
+async def test_an_owner_is_deleted(stack: Stack) -> None:
+    """Listed and deleted from a terminal, one session or all: live turns end first, and nothing is left."""
+    await stack.worker()
+    front_end = await stack.front_end()
+    (client,) = await limited(stack, front_end, storage=100_000_000)
+    await client.turn("s1", LARGE)
+    await client.turn("s2", "hello", headers={"Idempotency-Key": "k"})
+    await front_end.turn("s1", "hello")
+    env = {"TURNSTREAM_ADMIN_KEY": stack.admin, "TURNSTREAM_URL": front_end.base_url}
+    async with client.process("s3", "/tokens 100000 5", id="t3") as stream:
+        await stream.until(lambda frames: len(frames) > 3)
+        listed = await turnstream("sessions", "list", "--owner", "acme", **env)
+        lines = listed.out.splitlines()
+        assert [line.split()[0] for line in lines[:2]] == ["SESSION", "s1"], listed
+        assert "in 3 sessions" in lines[-1]
+        one = await turnstream("sessions", "delete", "--owner", "acme", "--session", "s1", **env)
+        assert one.out.split() == ["deleted", "acme/s1"], one
+        everything = await turnstream("sessions", "delete", "--owner", "acme", **env)
+        assert sorted(everything.out.split()) == ["acme/s2", "acme/s3", "deleted", "deleted"], everything
+    assert await stack.broker.sessions.keys("ts:{acme/*") == []
+    assert await held(stack) == 0
+    assert (await client.http.get("/process", params={"session_id": "s3"})).status_code == 404
+    nothing = await turnstream("sessions", "delete", "--owner", "acme", "--session", "s1", **env)
+    assert (nothing.code, "404: No such session" in nothing.err) == (2, True)
+    assert text_of(await front_end.turn("s1", "hi")) == "You said: hi"
+
+
+async def test_one_owner_cannot_fill_the_broker(small: tuple[Stack, Any]) -> None:
+    """Eve fills sessions until she is refused, which is long before the broker is full; Alice goes on; Eve is deleted."""
+    stack, redis = small
+    redis.delete("ballast")
+    redis.config_set("maxmemory", 100_000_000)
+    await stack.worker()
+    front_end = await stack.front_end()
+    keys = ApiKeys(stack.broker.primary)
+    clients = {}
+    for owner in ("eve", "alice"):
+        token = make_token()
+        await keys.register(token, owner=owner, agent="demo")
+        clients[owner] = stack.client(front_end.base_url, token)
+    statuses = []
+    for number in range(60):
+        statuses.append((await ask(clients["eve"], f"s{number}", "x" * 900_000)).status_code)
+        if statuses[-1] != 200:
+            break
+    assert statuses[-1] == 429, statuses
+    assert len(statuses) > 3
+    assert await held(stack, "eve") <= 25_000_000 + 8 * 900_000
+    async with clients["alice"].process("s1", "/tokens 50 1") as stream:
+        assert terminal(await stream.all())
+    # However it came to that, cleaning works when nothing else does.
+    redis.config_set("maxmemory", 1_000_000)
+    await wait_until(lambda: _status(clients["alice"], 503), "new turns to be refused")
+    before = int(redis.info("memory")["used_memory"])
+    env = {"TURNSTREAM_ADMIN_KEY": stack.admin, "TURNSTREAM_URL": front_end.base_url}
+    deleted = await turnstream("sessions", "delete", "--owner", "eve", **env)
+    assert len(deleted.out.splitlines()) == len(statuses) - 1, deleted
+    await wait_until(lambda: int(redis.info("memory")["used_memory"]) < before / 2, "memory to be free")
+    redis.config_set("maxmemory", 100_000_000)
+    await wait_until(lambda: _status(clients["eve"], 200), "new turns to be taken")
+
+
+async def _status(client: Any, status: int) -> bool:
+    return bool((await ask(client, "new", "hi")).status_code == status)
