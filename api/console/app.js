@@ -82,6 +82,14 @@ chat.onMakeKey = async (agent) => {
   }
 };
 
+/** Show in the dialog why a key is not taken. */
+function refuse(problem) {
+  if (!dialog.open) dialog.showModal();
+  say(byId("key-error"), problem.message);
+  byId("key-error").hidden = false;
+  byId("key-token").focus();
+}
+
 byId("open-keys").addEventListener("click", () => { listKeys(); dialog.showModal(); byId("key-token").focus(); });
 byId("add-key").addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -99,11 +107,33 @@ byId("add-key").addEventListener("submit", async (event) => {
     if (!chats) show("operate");
     else byId("said").focus();
   } catch (problem) {
-    say(error, problem.message);
-    error.hidden = false;
-    field.focus();
+    refuse(problem);
   }
 });
 
-show(location.hash.slice(1));
-refresh();
+/**
+ * The link that `turnstream serve` prints brings a key, which leaves the address at once. Only on the reader's own machine:
+ * elsewhere a stranger's link could have somebody chat under the stranger's key.
+ */
+async function keyOfLink() {
+  const found = /^#key=(sk-[\w-]{16,128})$/.exec(location.hash);
+  if (!found) return null;
+  history.replaceState(null, "", "#chat");
+  if (!/^(localhost|127\.\d+\.\d+\.\d+|\[::1\])$/.test(location.hostname)) return null;
+  return add(found[1], store.keys().some((key) => key.token === found[1] && key.kept));
+}
+
+async function begin() {
+  let key = null;
+  let problem = null;
+  try {
+    key = await keyOfLink();
+  } catch (error) {
+    problem = error;
+  }
+  show(location.hash.slice(1));
+  refresh(key);
+  if (problem) refuse(problem);
+}
+
+begin();

@@ -386,3 +386,26 @@ async def test_nothing_moves_when_a_conversation_begins(console: Console) -> Non
     await console.ended(await console.say("hello"))
     await expect(console.page.get_by_role("button", name="Forget")).to_be_visible()
     assert await head.bounding_box() == before
+
+
+async def test_the_link_that_serve_prints_brings_its_key(tabs: Tabs, stack: Stack) -> None:
+    """Who opens it can chat at once, and the key stands in the address no more."""
+    console = await tabs.tab()
+    page = console.page
+    await page.goto(f"about:blank#{console.url}")
+    await page.goto(f"{console.url}/console#key={stack.key}")
+    turn = await console.say("hello")
+    await console.ended(turn)
+    assert stack.key not in page.url
+    await page.go_back()
+    await page.go_forward()
+    assert stack.key not in page.url
+    assert console.complaints == []
+
+
+async def test_a_link_with_a_wrong_key_is_explained(tabs: Tabs) -> None:
+    """It is not kept, and the page says what is wrong with it."""
+    console = await tabs.tab()
+    await console.page.goto("about:blank")
+    await console.page.goto(f"{console.url}/console#key=sk-{'0' * 32}")
+    await console.sees(console.page.locator("body"), "not known here")
