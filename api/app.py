@@ -58,6 +58,10 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if not app.state.has_connections:
+            raise ConfigurationError(
+                "The front end needs more of its HTTP server than ASGI has: serve it with `turnstream api`, or FrontEnd."
+            )
         presence = _presence(services)
         known = asyncio.Event()
         attending = app.state.attending = asyncio.create_task(_attend(services, keys, presence, known))
@@ -97,6 +101,8 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     # Its address would be built from the Host header: behind a proxy it could send keys over plain HTTP.
     app.router.redirect_slashes = False
     app.state.services = services
+    # Set by a server that gives each request its connection (api/connection.py).
+    app.state.has_connections = False
     return app
 
 

@@ -3,6 +3,11 @@
 A follower has no queue of its own, so a slow client costs no memory: one that falls off the ring reads
 from the broker. Nothing is read before the broker acknowledged the subscription, and nothing from the
 start: what a reconnect costs is what was missed.
+
+What a ring holds is believed until there is reason for doubt: the connection was lost, a message does not follow on
+what is known, or the log itself, asked once in a while, says something else. Then the ring is dropped, and each
+follower reads on from its own place before it believes the next one. So each gets all there is to get, or is told
+that the log is not the one it followed. Which states a follower can be in: docs/internals.md.
 """
 
 from __future__ import annotations
@@ -11,25 +16,29 @@ import asyncio
 from collections import Counter
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Self
+from itertools import count
+from random import randrange
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import structlog
 
+from api.pages import Pages
 from api.ring import Ring, Shown
 from api.tails import TailReader
 from shared.broker import is_trouble
 from shared.entry import Cursor
 from shared.errors import Overloaded, ShuttingDown, TooMany
-from shared.log import PAGE, Log, SessionMeta, parse_tail
+from shared.log import parse_tail
+from shared.tasks import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from redis.asyncio import Redis
 
-    from shared.entry import Entry
+    from api.pages import Read
     from shared.keys import SessionKeys
-    from shared.log import Tail
+    from shared.log import Log, Tail
 
 log = structlog.get_logger(__name__)
 
@@ -37,19 +46,28 @@ log = structlog.get_logger(__name__)
 # turn, a callback, a reconnect) costs no new subscription.
 LINGER_SECONDS = 2.0
 
-# A follower that reads from the broker holds one page while its client takes it, however slowly.
-PAGE_BYTES = 1024 * 1024
-FEWEST = 4
-
-# Between two tries to read from a broker that is away.
+# Between two reads from the broker of which the first one brought nothing, or failed.
 RETRY_SECONDS = 0.25
+
+# How often a session's log is asked whether it is still the one that its followers see: a broker that was emptied, or
+# a session that has expired, says nothing by itself. Smaller, and 10,000 idle followers are felt at the broker.
+LOOK_SECONDS = 60.0
+
+# In so many parts, not all of the sessions at once. In a sixth of the time, idle sessions' rings are emptied.
+_PARTS = 60
 
 
 class Over(Enum):
     """Why a feed has no more entries."""
 
     CLOSED = "closed"  # its client left, or this front end shuts down
-    GONE = "gone"  # the session was cleared or has expired
+    GONE = "gone"  # the session was cleared or has expired, or its log lost what was shown
+
+
+class Cut(NamedTuple):
+    """The log no longer has the entries between a feed's place and seq ``before``: see api/follow.py."""
+
+    before: int
 
 
 class Hub:
@@ -58,7 +76,8 @@ class Hub:
     Duties:
         1. subscribe to each followed session once, and unsubscribe a moment after its last follower left;
         2. hand what is heard to the session's ring, and wake its followers;
-        3. end every feed at shutdown.
+        3. look now and then whether each session is still there, and empty the rings of those that are idle;
+        4. end every feed at shutdown.
 
     The reader starts with the first follower.
     """
@@ -68,10 +87,11 @@ class Hub:
     ) -> None:
         """``most`` followers at once, each of which holds a connection; above it, clients are sent elsewhere."""
         self._log = reader
+        self._pages = Pages(reader)
         self._most = most
         self._most_per_owner = most_per_owner
         self._tails = TailReader(redis, self)
-        self._running: asyncio.Task[None] | None = None
+        self._running: tuple[asyncio.Task[None], ...] = ()
         self._followed: dict[bytes, _Followed] = {}
         self._followers: Counter[str] = Counter()
         self._operators = 0
@@ -109,14 +129,14 @@ class Hub:
             )
         if not operator and self._followers[keys.owner] >= self._most_per_owner:
             raise TooMany
-        if self._running is None:
-            self._running = asyncio.create_task(self._tails.run())
+        if not self._running:
+            self._running = (asyncio.create_task(self._tails.run()), asyncio.create_task(self._look()))
         channel = keys.tail.encode()
         followed = self._followed.get(channel)
         if followed is None:
-            followed = self._followed[channel] = _Followed(keys)
+            followed = self._followed[channel] = _Followed(keys, randrange(_PARTS))  # noqa: S311
             self._tails.join(channel)
-        feed = Feed(self, followed, self._log, operator=operator)
+        feed = Feed(self, followed, self._pages, operator=operator)
         followed.join(feed)
         if operator:
             self._operators += 1
@@ -146,9 +166,9 @@ class Hub:
         self.close()
         for followed in self._followed.values():
             followed.stay()
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, self._pages.close(), return_exceptions=True)
 
     def left(self, followed: _Followed, feed: Feed) -> None:
         """A follower is done."""
@@ -173,19 +193,33 @@ class Hub:
         except ValueError:
             # Written by another version of us. What it said can be read from the log.
             log.warning("hub.not_understood", channel=channel.decode())
-            followed.unsure()
+            followed.doubt()
 
     def subscribed(self, channel: bytes) -> None:
         """From here on nothing is missed; what came before has to be read."""
         followed = self._followed.get(channel)
         if followed is not None:
             followed.attached = True
-            followed.unsure()
+            followed.doubt()
 
     def deaf(self) -> None:
         """The reader was lost. Followers wait, and read on when their session is subscribed again."""
         for followed in self._followed.values():
             followed.attached = False
+            followed.doubt()
+
+    async def _look(self) -> None:
+        for number in count():
+            await asyncio.sleep(LOOK_SECONDS / _PARTS)
+            looks = []
+            for followed in self._followed.values():
+                if followed.part % (_PARTS // 6) == number % (_PARTS // 6):
+                    followed.rest()
+                if followed.suspect or followed.part == number % _PARTS:
+                    looks.append(followed.look(self._log))
+            for outcome in await asyncio.gather(*looks, return_exceptions=True):
+                if isinstance(outcome, Exception) and not is_trouble(outcome):
+                    log.error("hub.look_failed", exc_info=outcome)
 
     def _forget(self, followed: _Followed) -> None:
         if followed.feeds:
@@ -199,35 +233,51 @@ class Feed:
     """One follower's view of a session.
 
     Attributes:
-        after: the follower's place: what it has been given. Whoever shows entries moves it.
+        after: the follower's place: what it has been given. Whoever shows entries moves it, with `written`.
+        written: when the entry at that place was written; 0 if the follower has not been given it here.
         at_once: shows what it is given in the very call that brought it, and says whether it did. Most entries go
             this way, which spares them the wait for the follower's task; it is asked only while that waits.
+        task: the only one that it follows, if any. When that is over, and the follower has all there is, it is ended.
+        parking: whether `entries` is to come back, with nothing, when a task may have been parked.
         operator: it is not one of those that the session's owner may have.
     """
 
     __slots__ = (
+        "_believes",
         "_ended",
         "_followed",
         "_hub",
         "_left",
-        "_log",
+        "_lost",
+        "_pages",
+        "_stirred",
         "_timer",
         "_timer_at",
         "_waiter",
         "after",
         "at_once",
         "operator",
+        "parking",
+        "task",
+        "written",
     )
 
-    def __init__(self, hub: Hub, followed: _Followed, reader: Log, *, operator: bool = False) -> None:
+    def __init__(self, hub: Hub, followed: _Followed, pages: Pages, *, operator: bool = False) -> None:
         self.after = Cursor(0, 0)
+        self.written = 0
+        self.task: str | None = None
+        self.parking = False
         self.operator = operator
         self.at_once: Callable[[list[Shown]], bool] | None = None
         self._hub = hub
         self._followed = followed
-        self._log = reader
+        self._pages = pages
+        # The doubts after which it has read from the log: until there are more, it believes the ring.
+        self._believes = followed.doubts
         self._ended = False
         self._left = False
+        self._lost = False
+        self._stirred = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -257,72 +307,88 @@ class Feed:
         self._ended = True
         self._wake_task()
 
+    def lose(self) -> None:
+        """Have `entries` answer `Over.GONE` from now on."""
+        self._lost = True
+        self._wake_task()
+
     def wake(self) -> None:
         """There may be news."""
         if self._waiter is None:
             return
         if self.at_once is not None and not self._ended:
             try:
-                news = self._followed.look(self.after)
-                if isinstance(news, list) and news and self.at_once(news):
+                news = self._known()
+                if news and self.at_once(news):
                     return
             except Exception:
                 # The follower's own task meets the same error, where it concerns nobody else.
                 log.debug("hub.not_at_once", exc_info=True)
         self._wake_task()
 
-    async def entries(self, wait: float) -> list[Shown] | Over:
+    def stir(self) -> None:
+        """A task may have been parked."""
+        if self.parking:
+            self._stirred = True
+            self._wake_task()
+
+    async def entries(self, wait: float) -> list[Shown] | Cut | Over:
         """What stands in the log after `after`, oldest first.
 
-        Waits up to ``wait`` seconds for something; empty when nothing came, or the broker is away. When the
-        first entry is not the one right after the cursor, those between were trimmed: see api/follow.py.
+        Waits up to ``wait`` seconds for something; empty when nothing came, or the broker is away.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait
-        while not self._ended:
-            found = self._followed.look(self.after)
-            if found:
-                return found
+        while not self._ended and not self._lost:
+            known = self._known()
+            if known:
+                return known
             left = until - loop.time()
-            if left <= 0:
+            if left <= 0 or self._stirred:
+                self._stirred = False
                 return []
-            if found is None and self._followed.attached:
-                page = await self._read(self.after, left)
-                if page:
-                    return page
-            else:
+            if known is None and self._followed.attached:
+                news = await self._read(left)
+                if news:
+                    return news
+                known = self._known()
+                if known is None:
+                    left = min(left, RETRY_SECONDS)
+            if not known:
                 await self._changed(left)
-        return Over.CLOSED
+        return Over.GONE if self._lost and not self._ended else Over.CLOSED
 
-    async def _read(self, after: Cursor, left: float) -> list[Shown] | Over | None:
-        """Read from the broker; None when the ring may know more by now."""
+    def _known(self) -> list[Shown] | None:
+        """What is known without a read: entries, nothing new (empty); None: the log must be read."""
         followed = self._followed
+        return followed.known(self.after) if self._believes == followed.doubts else None
+
+    async def _read(self, left: float) -> list[Shown] | Cut | Over:
+        """Read from the broker; empty when that brought nothing."""
+        followed, after, doubts = self._followed, self.after, self._followed.doubts
         try:
             async with asyncio.timeout(left):
-                if followed.sure:
-                    return await self._read_page(after)
-                # One of the followers finds out for all where the log's end is.
-                async with followed.asking:
-                    return None if followed.sure else await self._read_page(after)
+                read = await self._pages.read(followed, after)
         except Exception as error:
             if not is_trouble(error):
                 raise
-        await self._changed(min(left, RETRY_SECONDS))
-        return None
-
-    async def _read_page(self, after: Cursor) -> list[Shown] | Over | None:
-        followed = self._followed
-        count, doubts = followed.page(), followed.doubts
-        page = await self._log.read(self.keys, after, count)
-        meta = None if page else await self._log.meta(self.keys)
-        if followed.doubts != doubts:
-            # Read before a subscription was made anew: what came in between is not in it.
-            return [Shown(entry) for entry in page] or None
-        if not page:
-            return followed.confirm(meta, after)
-        if len(page) < count and followed.caught_up(after.epoch, page):
-            return None
-        return [Shown(entry) for entry in page]
+            return []
+        if read is not None and after.seq <= read.former.get(after.epoch, -1):
+            # The log went on in another epoch; what is there up to here is what it was.
+            self.after = Cursor(read.epoch, after.seq)
+            return await self._read(left)
+        if (
+            read is None
+            or read.epoch != after.epoch
+            # It ends before what we have shown, or has something else there: its end was lost, in a failover say.
+            or read.seq < after.seq
+            or (self.written and read.written and read.written != self.written)
+        ):
+            return Over.GONE
+        self._believes = doubts
+        first = read[0].entry.seq if read else read.seq + 1
+        # What the ring has is rendered once for all.
+        return Cut(first) if first > after.seq + 1 else self._known() or read
 
     async def _changed(self, seconds: float) -> None:
         """Wait to be woken, ``seconds`` at most; perhaps for less, since a timer serves many waits."""
@@ -350,23 +416,37 @@ class Feed:
 class _Followed:
     """One session that somebody follows.
 
-    ``attached``: the broker acknowledged the subscription, and the reader is whole.
-    ``sure``: the ring's last entry is the log's last one. Not so after a (new) subscription, until a message
-    comes in or somebody has read.
+    ``attached``: the broker acknowledged the subscription, and the reader is whole. There is a ring as long as its
+    last entry is the log's last one, for all we know. ``doubts`` counts when that ended, ``news`` what was heard;
+    ``suspect``: something was heard that does not tell whether the ring is right.
     """
 
-    __slots__ = ("_former", "_lingering", "_ring", "asking", "attached", "doubts", "feeds", "keys", "sure")
+    __slots__ = (
+        "_former",
+        "_idle",
+        "_lingering",
+        "_ring",
+        "attached",
+        "doubts",
+        "feeds",
+        "keys",
+        "news",
+        "part",
+        "suspect",
+    )
 
-    def __init__(self, keys: SessionKeys) -> None:
+    def __init__(self, keys: SessionKeys, part: int) -> None:
         self.keys = keys
+        self.part = part
         self.feeds: set[Feed] = set()
         self.attached = False
-        self.sure = False
+        self.suspect = False
         self.doubts = 0
-        self.asking = asyncio.Lock()
+        self.news = 0
         self._ring: Ring | None = None
         # The ring of the epoch before: who had not read its last entries when the log was cleared still can.
         self._former: Ring | None = None
+        self._idle = -1
         self._lingering: asyncio.TimerHandle | None = None
 
     def join(self, feed: Feed) -> None:
@@ -381,76 +461,126 @@ class _Followed:
     def linger(self, forget: Callable[[], None]) -> None:
         self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, forget)
 
-    def page(self) -> int:
-        """How many entries to read at once: about `PAGE_BYTES`, if they are like the newest ones."""
-        size = self._ring.entry_bytes if self._ring else 0
-        return max(FEWEST, min(PAGE, PAGE_BYTES // size)) if size else PAGE
-
-    def look(self, after: Cursor) -> list[Shown] | Over | None:
-        """What the ring knows: entries, nothing new (empty), that the log is gone; None: it must be read."""
+    def known(self, after: Cursor) -> list[Shown] | None:
+        """What the ring knows: entries, nothing new (empty); None: the log must be read."""
         ring = self._ring
-        if ring is None or after.epoch > ring.epoch:
+        if ring is None:
             return None
-        if after.epoch < ring.epoch:
-            former = self._former
-            if former is not None and former.epoch == after.epoch and (shown := former.after(after.seq)):
-                return shown
-            return Over.GONE
-        shown = ring.after(after.seq)
-        return shown if shown or self.sure else None
+        if after.epoch == ring.epoch:
+            return ring.after(after.seq)
+        former = self._former
+        if former is not None and after.epoch == former.epoch and (shown := former.after(after.seq)):
+            return shown
+        return None
 
     def heard(self, tail: Tail) -> None:
+        """Take what was published."""
+        self.news += 1
         ring = self._ring
         if ring is None or tail.epoch > ring.epoch:
-            self._former = ring
+            # Cleared; else the log has lost its end, perhaps, and with it what the ring has.
+            self._former = ring if tail.last == 0 else None
             ring = self._ring = Ring(tail.epoch, tail.first - 1)
-        elif tail.epoch < ring.epoch or tail.last <= ring.last:
-            return
-        if not tail.entries:
-            ring.restart(tail.last)
-        else:
-            if tail.first > ring.last + 1:
-                ring.restart(tail.first - 1)
-            known = ring.last + 1 - tail.first
-            ring.add(tail.entries[known:] if known else tail.entries)
-        self.sure = True
-        self.wake()
-
-    def unsure(self) -> None:
-        self.sure = False
-        self.doubts += 1
-        self.wake()
-
-    def caught_up(self, epoch: int, page: list[Entry]) -> bool:
-        """Take what was read up to the log's end into the ring; False when the ring does not want it."""
-        if self.sure:
-            return False
-        ring = self._ring
-        if ring is None or epoch > ring.epoch:
-            self._former = ring
-            ring = self._ring = Ring(epoch, page[0].seq - 1)
-        elif epoch < ring.epoch or page[-1].seq <= ring.last:
-            return False
-        elif page[0].seq > ring.last + 1:
-            ring.restart(page[0].seq - 1)
-        ring.add(page[ring.last + 1 - page[0].seq :])
-        self.sure = True
-        self.wake()
-        return ring.after(page[0].seq - 1) is not None
-
-    def confirm(self, meta: SessionMeta | None, after: Cursor) -> Over | None:
-        """Nothing stands after the cursor: because it is at the end, or because the log is gone."""
-        # A log that ends before the cursor lost its end, in a failover say. Its numbers are given anew.
-        if meta is None or (meta.epoch, meta.seq) < (after.epoch, after.seq) or meta.epoch > after.epoch:
-            return Over.GONE
-        if not self.sure and meta.seq == after.seq:
-            ring = self._ring
-            if ring is None or (ring.epoch, ring.last) != (meta.epoch, meta.seq):
-                self._ring = Ring(meta.epoch, meta.seq)
-            self.sure = True
             self.wake()
-        return None
+        elif tail.epoch < ring.epoch or tail.first <= min(tail.last, ring.last):
+            # What was read may be ahead of what is heard. Else the log is not what it was.
+            agrees = ring.agrees(tail.first, tail.entries) if tail.epoch == ring.epoch else None
+            if agrees is False:
+                self.doubt()
+                return
+            self.suspect = self.suspect or agrees is None
+        if tail.epoch == ring.epoch and tail.last > ring.last:
+            if not tail.entries:
+                ring.restart(tail.last)
+            else:
+                if tail.first > ring.last + 1:
+                    ring.restart(tail.first - 1)
+                known = ring.last + 1 - tail.first
+                ring.add([Shown(entry) for entry in (tail.entries[known:] if known else tail.entries)])
+            self.wake()
+        if tail.first > tail.last:
+            self.stir()
+
+    def doubt(self) -> None:
+        """What the ring holds may not be so."""
+        self.doubts += 1
+        self._ring = self._former = None
+        self.wake()
+        self.stir()
+
+    def learn(self, read: Read | None, doubts: int, news: int) -> None:
+        """Take what was read; when it was asked for, there had been so many ``doubts`` and ``news``."""
+        if self.doubts != doubts:
+            return
+        ring = self._ring
+        if ring is None:
+            if read is None:
+                return
+            self._ring = _ring_of(read)
+        elif read is None or (read.epoch, read.seq) < (ring.epoch, ring.last):
+            # What was heard meanwhile may be newer than what was read.
+            if self.news == news:
+                self.doubt()
+            return
+        elif read.epoch > ring.epoch:
+            # It will be heard of, and then whether the log was cleared.
+            self.suspect = True
+            return
+        elif read and read.whole and (read.seq > ring.last or not len(ring)):
+            self._ring = _ring_of(read)
+        else:
+            return
+        self.wake()
+
+    async def look(self, log: Log) -> None:
+        """Ask the log whether it is the one that followers see."""
+        self.suspect = False
+        ring = self._ring
+        if ring is None or not self.attached or not self.feeds:
+            return
+        doubts, news = self.doubts, self.news
+        end, written = Cursor(ring.epoch, ring.last), ring.written
+        waiting = [feed for feed in self.feeds if feed.task and feed.after == end]
+        page = await log.page(self.keys, end, 1)
+        if (self.doubts, self.news) != (doubts, news):
+            return
+        if (
+            page is None
+            or (page.epoch, page.seq) != end
+            or (written and page.written and page.written != written)
+        ):
+            self.doubt()
+            return
+        live = await log.live(self.keys) if waiting else []
+        for feed in waiting:
+            task = None if feed.task is None or feed.task in live else await log.task(self.keys, feed.task)
+            if task is not None and task.get("status", "failed") in TERMINAL and feed.after == end:
+                # It has all there is, and no more will be said: the task's hash was lost, or its end.
+                feed.lose()
+
+    def rest(self) -> None:
+        """Nothing was said since the last rest: drop what all followers have, and the former ring."""
+        if self.news == self._idle and self._ring is not None:
+            ring = self._ring
+            self._former = None
+            behind = [feed.after.seq for feed in self.feeds if feed.after.epoch == ring.epoch]
+            ring.forget(min(behind, default=ring.last))
+        self._idle = self.news
 
     def wake(self) -> None:
         for feed in self.feeds:
             feed.wake()
+
+    def stir(self) -> None:
+        for feed in self.feeds:
+            feed.stir()
+
+
+def _ring_of(read: Read) -> Ring:
+    if not read or not read.whole:
+        ring = Ring(read.epoch, read.seq)
+        ring.written = 0 if read else read.written
+        return ring
+    ring = Ring(read.epoch, read[0].entry.seq - 1)
+    ring.add(read)
+    return ring

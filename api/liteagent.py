@@ -134,7 +134,7 @@ class LiteAgentRoutes:
         caller = await services.auth.caller(request)
         keys = caller.keys(session_id(request, "sessionId"))
         await follow.session(services.log, keys, caller.visitor())
-        entries = await insist(lambda: services.log.history(keys), seconds=PATIENCE_SECONDS, what="history")
+        entries = [entry async for entry in services.log.all_kept(keys, seconds=PATIENCE_SECONDS)]
         return Response(history(keys.session, entries), media_type="application/json")
 
     async def stop(self, request: Request) -> Response:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from api.connection import connection_of, watched
-from api.follow import PATIENCE_SECONDS, trimmed
-from api.hub import Over
+from api.follow import PATIENCE_SECONDS, ended, trimmed
+from api.hub import Cut, Over
 from api.stream import HEADERS
 from shared.broker import insist
 from shared.endings import numbered, without_number
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 _CALLS = ("function_call", "mcp_approval_request")
 _ANSWERS = ("function_call_output", "mcp_approval_response")
-
-# Between two looks at a task that has made client calls: parking itself is no event.
-LOOK_SECONDS = 0.05
 
 # Between two looks at nothing; news wake the waiter by themselves.
 _IDLE_SECONDS = 60.0
@@ -58,7 +55,7 @@ class Outcome:
         if start.task is None:
             raise NoTask
         self._feed = feed
-        self._start = start
+        feed.after, feed.task, feed.parking = start.after, start.task, True
         self._task: str = start.task
         self._dialect = dialect
         self._log = reader
@@ -90,23 +87,37 @@ class Outcome:
     async def _wait(self) -> bytes | None:
         """The response's JSON; None when the feed was ended."""
         feed = self._feed
-        feed.after = self._start.after
         while True:
-            news = await feed.entries(LOOK_SECONDS if self._unanswered else _IDLE_SECONDS)
+            news = await feed.entries(_IDLE_SECONDS)
             if news is Over.GONE:
                 raise CursorGone
             if isinstance(news, Over):
                 return None
-            if news:
-                first, last = news[0].entry.seq, news[-1].entry.seq
-                entries: list[Entry] = []
-                if first > feed.after.seq + 1:
-                    entries = await trimmed(self._log, feed.keys, feed.after, first, self._task)
-                if end := self._end_in([*entries, *(shown.entry for shown in news)]):
+            if isinstance(news, Cut):
+                if end := await self._end_in_history(news.before):
                     return end
-                feed.after = Cursor(feed.after.epoch, last)
+            elif news:
+                if end := self._end_in(shown.entry for shown in news):
+                    return end
+                last = news[-1].entry
+                feed.after, feed.written = Cursor(feed.after.epoch, last.seq), last.created
+            # Parking wakes us, too, though it is no entry.
             if self._unanswered and (response := await self._parked()):
                 return response
+
+    async def _end_in_history(self, before: int) -> bytes:
+        """As `_end_in`, of what was cut from the log before seq ``before``."""
+        feed = self._feed
+        epoch = feed.after.epoch
+        while feed.after.seq < before - 1:
+            entries, last = await trimmed(self._log, feed.keys, feed.after, before)
+            if end := self._end_in(entries):
+                return end
+            feed.after, feed.written = last or Cursor(epoch, before - 1), 0
+        over = await ended(self._log, feed.keys, self._task)
+        if over is not None and over < before:
+            raise CursorGone
+        return b""
 
     def _end_in(self, entries: Iterable[Entry]) -> bytes:
         """The terminal event, or empty; on the way, note which calls are open."""
@@ -128,12 +139,9 @@ class Outcome:
         if task.get("status") != PARKED:
             return None
         before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)
-        entries = await insist(
-            lambda: self._log.history(keys, after=before_it), seconds=PATIENCE_SECONDS, what="history"
-        )
         output = [
             orjson.Fragment(without_number(entry.event))
-            for entry in entries
+            async for entry in self._log.all_kept(keys, before_it, seconds=PATIENCE_SECONDS)
             if entry.task == self._task and entry.kind != END and numbered(entry.event)
         ]
         response: dict[str, Any] = {

@@ -28,7 +28,6 @@ from api.turns import (
     task_of_response,
     trace_of,
 )
-from shared.broker import insist
 from shared.entry import Cursor
 from shared.errors import InvalidBody, Overloaded, SessionBusy, TooMany
 from shared.keys import TaskRef
@@ -195,11 +194,8 @@ class ProcessRoutes:
 
     async def _before_answers(self, keys: SessionKeys, calls: set[str]) -> int:
         """The place before answers that were given earlier: their first reply may have been lost."""
-        entries = await insist(
-            lambda: self._services.log.history(keys), seconds=PATIENCE_SECONDS, what="history"
-        )
         kinds = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
-        for entry in entries:
+        async for entry in self._services.log.all_kept(keys, seconds=PATIENCE_SECONDS):
             if entry.kind in kinds and any(call.encode() in entry.event for call in calls):
                 return entry.seq - ENTRIES_PER_ANSWER
         return 0

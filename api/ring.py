@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 512
 MOST_BYTES = 512 * 1024
 
-# What one entry costs beside its event's text, about.
-_ENTRY_BYTES = 256
+# What one entry costs beside its texts and its frames, about.
+ENTRY_BYTES = 512
 
 
 class Shown:
@@ -50,49 +50,70 @@ class Shown:
 class Ring:
     """A dense run of entries that ends with the log's last known one.
 
-    ``last`` is that one's seq, also when the ring is empty.
+    ``last`` is that one's seq, also when the ring is empty; ``written`` is when it was written, 0 if that is not known.
     """
 
-    __slots__ = ("_bytes", "_shown", "epoch", "last")
+    __slots__ = ("_bytes", "_shown", "epoch", "last", "written")
 
     def __init__(self, epoch: int, last: int) -> None:
         self.epoch = epoch
         self.last = last
+        self.written = 0
         self._shown: list[Shown] = []
         self._bytes = 0
 
-    @property
-    def entry_bytes(self) -> int:
-        """What one of the entries costs, about; 0 when there is none."""
-        return self._bytes // len(self._shown) if self._shown else 0
+    def __len__(self) -> int:
+        return len(self._shown)
 
     def after(self, seq: int) -> list[Shown] | None:
-        """The entries after ``seq``; None when the first of them is no longer (or was never) here."""
+        """The entries after ``seq``; None when the first of them is not here, or ``seq`` is ahead of all."""
         index = seq + len(self._shown) - self.last
-        return self._shown[index:] if index >= 0 else None
+        return self._shown[index:] if 0 <= index <= len(self._shown) else None
 
-    def add(self, entries: Sequence[Entry]) -> None:
+    def add(self, news: Sequence[Shown]) -> None:
         """Add entries that follow `last` without a hole."""
         shown, size = self._shown, self._bytes
-        for entry in entries:
-            shown.append(Shown(entry))
-            size += len(entry.event) + len(entry.extra) + _ENTRY_BYTES
+        for each in news:
+            shown.append(each)
+            size += 2 * len(each.entry.event) + len(each.entry.extra) + ENTRY_BYTES
         self._bytes = size
-        self.last = entry.seq
+        self.last, self.written = each.entry.seq, each.entry.created
         if len(shown) > MOST_ENTRIES or size > MOST_BYTES:
             self._cut()
 
+    def agrees(self, first: int, entries: Sequence[Entry]) -> bool | None:
+        """Whether entries, of which the first has seq ``first``, are those that are here; None: that cannot be told."""
+        known = self.after(first - 1)
+        if not entries or not known:
+            return None
+        return all(
+            mine.entry.created == theirs.created and mine.entry.event == theirs.event
+            for mine, theirs in zip(known, entries, strict=False)
+        )
+
     def restart(self, last: int) -> None:
         """Forget the entries: those up to ``last`` are only in the broker."""
-        self.last = last
+        self.last, self.written = last, 0
         self._shown.clear()
         self._bytes = 0
 
+    def forget(self, seq: int) -> None:
+        """Drop the entries up to ``seq``."""
+        self._drop(max(0, min(len(self._shown), seq + len(self._shown) - self.last)))
+
     def _cut(self) -> None:
         """Drop the oldest; more than needed, so that it is not done for each entry."""
-        cut = 0
-        while len(self._shown) - cut > MOST_ENTRIES * 3 // 4 or self._bytes > MOST_BYTES * 3 // 4:
-            entry = self._shown[cut].entry
-            self._bytes -= len(entry.event) + len(entry.extra) + _ENTRY_BYTES
+        cut, size = 0, self._bytes
+        while len(self._shown) - cut > MOST_ENTRIES * 3 // 4 or size > MOST_BYTES * 3 // 4:
+            size -= _cost(self._shown[cut].entry)
             cut += 1
-        del self._shown[:cut]
+        self._drop(cut)
+
+    def _drop(self, count: int) -> None:
+        self._bytes -= sum(_cost(each.entry) for each in self._shown[:count])
+        del self._shown[:count]
+
+
+def _cost(entry: Entry) -> int:
+    """What an entry costs in memory: its texts, the frames that are made of them, the objects that hold these."""
+    return 2 * len(entry.event) + len(entry.extra) + ENTRY_BYTES

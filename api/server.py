@@ -68,6 +68,7 @@ class FrontEnd:
         self._settings = settings
         self._socket: socket.socket | None = None
         self.app = create_app(settings, agents, broker)
+        self.app.state.has_connections = True
         self.started = asyncio.Event()
         config = uvicorn.Config(
             self.app,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from api.connection import connection_of, watched
-from api.follow import trimmed
-from api.hub import Over
+from api.follow import ended, opening, renumbered, trimmed
+from api.hub import Cut, Over
 from api.torn import Telling, Torn
 from shared import measures
-from shared.entry import END, Cursor
+from shared.entry import END, RESPONSE, Cursor
 from shared.errors import BrokerAway
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from api.follow import Start
     from api.hub import Feed
     from api.ring import Shown
+    from shared.entry import Entry
     from shared.log import Log
     from shared.settings import Settings
 
@@ -48,19 +49,23 @@ class EventStream:
     """Sends a session's or a task's entries until the end.
 
     Duties:
-        1. write each entry once, in order, in the client's dialect; what was trimmed, as the history has it;
+        1. write each entry once, in order, in the client's dialect; what was trimmed, as the history has it, and
+           where that was the turn's beginning, with one of its own and numbers of its own;
         2. join what waits into few writes, and give each write its time;
         3. keep a silent connection open with heartbeats, also while the broker is away;
         4. end between two frames: after the task's end, after the longest time for a session, when the
-           session is cleared, when the client leaves and at shutdown. The turn itself goes on.
+           session is cleared or its log is not what it was, when the client leaves and at shutdown. The turn itself
+           goes on.
     """
 
     __slots__ = (
         "_connection",
         "_dialect",
         "_feed",
+        "_fresh",
         "_headers",
         "_log",
+        "_number",
         "_over",
         "_send",
         "_session",
@@ -86,8 +91,12 @@ class EventStream:
         self._feed = feed
         self._session = feed.keys.session
         feed.after = start.after
-        self._task = start.task
+        feed.task = self._task = start.task
         self._over = start.over
+        # Whether nothing was shown yet of a task that is wanted from its first event.
+        self._fresh = start.fresh
+        # The next number, where they are not the log's own.
+        self._number: int | None = None
         self._dialect = dialect
         self._log = reader
         self._settings = settings
@@ -103,22 +112,29 @@ class EventStream:
         """Serve the response."""
         self._send = send
         measures.streams_opened.n += 1
-        connection = connection_of(scope)
-        with self._feed, watched(connection, self._feed.end):
+        with self._feed:
+            connection = connection_of(scope)
+            if await self._served(scope, connection):
+                return
+        lost = asyncio.Event()
+        with watched(connection, lost.set):
+            connection.abort()
+            await lost.wait()
+
+    async def _served(self, scope: Scope, connection: Connection) -> bool:
+        """Serve it; False when the client is too slow."""
+        with watched(connection, self._feed.end):
             try:
                 await self._begin()
                 if scope["method"] != "HEAD":
                     self._connection = connection
                 await self._follow()
                 await self._give({"type": "http.response.body", "body": b"", "more_body": False})
-                return
             except SlowClientError:
                 measures.cut_readers.n += 1
                 log.info("stream.slow_client", session=self._session, task=self._task)
-        lost = asyncio.Event()
-        with watched(connection, lost.set):
-            connection.abort()
-            await lost.wait()
+                return False
+        return True
 
     async def _begin(self) -> None:
         content_type = (b"content-type", self._dialect.content_type.encode())
@@ -142,12 +158,21 @@ class EventStream:
                 await self._write(self._dialect.ping)
                 await self._flush()
                 continue
-            news = await self._feed.entries(wait if ends is None else min(wait, ends - now))
-            if isinstance(news, Over):
+            if not await self._go_on(wait if ends is None else min(wait, ends - now)):
                 return
-            if news and await self._fill_hole(news[0].entry.seq):
-                await self._show(news)
-            await self._flush()
+
+    async def _go_on(self, wait: float) -> bool:
+        """Show what comes within that time; False when there is no more. It keeps nothing of what it showed."""
+        news = await self._feed.entries(wait)
+        if isinstance(news, Over):
+            return False
+        more = True
+        if isinstance(news, Cut):
+            more = await self._fill(news.before)
+        elif news:
+            await self._show(news)
+        await self._flush()
+        return more
 
     def _show_at_once(self, news: list[Shown]) -> bool:
         """Show what follows the feed's place while the task waits; False when it has to see to it."""
@@ -170,7 +195,9 @@ class EventStream:
                 return False
             measures.bytes_out.n += len(body)
             self._spoke = self._time()
-        feed.after = Cursor(epoch, news[-1].entry.seq)
+        last = news[-1].entry
+        feed.after, feed.written = Cursor(epoch, last.seq), last.created
+        self._fresh = False
         if over:
             feed.end()
         return True
@@ -178,48 +205,76 @@ class EventStream:
     async def _show(self, news: list[Shown]) -> None:
         task, dialect, epoch = self._task, self._dialect, self._feed.after.epoch
         session = self._session
+        self._fresh = False
         for shown in news:
             entry = shown.entry
             if task is not None and entry.task != task:
                 continue
-            if self._torn is None:
-                frames = shown.frames(dialect, session, epoch)
-            else:
-                telling = self._torn.telling(entry)
-                if telling is Telling.NOT_AT_ALL:
-                    continue
-                whole = telling is Telling.WHOLE
-                frames = (
-                    dialect.replay(session, epoch, entry) if whole else shown.frames(dialect, session, epoch)
-                )
-            if frames:
-                await self._write(frames)
+            frames = shown.frames(dialect, session, epoch) if self._torn is None else self._mended(shown)
+            await self._write(frames)
             if task is not None and entry.kind == END:
                 self._over = True
                 break
-        self._feed.after = Cursor(epoch, news[-1].entry.seq)
+        last = news[-1].entry
+        self._feed.after, self._feed.written = Cursor(epoch, last.seq), last.created
 
-    async def _fill_hole(self, first: int) -> bool:
-        """Tell from the history what was trimmed before seq ``first``; False when that has to be tried again."""
-        after = self._feed.after
-        if first == after.seq + 1:
-            return True
+    def _mended(self, shown: Shown) -> bytes:
+        """An entry behind a hole."""
+        entry = shown.entry
+        telling = self._torn.telling(entry) if self._torn else Telling.AS_IT_IS
+        if telling is Telling.NOT_AT_ALL:
+            return b""
+        if telling is Telling.WHOLE:
+            return self._replay(entry)
+        dialect, session, epoch = self._dialect, self._session, self._feed.after.epoch
+        if self._number is None:
+            return shown.frames(dialect, session, epoch)
+        # How it began was said already.
+        return b"" if entry.kind == RESPONSE else dialect.frames(session, epoch, self._renumbered(entry))
+
+    def _replay(self, entry: Entry) -> bytes:
+        return self._dialect.replay(self._session, self._feed.after.epoch, self._renumbered(entry))
+
+    def _renumbered(self, entry: Entry) -> Entry:
+        if self._number is None:
+            return entry
+        told = renumbered(entry, self._number)
+        self._number += told is not entry
+        return told
+
+    async def _fill(self, before: int) -> bool:
+        """Tell from the history what was cut before seq ``before``, as far as the broker answers; False: no more comes."""
+        feed, task = self._feed, self._task
+        epoch = feed.after.epoch
         try:
-            entries = await trimmed(self._log, self._feed.keys, after, first, self._task)
+            if task is not None and self._fresh:
+                begun = await opening(self._log, feed.keys, task)
+                self._number = 0 if begun else None
+                for entry in begun:
+                    await self._write(self._replay(entry))
+            self._fresh = False
+            while feed.after.seq < before - 1:
+                entries, last = await trimmed(self._log, feed.keys, feed.after, before)
+                for entry in entries:
+                    if task is None or entry.task == task:
+                        await self._write(self._replay(entry))
+                        if task is not None and entry.kind == END:
+                            self._over = True
+                            return True
+                feed.after, feed.written = last or Cursor(epoch, before - 1), 0
+            if task is not None:
+                end = await ended(self._log, feed.keys, task)
+                # The end itself was cut from the history.
+                if end is not None and end < before:
+                    return False
         except BrokerAway:
-            return False
-        for entry in entries:
-            frames = self._dialect.replay(self._session, after.epoch, entry)
-            if frames:
-                await self._write(frames)
-            if self._task is not None and entry.kind == END:
-                self._over = True
-                return False
-        self._feed.after = Cursor(after.epoch, first - 1)
+            return True
         self._torn = self._torn or Torn()
         return True
 
     async def _write(self, frames: bytes) -> None:
+        if not frames:
+            return
         if self._size + len(frames) > SEND_BYTES:
             await self._flush()
         self._waiting.append(frames)

@@ -153,7 +153,7 @@ async def begin(services: Services, caller: Caller, turn: NewTurn) -> tuple[Star
     """
     taken = await submit(services, caller, turn)
     if isinstance(taken, Accepted):
-        start = Start(Cursor(taken.epoch, taken.first - 1), turn.ref.task)
+        start = Start(Cursor(taken.epoch, taken.first - 1), turn.ref.task, fresh=True)
         return start, replica_headers(taken.replicas)
     visitor = caller.visitor(turn.user)
     return await follow.start(services.log, turn.ref.keys, visitor, task=taken.task), ()

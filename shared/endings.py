@@ -22,13 +22,13 @@ from shared.broker import command, insist, is_trouble
 from shared.cancellation import Reason
 from shared.entry import END, Cursor, Entry
 from shared.keys import TaskRef
-from shared.log import PAGE
+from shared.log import BULK_BYTES
 from shared.protocol import Fold, incomplete_events
 from shared.storage import Storage
 from shared.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Container, Sequence
 
     from redis.asyncio import Redis
 
@@ -248,8 +248,8 @@ async def close_open(ender: Ender, attempt: Attempt, batch: Batch) -> tuple[list
             if message in folds:
                 folds[message].feed(entry.event)
                 first.setdefault(message, entry)
-        # Nothing of this task is appended any more, so a page that is not full was the last one.
-        more = len(page) == PAGE
+        # Nothing of this task is appended any more: when nothing is left to read, all of it was.
+        more = bool(page)
         if page:
             at = page[-1].seq
     messages: list[bytes] = []
@@ -279,19 +279,25 @@ async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[
     if not spoke:
         return outputs
     oldest = min(spoke, key=lambda each: each.first)
-    entries = await _read(
-        ender,
-        oldest,
-        lambda: ender.log.history(oldest.ref.keys, after=Cursor(oldest.epoch, oldest.first - 1)),
-    )
-    for entry in sorted(entries, key=lambda entry: entry.opened):
-        if entry.task in outputs and entry.kind != END and numbered(entry.event):
-            outputs[entry.task].append(without_number(entry.event))
+    for entry in sorted(
+        await _read(ender, oldest, partial(_kept, ender, oldest, outputs)), key=lambda entry: entry.opened
+    ):
+        outputs[entry.task].append(without_number(entry.event))
     return outputs
 
 
+async def _kept(ender: Ender, oldest: Attempt, tasks: Container[str]) -> list[Entry]:
+    before_it = Cursor(oldest.epoch, oldest.first - 1)
+    return [
+        entry
+        async for entry in ender.log.all_kept(oldest.ref.keys, before_it, seconds=ender.patience)
+        if entry.task in tasks and entry.kind != END and numbered(entry.event)
+    ]
+
+
 async def _page(ender: Ender, attempt: Attempt, seq: int) -> list[Entry]:
-    return await ender.log.read(attempt.ref.keys, Cursor(attempt.epoch, seq))
+    page = await ender.log.page(attempt.ref.keys, Cursor(attempt.epoch, seq), BULK_BYTES)
+    return page.entries if page else []
 
 
 async def _read(ender: Ender, attempt: Attempt, reading: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:

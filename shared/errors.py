@@ -180,11 +180,11 @@ class CallExpired(Refused):
 
 
 class CursorGone(Refused):
-    """The cursor is of another age of the session: it was cleared since."""
+    """What stood at the cursor, or followed it, is no more: the session was cleared, its log lost its end, or it was cut."""
 
     status = 410
     code = "cursor_gone"
-    text = "The session was cleared since this cursor: follow it again without a cursor."
+    text = "The session was cleared since this cursor, or no longer has what followed it: follow it again without a cursor."
 
 
 class SessionBusy(Refused):

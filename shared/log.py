@@ -7,18 +7,30 @@ was missed, however long the log is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shared.broker import command
+from shared.broker import command, insist
 from shared.entry import Cursor, Entry
+from shared.scripts import Script
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from redis.asyncio import Redis
 
     from shared.keys import SessionKeys
 
-# Entries of one read. A follower far behind reads in pages of this size, and sends each before the next.
-PAGE = 500
+# What one read may bring, objects included; a single entry above it comes alone. A follower far behind holds as
+# much while its client takes it, however slowly.
+PAGE_BYTES = 128 * 1024
+
+# Who reads all of something, and keeps up with it, does so in larger pages.
+BULK_BYTES = 1024 * 1024
+
+_read = Script("read")
+_FIRST = "0-0"
+_LAST_SEQ = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +66,38 @@ class SessionMeta:
         return epoch == self.epoch or epoch in self.former
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one read of a log brought.
+
+    Attributes:
+        epoch: age of the log.
+        seq: of the log's newest entry, whether it is in the log or was cut from it.
+        written: when the entry at the place that was asked for was written, Unix milliseconds; 0 if none stands there.
+        entries: those behind the place, oldest first; none when the log is of another epoch. Where the first one is
+            not the place's next, those between were cut.
+        former: as `SessionMeta` has it.
+    """
+
+    epoch: int
+    seq: int
+    written: int
+    entries: list[Entry]
+    former: dict[int, int]
+
+
+class Kept(NamedTuple):
+    """A page of a history, and the place of its last entry; None: it is empty."""
+
+    entries: list[Entry]
+    last: Cursor | None
+
+
 class Tail(NamedTuple):
     """One message of a session's tail channel.
 
-    ``entries`` is empty when the batch was too large to be published, or the log was cleared
-    (then ``last`` is 0).
+    ``entries`` is empty when the batch was too large to be published, when the log began a new epoch, or when a
+    task was parked without a word (then nothing stands between ``first`` and ``last``).
     """
 
     epoch: int
@@ -86,10 +125,7 @@ class Log:
             seq=int(fields["seq"]),
             head=int(fields["head"]),
             active=fields["active"],
-            former={
-                int(epoch): int(last)
-                for epoch, _, last in (ended.partition("-") for ended in fields.get("former", "").split())
-            },
+            former=_former(fields.get("former", "")),
         )
 
     async def live(self, keys: SessionKeys) -> list[str]:
@@ -105,36 +141,80 @@ class Log:
         values = await command(self._redis, "HMGET", keys.task(task), *names)
         return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
-    async def read(self, keys: SessionKeys, after: Cursor, count: int = PAGE) -> list[Entry]:
-        """Entries after the cursor, oldest first, ``count`` at most."""
-        return await self._range(keys.log, f"({after}", f"{after.epoch}-+", count)
+    async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
+        """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session."""
+        reply = await self._read(keys.meta, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
+        if not reply:
+            return None
+        epoch, seq, written, rows, former = reply
+        return Page(
+            epoch=int(epoch),
+            seq=int(seq),
+            written=int(written or 0),
+            entries=[_entry(*row) for row in rows],
+            former=_former(former.decode()),
+        )
 
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
-        """The entry at the cursor, or the next completed one when its details were trimmed."""
-        found = await self._range(keys.log, str(cursor), str(cursor), 1)
-        if not found:
-            found = await self._range(keys.history, str(cursor), f"{cursor.epoch}-+", 1)
-        return found[0] if found else None
+        """The entry at the cursor, if it still stands in the log or in the history."""
+        for key in (keys.log, keys.history):
+            found = await command(self._redis, "XRANGE", key, str(cursor), str(cursor))
+            for entry_id, fields in found:
+                return _entry(entry_id, [part for pair in fields.items() for part in pair])
+        return None
 
-    async def history(
-        self, keys: SessionKeys, after: Cursor | None = None, before: Cursor | None = None
-    ) -> list[Entry]:
-        """Completed messages and terminal responses, oldest first, strictly between the cursors."""
-        start = f"({after}" if after else "-"
+    async def reaches_back(self, keys: SessionKeys, cursor: Cursor) -> bool:
+        """Whether all that the history ever had after the cursor is still in it: what stands before it is cut first."""
+        return bool(await command(self._redis, "XREVRANGE", keys.history, str(cursor), "-", "COUNT", 1))
+
+    async def kept(
+        self,
+        keys: SessionKeys,
+        after: Cursor | None = None,
+        before: Cursor | None = None,
+        most: int = PAGE_BYTES,
+    ) -> Kept:
+        """Completed messages and terminal responses, oldest first, strictly between the cursors.
+
+        Up to ``most`` bytes but at least one, unless none is left.
+        """
         stop = f"({before}" if before else "+"
-        return await self._range(keys.history, start, stop, None)
+        reply = await self._read(keys.meta, keys.history, str(after or _FIRST), stop, most)
+        rows = reply[3] if reply else []
+        return Kept([_entry(*row) for row in rows], Cursor.parse(rows[-1][0].decode()) if rows else None)
 
-    async def _range(self, key: str, start: str, stop: str, count: int | None) -> list[Entry]:
-        # "<epoch>-+" is no id of Redis; the largest seq of that epoch is.
-        stop = stop.replace("-+", "-18446744073709551615")
-        limit = () if count is None else ("COUNT", count)
-        rows: list[tuple[bytes, dict[bytes, bytes]]] = await command(
-            self._redis, "XRANGE", key, start, stop, *limit
-        )
-        return [_entry(entry_id, fields) for entry_id, fields in rows]
+    async def all_kept(
+        self,
+        keys: SessionKeys,
+        after: Cursor | None = None,
+        before: Cursor | None = None,
+        *,
+        seconds: float,
+    ) -> AsyncIterator[Entry]:
+        """All that `kept` gives, page by page, insisting for ``seconds`` on each.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        while True:
+            reading = partial(self.kept, keys, after, before, BULK_BYTES)
+            entries, after = await insist(reading, seconds=seconds, what="history")
+            for entry in entries:
+                yield entry
+            if after is None:
+                return
+
+    async def _read(self, meta: str, stream: str, start: str, stop: str, most: int) -> list[Any]:
+        reply: list[Any] = await _read(self._redis, (meta, stream), (start, stop, most))
+        return reply
 
 
-def _entry(entry_id: bytes, fields: dict[bytes, bytes]) -> Entry:
+def _former(text: str) -> dict[int, int]:
+    return {int(epoch): int(last) for epoch, _, last in (ended.partition("-") for ended in text.split())}
+
+
+def _entry(entry_id: bytes, pairs: list[bytes]) -> Entry:
+    fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
     return Entry(
         seq=int(entry_id.partition(b"-")[2]),
         task=fields[b"t"].decode(),

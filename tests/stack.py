@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from api.server import FrontEnd
 from shared import agents
-from shared.log import Log
 from shared.tasks import Tasks
 from tests.client import Client
+from tests.logs import WholeLog
 from tests.waiting import wait_until
 from worker.process import WorkerProcess
 
@@ -33,7 +33,7 @@ class Stack:
         self.agents = configured or agents.load(None)
         self._given = given
         self.broker: Broker = place.connect(self.settings())
-        self.log = Log(self.broker.sessions)
+        self.log = WholeLog(self.broker.sessions)
         self.tasks = Tasks(self.broker.sessions, self.settings())
         self.workers: list[tuple[WorkerProcess, asyncio.Task[None]]] = []
         self._front_ends: list[tuple[FrontEnd, asyncio.Task[None]]] = []
@@ -105,7 +105,7 @@ class Stack:
         keys = SessionKeys(owner, session)
         meta = await self.log.meta(keys)
         assert meta is not None
-        return await self.log.read(keys, Cursor(meta.epoch, 0), count=1_000_000)
+        return await self.log.read(keys, Cursor(meta.epoch, 0))
 
     async def status(self, session: str, task: str, owner: str = "dev") -> str:
         """A task's status; empty when there is none."""

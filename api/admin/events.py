@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -10,7 +11,7 @@ from api.follow import PATIENCE_SECONDS, trimmed
 from shared.broker import insist
 from shared.entry import END, Cursor
 from shared.errors import NoTask
-from shared.log import PAGE
+from shared.log import BULK_BYTES
 from shared.tasks import TERMINAL
 
 if TYPE_CHECKING:
@@ -45,16 +46,17 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
     after = max(Cursor(epoch, int(known["first"]) - 1), place or Cursor(epoch, 0))
     found: list[tuple[Cursor, Entry]] = []
     for _ in range(_MOST_PAGES):
-        reading = after
-        page = await insist(
-            lambda reading=reading: services.log.read(ref.keys, reading),  # type: ignore[misc]
-            seconds=PATIENCE_SECONDS,
-            what="log",
-        )
-        following = page[0].seq if page else meta.seq + 1
-        entries = page
+        reading = partial(services.log.page, ref.keys, after, BULK_BYTES)
+        page = await insist(reading, seconds=PATIENCE_SECONDS, what="log")
+        if page is None or page.epoch != epoch:
+            return _page(found, None, live=False)
+        entries, reached = page.entries, page.seq
+        following = entries[0].seq if entries else page.seq + 1
         if following > after.seq + 1:
-            entries = [*await trimmed(services.log, ref.keys, after, following, ref.task), *page]
+            entries, last = await trimmed(services.log, ref.keys, after, following)
+            reached = last.seq if last else following - 1
+        elif entries:
+            reached = entries[-1].seq
         for entry in entries:
             after = Cursor(epoch, entry.seq)
             if entry.task == ref.task:
@@ -63,7 +65,8 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
                     return _page(found, None, live=False)
                 if len(found) == limit:
                     return _page(found, after, live=live)
-        if len(page) < PAGE:
+        after = Cursor(epoch, reached)
+        if reached >= page.seq:
             return _page(found, after if live else None, live=live)
     return _page(found, after, live=live)
 

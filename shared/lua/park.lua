@@ -15,7 +15,7 @@ local no = refusal(task, claim)
 if no then
   return no
 end
-local at, _, number = write(group(10), task[8])
+local at, seq, number = write(group(10), task[8])
 keep(at)
 redis.call('HSET', TASK, 'number', number)
 local pending = tonumber(redis.call('HGET', TASK, 'pending'))
@@ -47,4 +47,6 @@ if not hold or tonumber(hold) < until_ms then
   redis.call('HSET', META, 'hold', int(until_ms))
 end
 touch(true, true)
+-- Who waits for what this turn comes to is told, though nothing was said: of the entries from seq + 1 to seq.
+redis.call('PUBLISH', TAIL, redis.call('HGET', META, 'epoch') .. '-' .. int(seq + 1) .. '-' .. int(seq))
 return { 'parked' }

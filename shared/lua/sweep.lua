@@ -10,6 +10,8 @@ local function num(field)
   return tonumber(field) or 0
 end
 if not status or redis.call('EXISTS', META) == 0 then
+  -- Its hash was lost. It will never end, and must not keep what others said from being cut.
+  redis.call('ZREM', LIVE, TID)
   return { 'drop' }
 elseif task[10] == OP then
   if task[15] ~= '' then
@@ -42,6 +44,10 @@ elseif TERMINAL[status] then
   return { 'drop' }
 end
 local deadline = num(task[6])
+if status == 'queued' then
+  -- Nobody else touches a session whose turns all wait.
+  touch(false)
+end
 
 if status == 'running' then
   local lease = num(task[4])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.hub import Feed, Hub, Over
+from api.hub import Cut, Feed, Hub, Over
 from api.ring import MOST_ENTRIES, Shown
 from shared.batch import Batch
 from shared.endings import CANCELED, Ender, end_from_outside
@@ -16,7 +16,7 @@ from shared.entry import Cursor
 from shared.errors import ShuttingDown
 from shared.keys import SessionKeys, TaskRef
 from shared.launches import Launches
-from shared.log import Log
+from shared.log import PAGE_BYTES, Log
 from shared.tasks import Attempt, Cleared, Launch, Tasks, Turn, operation
 from tests.waiting import wait_until
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from shared.broker import Broker
-    from shared.log import SessionMeta
+    from shared.log import Page
     from tests.conftest import Place
 
 KEYS = SessionKeys("o", "s")
@@ -106,7 +106,7 @@ async def hub_of(session: Session) -> AsyncIterator[Hub]:
         await hub.stop()
 
 
-async def entries(feed: Feed, after: Cursor, wait: float) -> list[Shown] | Over:
+async def entries(feed: Feed, after: Cursor, wait: float) -> list[Shown] | Cut | Over:
     """What stands after the cursor."""
     feed.after = after
     return await feed.entries(wait)
@@ -178,19 +178,20 @@ async def test_entries_written_while_the_reader_was_away_are_not_missed(session:
 
 
 class SlowLog(Log):
-    """A log whose meta data comes late: read, but not told before the gate opens."""
+    """A log of which a page comes late: read, but not told before the gate opens."""
 
     def __init__(self, redis: Redis) -> None:
         super().__init__(redis)
         self.read_it = asyncio.Event()
         self.gate = asyncio.Event()
+        self.gate.set()
 
-    async def meta(self, keys: SessionKeys) -> SessionMeta | None:
+    async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
         """Read it, and wait."""
-        meta = await super().meta(keys)
+        page = await super().page(keys, after, most)
         self.read_it.set()
         await self.gate.wait()
-        return meta
+        return page
 
 
 async def test_what_was_read_before_a_new_subscription_proves_nothing(
@@ -204,6 +205,8 @@ async def test_what_was_read_before_a_new_subscription_proves_nothing(
             assert await gather(feed, session.cursor(0), 1) == [1]
             # From here on nothing is heard.
             monkeypatch.setattr(Hub, "heard", lambda *_: None)
+            slow.gate.clear()
+            slow.read_it.clear()
             hub.deaf()
             hub.subscribed(KEYS.tail.encode())
             following = asyncio.create_task(gather(feed, session.cursor(1), 1))

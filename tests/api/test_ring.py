@@ -8,9 +8,9 @@ from api.ring import MOST_BYTES, MOST_ENTRIES, Ring, Shown
 from shared.entry import Entry
 
 
-def entries(first: int, last: int, size: int = 10) -> list[Entry]:
+def entries(first: int, last: int, size: int = 10) -> list[Shown]:
     """A dense run of entries."""
-    return [Entry(seq, "t", "", "message", 1, b"x" * size) for seq in range(first, last + 1)]
+    return [Shown(Entry(seq, "t", "", "message", 1, b"x" * size)) for seq in range(first, last + 1)]
 
 
 def seqs(shown: list[Shown] | None) -> list[int] | None:

@@ -35,6 +35,7 @@ from shared.settings import Settings
 from shared.tasks import PARKED, TERMINAL
 from tests.conformance.capture import Capture, Frame, Json, Wire, read
 from tests.conformance.features import BY_NAME, FEATURES, Ask, Feature
+from tests.logs import WholeLog
 from tests.waiting import wait_until
 from worker.process import WorkerProcess
 
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 OWNER = "conformance"
 
 # More than any feature writes.
-MOST_ENTRIES = 10_000
 
 
 @dataclass(frozen=True)
@@ -165,10 +165,10 @@ async def _record(services: Services, feature: Feature) -> Recording:
         await _see_to_it(services, ref, ask)
     meta = await services.log.meta(keys)
     assert meta is not None
-    entries = await services.log.read(keys, Cursor(meta.epoch, 0), MOST_ENTRIES)
+    entries = await WholeLog(services.broker.sessions).read(keys, Cursor(meta.epoch, 0))
     assert entries[-1].kind == END
     assert orjson.loads(entries[-1].event)["status"] == feature.end, entries[-1].event
-    kept = await services.log.history(keys)
+    kept = await WholeLog(services.broker.sessions).history(keys)
     return Recording(feature, session, meta.epoch, tuple(entries), tuple(kept), history(session, kept))
 
 
@@ -212,7 +212,7 @@ async def _rests(services: Services, ref: TaskRef, answered: set[str]) -> str:
 async def _calls(services: Services, ref: TaskRef) -> list[str]:
     return [
         data.get("call_id") or data["id"]
-        for entry in await services.log.history(ref.keys)
+        for entry in await WholeLog(services.broker.sessions).history(ref.keys)
         if entry.task == ref.task and entry.kind in ("function_call", "mcp_approval_request")
         for data in [orjson.loads(entry.event)["content"][0]["data"]]
     ]
@@ -221,7 +221,7 @@ async def _calls(services: Services, ref: TaskRef) -> list[str]:
 async def _pieces(services: Services, ref: TaskRef, enough: int) -> bool:
     meta = await services.log.meta(ref.keys)
     assert meta is not None
-    entries = await services.log.read(ref.keys, Cursor(meta.epoch, 0), MOST_ENTRIES)
+    entries = await WholeLog(services.broker.sessions).read(ref.keys, Cursor(meta.epoch, 0))
     pieces = [entry for entry in entries if entry.task == ref.task and b'"delta":true' in entry.event]
     return len(pieces) >= enough
 

@@ -13,8 +13,9 @@ from shared.endings import Ender
 from shared.entry import END, Cursor, Entry
 from shared.keys import SessionKeys, TaskRef
 from shared.launches import Launches
-from shared.log import Log, Tail, parse_tail
+from shared.log import Tail, parse_tail
 from shared.tasks import Appended, Attempt, Finished, Launch, Parked, Tasks, Turn, operation
+from tests.logs import WholeLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -147,7 +148,7 @@ class Desk:
         self.primary: Any = broker.primary
         self.tasks = Tasks(broker.sessions, chosen)
         self.launches = Launches(broker.primary)
-        self.log = Log(broker.sessions)
+        self.log = WholeLog(broker.sessions)
         self.ender = Ender(self.tasks, self.log, self.launches, broker.primary)
 
     # ── a task's way ──
@@ -223,7 +224,7 @@ class Desk:
         """The whole log."""
         session = session or keys_of()
         meta = await self.log.meta(session)
-        return await self.log.read(session, Cursor(meta.epoch, 0), 100_000) if meta else []
+        return await self.log.read(session, Cursor(meta.epoch, 0)) if meta else []
 
     async def everything(self) -> dict[bytes, Any]:
         """All that the broker holds."""

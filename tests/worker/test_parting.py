@@ -13,7 +13,7 @@ from shared.cancellation import Reason
 from shared.endings import Ender
 from shared.log import Log
 from shared.tasks import Tasks, operation
-from tests.shared.support import Desk, answer, delta, opened, ref
+from tests.shared.support import Desk, answer, closed, delta, opened, ref
 from worker.agents.outcome import Done, NeedsClient
 from worker.lease import Leases
 from worker.runner import Runner
@@ -21,7 +21,6 @@ from worker.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from shared.entry import Entry
     from tests.conftest import Place
     from worker.turn import Turn
 
@@ -128,11 +127,11 @@ class Cut(Log):
 
     reads = 0
 
-    async def _range(self, *arguments: Any) -> list[Entry]:
+    async def _read(self, *arguments: Any, **options: Any) -> list[Any]:
         self.reads += 1
         if self.reads == 1:
             raise TROUBLE[0]
-        return await super()._range(*arguments)
+        return await super()._read(*arguments, **options)
 
 
 @pytest.mark.parametrize("open_message", [True, False])
@@ -143,6 +142,8 @@ async def test_an_end_outlives_a_cut_connection(place: Place, open_message: bool
     if open_message:
         await desk.append(attempt, delta("m1", "Hi", opened("m1")))
         await desk.put(ref(), lease=await desk.past())
+    else:
+        await desk.append(attempt, closed("m1", "Hi", opened("m1")))
 
     async def run(turn: Turn) -> Done:
         return Done(b"{}")

@@ -6,10 +6,9 @@
     │   ├── KeyRefused          401, 403: the API key
     │   ├── NotFound            404: the session, the turn or the call
     │   ├── Conflict            409: the session is busy, or the call's turn has ended
-    │   └── Gone                410: the session was cleared since, or the call's deadline has passed
+    │   └── Gone                410: what was asked for is no more, or the call's deadline has passed
     ├── Unavailable             no front end answered, or all said "later", for as long as was agreed
     ├── BadAnswer               what answered does not speak Turnstream's protocol
-    ├── HistoryLost             the server knows less than this client has seen: its broker lost data
     ├── UnansweredCall          the agent calls a function, or asks for approval, and nobody is there for it
     └── TurnError               the turn ended otherwise than by an answer
         ├── TurnFailed          the agent failed
@@ -69,7 +68,7 @@ class Conflict(Refused):
 
 
 class Gone(Refused):
-    """The session was cleared since the cursor, or the call's deadline has passed."""
+    """The session was cleared since the cursor, its broker lost what followed, or the call's deadline has passed."""
 
 
 class Unavailable(ClientError):
@@ -98,16 +97,6 @@ class BadAnswer(ClientError):
         self.where = where
         super().__init__(
             f"{text} ({where}). Check the URL: it must be the front end's, without a path of its own."
-        )
-
-
-class HistoryLost(ClientError):
-    """The cursor is ahead of the server: its broker lost what this client has seen already."""
-
-    def __init__(self, cursor: str) -> None:
-        super().__init__(
-            f"The server knows nothing of {cursor}, which we received from it: its broker lost data. "
-            "Follow the turn again without a cursor to see what is left of it."
         )
 
 

@@ -11,7 +11,7 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
-from turnstream.client.errors import BadAnswer, HistoryLost, InvalidRequest
+from turnstream.client.errors import BadAnswer
 from turnstream.client.events import is_end, read_event
 from turnstream.client.retrying import TroubleError
 
@@ -60,7 +60,7 @@ class Following:
 
         Raises:
             Refused: the server will not show it; `Gone` when the session was cleared meanwhile.
-            HistoryLost, Unavailable, BadAnswer: see `turnstream.client.errors`.
+            Unavailable, BadAnswer: see `turnstream.client.errors`.
         """
         if self._events is None:
             self._events = self._whole()
@@ -110,20 +110,15 @@ class Following:
             if method == "POST"
             else {"params": self._params, "headers": headers}
         )
-        try:
-            async with self._connection.stream(method, PATH, **given) as events:
-                yield None
-                async for each in events:
-                    try:
-                        event = read_event(each.data)
-                    except ValueError:
-                        raise BadAnswer("An event is not a JSON object", f"{method} {PATH}") from None
-                    self.cursor = each.id or self.cursor
-                    yield event
-        except InvalidRequest as error:
-            if self.cursor and error.code == "cursor_malformed":
-                raise HistoryLost(self.cursor) from error
-            raise
+        async with self._connection.stream(method, PATH, **given) as events:
+            yield None
+            async for each in events:
+                try:
+                    event = read_event(each.data)
+                except ValueError:
+                    raise BadAnswer("An event is not a JSON object", f"{method} {PATH}") from None
+                self.cursor = each.id or self.cursor
+                yield event
 
     @property
     def _method(self) -> str:

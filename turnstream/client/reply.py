@@ -91,7 +91,7 @@ class Reply:
         """The next event.
 
         Raises:
-            Refused, Unavailable, BadAnswer, HistoryLost: see `turnstream.client.errors`.
+            Refused, Unavailable, BadAnswer: see `turnstream.client.errors`.
         """
         if self._end is not None:
             raise StopAsyncIteration

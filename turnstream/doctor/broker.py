@@ -278,7 +278,7 @@ async def _rights(settings: Settings, broker: Broker) -> Finding:
     try:
         await tasks.create(PROBE, "doctor", "")
         await log.meta(PROBE)
-        await log.history(PROBE)
+        await log.kept(PROBE)
         await command(broker.sessions, "PUBLISH", PROBE.tail, "0-1-0")
         await command(broker.primary, "ZCARD", keys.QUEUE)
         await command(broker.sessions, "DEL", PROBE.meta)

@@ -1,0 +1,92 @@
+"""Pages of logs on their way to followers, and in their hands: what several want is read once, and rendered once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+from weakref import WeakValueDictionary
+
+from api.ring import Shown
+from shared.log import PAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from shared.entry import Cursor
+    from shared.keys import SessionKeys
+    from shared.log import Log, Page
+
+
+class Read(list[Shown]):
+    """What one read of a log brought; ``page`` but with its entries as they are shown."""
+
+    __slots__ = ("__weakref__", "epoch", "former", "seq", "whole", "written")
+
+    def __init__(self, page: Page, after: Cursor) -> None:
+        super().__init__(Shown(entry) for entry in page.entries)
+        self.epoch = page.epoch
+        self.seq = page.seq
+        self.written = page.written
+        self.former = page.former
+        # Whether it reaches the log's end, as that was then.
+        self.whole = page.seq == (page.entries[-1].seq if page.entries else after.seq)
+
+
+class Reader(Protocol):
+    """The session for whose followers something is read."""
+
+    keys: SessionKeys
+    doubts: int
+    news: int
+
+    def learn(self, read: Read | None, doubts: int, news: int) -> None:
+        """Take what was read; when it was asked for, there had been so many ``doubts`` and ``news``."""
+
+
+class Pages:
+    """Reads pages of logs.
+
+    A page is kept as long as a follower holds it. So followers of one place that go on at their own speeds cost the
+    broker one read, and this process the memory of one page.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._held: WeakValueDictionary[Hashable, Read] = WeakValueDictionary()
+        self._coming: dict[Hashable, asyncio.Task[Read | None]] = {}
+
+    async def read(self, reader: Reader, after: Cursor) -> Read | None:
+        """What stands after the cursor; None: there is no session. Nothing is kept over a doubt.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the broker's trouble.
+        """
+        name = (reader.keys.tail, after, reader.doubts)
+        held = self._held.get(name)
+        if held is not None:
+            return held
+        coming = self._coming.get(name)
+        if coming is None:
+            coming = self._coming[name] = asyncio.create_task(self._fetch(reader, after))
+            coming.add_done_callback(lambda done: self._came(name, done))
+        # Shielded: who gives up must not take the page from the others.
+        return await asyncio.shield(coming)
+
+    async def close(self) -> None:
+        """Give up what is on its way."""
+        coming = list(self._coming.values())
+        for each in coming:
+            each.cancel()
+        await asyncio.gather(*coming, return_exceptions=True)
+
+    async def _fetch(self, reader: Reader, after: Cursor) -> Read | None:
+        doubts, news = reader.doubts, reader.news
+        page = await self._log.page(reader.keys, after, PAGE_BYTES)
+        read = None if page is None else Read(page, after)
+        reader.learn(read, doubts, news)
+        return read
+
+    def _came(self, name: Hashable, done: asyncio.Task[Read | None]) -> None:
+        del self._coming[name]
+        if not done.cancelled() and done.exception() is None and (read := done.result()):
+            self._held[name] = read

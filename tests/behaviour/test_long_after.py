@@ -1,0 +1,209 @@
+"""Coming back when the log has no more of what is asked for: it is told at once, whole or that it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from api import hub
+from shared.entry import Cursor
+from shared.keys import SessionKeys
+from tests.client import asked, terminal
+from tests.stack import Stack
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.client import Client, Frame
+    from tests.conftest import Place
+
+KEYS = SessionKeys("dev", "s1")
+TOKENS = "".join(f"tok{number} " for number in range(30))
+
+# A follow that is answered from what is there costs no more commands, however it is asked for.
+MOST_COMMANDS = 20
+
+
+@pytest.fixture
+async def after_grace(place: Place) -> AsyncIterator[tuple[Stack, Client, list[Frame]]]:
+    """A session whose only turn ended so long ago that its events were cut: the log is empty, the messages are kept."""
+    stack = Stack(place, log_grace_seconds=0, lease_seconds=1)
+    await stack.worker()
+    client = await stack.front_end()
+    frames = await client.turn("s1", "/tokens 30", id="t1")
+    await wait_until(lambda: _log_is_empty(stack), "the turn's events to be cut")
+    # Another front end has nothing in its ring.
+    yield stack, await stack.front_end(), frames
+    await stack.close()
+
+
+async def _log_is_empty(stack: Stack) -> bool:
+    return not await stack.log.read(KEYS, Cursor(await _epoch(stack), 0))
+
+
+async def _epoch(stack: Stack) -> int:
+    meta = await stack.log.meta(KEYS)
+    assert meta is not None
+    return meta.epoch
+
+
+async def _commands(stack: Stack) -> int:
+    """What the broker was asked so far, scripts' own commands not counted."""
+    stats = await stack.broker.sessions.info("commandstats")
+    return sum(
+        stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xrange", "hgetall", "hmget", "evalsha")
+    )
+
+
+@asynccontextmanager
+async def _few_commands(stack: Stack) -> AsyncIterator[None]:
+    """Fails when more is asked of a real broker than an answer takes."""
+    if not stack.place.real:
+        yield
+        return
+    before = await _commands(stack)
+    yield
+    # The scripts' inner commands are counted, too; workers and rescuers ask a little meanwhile.
+    assert await _commands(stack) - before < 10 * MOST_COMMANDS
+
+
+@pytest.mark.parametrize("place_in_it", [None, 5, 20])
+async def test_a_turn_is_told_long_after_its_end(
+    after_grace: tuple[Stack, Client, list[Frame]], place_in_it: int | None
+) -> None:
+    """From its first event or from the middle: its message whole, its end, and the stream's end."""
+    stack, client, frames = after_grace
+    cursor = "" if place_in_it is None else frames[place_in_it].id
+    async with _few_commands(stack), client.follow("s1", "t1", cursor) as stream:
+        told = await asyncio.wait_for(stream.all(), 10)
+    assert terminal(told) == frames[-1].data | {"sequence_number": told[-1].data["sequence_number"]}
+    (message,) = [frame.data for frame in told if frame.data["object"] == "message"]
+    assert message["content"][0]["text"] == TOKENS
+
+
+async def test_a_session_is_told_long_after_from_an_old_cursor(
+    after_grace: tuple[Stack, Client, list[Frame]],
+) -> None:
+    """Who follows the whole session gets the end, and then what comes next."""
+    stack, client, frames = after_grace
+    async with _few_commands(stack), client.follow("s1", cursor=frames[9].id) as stream:
+        await asyncio.wait_for(stream.until(terminal), 10)
+        # Nothing more: not even for the broker.
+        await client.turn("s1", "hi", id="t2")
+        told = await stream.until(lambda all_: sum(1 for each in all_ if terminal([each])) == 2)
+    assert terminal(told) == frames[-1].data
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_a_repeated_request_is_answered_long_after(
+    after_grace: tuple[Stack, Client, list[Frame]], whole: bool
+) -> None:
+    """The same request again, as a stream or as one answer, with the same id, key or cursor."""
+    stack, client, frames = after_grace
+    for headers in ({}, {"Last-Event-ID": frames[9].id}):
+        body = asked("s1", "/tokens 30", id="t1", stream=not whole)
+        async with (
+            _few_commands(stack),
+            client.open("POST", "/process", json=body, headers=headers) as stream,
+        ):
+            assert stream.response.status_code == 200
+            if whole:
+                await asyncio.wait_for(stream.response.aread(), 10)
+                assert stream.response.json()["output"] == frames[-1].data["output"]
+            else:
+                assert terminal(await asyncio.wait_for(stream.all(), 10))
+
+
+async def test_a_piece_leads_to_its_turn_though_it_was_cut(
+    after_grace: tuple[Stack, Client, list[Frame]],
+) -> None:
+    """A POST that names no turn, with the cursor of a piece that was cut since."""
+    _, client, frames = after_grace
+    headers = {"Last-Event-ID": frames[9].id}
+    async with client.process("s1", "/tokens 30", headers=headers) as stream:
+        told = await asyncio.wait_for(stream.all(), 10)
+    assert terminal(told) == frames[-1].data
+
+
+@pytest.fixture
+async def after_trim(place: Place) -> AsyncIterator[tuple[Stack, Client, list[Frame]]]:
+    """A session in which so much was said since its first turn that not even that turn's end is kept."""
+    stack = Stack(place, log_max_bytes=65_536, log_max_events=100)
+    await stack.worker()
+    client = await stack.front_end()
+    frames = await client.turn("s1", "/tokens 30", id="t1")
+    for number in range(2, 9):
+        await client.turn("s1", "x" * 12_000, id=f"t{number}")
+    other = await stack.front_end()
+    yield stack, other, frames
+    await stack.close()
+
+
+async def test_a_turn_whose_end_is_gone_is_gone(after_trim: tuple[Stack, Client, list[Frame]]) -> None:
+    """Nothing of it can be told: 410 at once, as a stream, a repeat, one answer, and by a cursor of it."""
+    stack, client, frames = after_trim
+    assert await stack.status("s1", "t1") == "completed"
+    for cursor in ("", frames[9].id):
+        async with client.follow("s1", "t1", cursor) as stream:
+            await _gone(stream)
+    for more in ({"id": "t1"}, {"id": "t1", "stream": False}):
+        async with client.process("s1", "/tokens 30", **more) as stream:
+            await _gone(stream)
+
+
+async def test_a_cursor_never_leads_to_another_turn(after_trim: tuple[Stack, Client, list[Frame]]) -> None:
+    """The turn of a cursor is gone, others of its session are not: 410, and nobody else's answer."""
+    _, client, frames = after_trim
+    for headers in ({"Last-Event-ID": frames[9].id}, {"Last-Event-ID": frames[-1].id}):
+        async with client.process("s1", "hi", headers=headers) as stream:
+            await _gone(stream)
+        async with client.chat("s1", "hi", headers=headers) as stream:
+            await _gone(stream)
+
+
+async def _gone(stream: Any) -> None:
+    body = await asyncio.wait_for(stream.response.aread(), 10)
+    assert stream.response.status_code == 410, body
+    assert b"cursor_gone" in body
+
+
+async def test_a_cursor_ahead_of_the_log_is_gone(client: Client) -> None:
+    """The broker lost what the client had from it: that is no malformed request of the client's."""
+    frames = await client.turn("s1", "hi", id="t1")
+    epoch, _, seq = frames[-1].id.partition("-")
+    for response in ("t1", ""):
+        async with client.follow("s1", response, f"{epoch}-{int(seq) + 5}") as stream:
+            await _gone(stream)
+
+
+@pytest.mark.parametrize("how", ["flushall", "del", "expiry", "task"])
+async def test_whose_session_vanishes_without_a_word_is_told(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Followers of a turn, of its session and of one answer learn that nothing more can come."""
+    monkeypatch.setattr(hub, "LOOK_SECONDS", 0.6)
+    client = await stack.front_end()
+    broker: Any = stack.broker.sessions
+    async with client.process("s1", "hi", id="t1") as turn, client.follow("s1") as session:
+        await turn.until(lambda frames: frames)
+        await session.until(lambda frames: frames)
+        answer = asyncio.create_task(
+            client.http.post("/process", json=asked("s1", "hi", id="t1", stream=False))
+        )
+        await wait_until(lambda: stack.hubs[0].followers == 3, "all three to follow")
+        if how == "flushall":
+            await broker.flushall()
+        elif how == "task":
+            await broker.delete(KEYS.task("t1"))
+            await broker.zrem(KEYS.live, "t1")
+        else:
+            for key in await broker.keys(KEYS.prefix + "*"):
+                await broker.execute_command(*(("DEL", key) if how == "del" else ("PEXPIRE", key, 1)))
+        await asyncio.wait_for(turn.all(), 10)
+        assert (await asyncio.wait_for(answer, 10)).status_code in {404, 410}
+        if how != "task":
+            await asyncio.wait_for(session.all(), 10)
