@@ -46,6 +46,7 @@ class Cluster:
     """Starts everything in order, and ends it in the opposite one.
 
     Attributes:
+        folder: where passwords, data and what nginx keeps are.
         url: where nginx listens.
         key, admin: a chat key for the demo agent, and an admin key.
         passwords: those of the broker's users.
@@ -63,7 +64,7 @@ class Cluster:
         **variables: str,
     ) -> None:
         """``folder`` takes passwords, data and logs; ``variables`` are for front ends and workers."""
-        self._folder = folder
+        self.folder = folder
         self._say = say
         self._variables = variables
         self._counts = (workers, front_ends)
@@ -141,7 +142,7 @@ class Cluster:
         await part.start()
 
     def _broker(self, program: str) -> list[str]:
-        data, acl = self._made("data"), self._folder / "users.acl"
+        data, acl = self._made("data"), self.folder / "users.acl"
         made = subprocess.run(
             ["sh", DEPLOY / "redis-acl.sh", self._made("secrets")], check=True, capture_output=True, text=True
         )
@@ -166,7 +167,7 @@ class Cluster:
             "".join(f"server 127.0.0.1:{port} {options};\n" for options in kinds for port in ports)
         )
         # Started by root, its workers are nobody, who must reach the files of large bodies, and nothing else.
-        self._folder.chmod(0o711)
+        self.folder.chmod(0o711)
         run = self._made("run")
         run.chmod(0o711)
         return [
@@ -194,7 +195,7 @@ class Cluster:
         }
 
     def _made(self, name: str) -> Path:
-        folder = self._folder / name
+        folder = self.folder / name
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True)
         return folder

@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import httpx
+import orjson
 import pytest
 import redis
 
@@ -148,7 +149,7 @@ async def test_without_any_front_end_clients_are_told_to_come_back(cluster: Clus
 async def test_bodies_that_are_too_large_are_refused_in_one_shape(client: Client) -> None:
     """What the agent does not take is refused by the front end, what nobody takes by nginx: the same JSON."""
     frames = await client.turn("s5", "x" * 200_000)
-    assert "x" * 200_000 in text_of(frames), "a body too large for nginx's memory passes through a file"
+    assert "x" * 200_000 in text_of(frames), "a body that comes in pieces is passed on whole"
     for size, words in ((10_600_000, "10485760"), (12_000_000, "11 MiB")):
         answer = await client.http.post("/process", json=asked("s5", "x" * size))
         assert answer.status_code == 413
@@ -156,8 +157,64 @@ async def test_bodies_that_are_too_large_are_refused_in_one_shape(client: Client
         assert words in answer.json()["message"]
 
 
+async def test_bodies_without_a_key_are_not_gathered(cluster: Cluster, client: Client) -> None:
+    """Who has no key is answered before the body has come, which is kept nowhere, and is cut soon, drip as it may."""
+    head = b"POST /process HTTP/1.1\r\nHost: x\r\nContent-Length: 11000000\r\n"
+    key = f"Authorization: Bearer {cluster.key}\r\n".encode()
+    opened = []
+    for sent in [head + b"\r\n"] * 8 + [head + key + b"\r\n"] * 2:
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
+        writer.write(sent + b"x" * 1_000_000)
+        await writer.drain()
+        opened.append((reader, writer))
+    for reader, _ in opened[:8]:
+        assert b" 401 " in await asyncio.wait_for(reader.readline(), 20)
+    assert not [
+        path for path in (cluster.folder / "run").rglob("*") if path.is_file() and path.stat().st_size > 1000
+    ]
+    assert text_of(await client.turn("s7", "x" * 200_000))
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while not writer.is_closing():
+                writer.write(b"x")
+                await writer.drain()
+                async with asyncio.timeout(1):
+                    if not await reader.read(65536):
+                        return
+        except TimeoutError:
+            await drip(reader, writer)
+        except ConnectionError:
+            return
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(drip(*each) for each in opened[:8]))
+    for _, writer in opened:
+        writer.close()
+
+
+async def test_what_nginx_refuses_has_the_documented_shape(cluster: Cluster) -> None:
+    """JSON with code and message, whatever it is that nginx itself says no to."""
+    for sent, status in (
+        (b"RUBBISH\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 9000 + b"\r\n\r\n", 400),
+        (b"GET /" + b"y" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (b"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"POST /process HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
+        writer.write(sent)
+        answer = await asyncio.wait_for(reader.read(65536), 20)
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status), (sent[:40], answer)
+        assert b"application/json" in head
+        assert set(orjson.loads(body)) == {"code", "message"}
+
+
 async def test_half_sent_requests_are_cut_off(cluster: Cluster) -> None:
-    """A head or a body that never ends holds a connection for ten seconds, and never one of a front end."""
+    """A head or a body that never ends holds a connection for ten seconds."""
 
     async def cut(sent: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
@@ -170,7 +227,8 @@ async def test_half_sent_requests_are_cut_off(cluster: Cluster) -> None:
             finally:
                 writer.close()
 
-    head = b"POST /process HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
+    key = f"Authorization: Bearer {cluster.key}\r\n".encode()
+    head = b"POST /process HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n" + key
     answers_to = await asyncio.gather(cut(head), cut(head + b"\r\n{"))
     assert answers_to[0] == b""
     assert answers_to[1] == b"" or answers_to[1].startswith(b"HTTP/1.1 408")
