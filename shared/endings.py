@@ -200,10 +200,12 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
         if not attempts:
             continue
         await asyncio.gather(*(_tell(ender, each.ref, each.number, Reason.STOP) for each in attempts))
-        outputs = await _outputs(ender, attempts)
+        # One that only waited has said nothing but that it is queued.
+        spoke = [each for each in attempts if int(each.task["number"]) > 1]
+        outputs = await _outputs(ender, spoke) if spoke else {}
         end = End(status, why, TEXTS.get(why, ""))
         outcomes = await asyncio.gather(
-            *(write_end(ender, each, end, output=outputs[each.ref.task]) for each in attempts)
+            *(write_end(ender, each, end, output=outputs.get(each.ref.task, [])) for each in attempts)
         )
         for each, outcome in zip(attempts, outcomes, strict=True):
             if not isinstance(outcome, Finished | Ended | Gone):
@@ -274,11 +276,7 @@ async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
 async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[bytes]]:
     """Task → its closed messages so far, in the order in which they were begun; all are of one session."""
     outputs: dict[str, list[bytes]] = {each.ref.task: [] for each in attempts}
-    # One that only waited has said nothing but that it is queued.
-    spoke = [each for each in attempts if int(each.task["number"]) > 1]
-    if not spoke:
-        return outputs
-    oldest = min(spoke, key=lambda each: each.first)
+    oldest = min(attempts, key=lambda each: each.first)
     for entry in sorted(
         await _read(ender, oldest, partial(_kept, ender, oldest, outputs)), key=lambda entry: entry.opened
     ):
