@@ -36,7 +36,7 @@ class HealthRoutes:
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
         """Requests can be served here."""
-        if self._services.hub.closed:
+        if self._services.hub.closed or self._services.limiter.closed:
             return JSONResponse({"status": "shutting_down"}, 503)
         if not await self._services.broker.ready():
             return JSONResponse({"status": "broker_away"}, 503)

@@ -16,7 +16,7 @@ from shared import measures
 from shared.api_keys import Limits
 from shared.broker import insist, is_trouble
 from shared.caps import NOTHING, Admitted, ManyBytes, ManyTurns, Room, TooFast
-from shared.errors import Overloaded, Refused, TooMany
+from shared.errors import Overloaded, Refused, ShuttingDown, TooMany
 from shared.keys import TaskRef
 from shared.storage import SESSION_BYTES, TURN_BYTES
 from shared.tasks import EMPTY_MS, operation
@@ -72,6 +72,8 @@ class Limiter:
         memories: Sequence[Memory],
         front_end: str,
     ) -> None:
+        # Whether nothing more is let in: the front end is stopping.
+        self.closed = False
         self._most_queued = settings.max_queued
         self._ttl_ms = settings.ttl_ms
         self._memories = memories
@@ -162,12 +164,19 @@ class Limiter:
             retry_after=FULL_RETRY_SECONDS,
         )
 
+    def close(self) -> None:
+        """Let nothing more in; what was let in before goes on."""
+        self.closed = True
+
     def admit_data(self) -> None:
         """Let something in that is to be kept: a session, a turn, an answer.
 
         Raises:
+            ShuttingDown: this front end is stopping.
             Overloaded: a broker's memory is almost full; what it has left is for turns that were taken.
         """
+        if self.closed:
+            raise ShuttingDown
         if any(memory.almost_full for memory in self._memories):
             measures.turns_refused.add("memory")
             raise Overloaded(

@@ -166,7 +166,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "initSession",
         "Make a session.",
         {200: (NewSession,)},
-        _KEY | {Overloaded, TooMany},
+        _KEY | {Overloaded, TooMany, ShuttingDown},
         parameters=("agentId",),
     ),
     Operation(
@@ -198,7 +198,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "callback",
         "Answer a function call, or a request for approval. A repeat changes nothing.",
         {200: (CallbackTaken,)},
-        _SESSION | _BODY | _CALL | {TooMany, Overloaded},
+        _SESSION | _BODY | _CALL | {TooMany, Overloaded, ShuttingDown},
         ("sessionId", "agentId"),
         CallbackRequest,
         {

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import threading
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,21 +47,17 @@ TAKING_SECONDS = 20.0
 # Connections beside those of followers: of requests that are short, or only about to be made.
 MOST_OTHERS = 4096
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 class FrontEnd:
     """Serves the application.
 
     Duties:
         1. bind the port (0 takes a free one) before anything else, so that a taken one is told at once;
-        2. serve until told to stop, by `stop` or, with ``signals``, by SIGTERM or SIGINT;
+        2. serve until told to `stop`; take no new turns once told to `refuse` them;
         3. at the end: take no more connections, end streams between frames, let requests finish.
     """
 
-    def __init__(
-        self, settings: Settings, agents: Agents, broker: Broker | None = None, *, signals: bool = True
-    ) -> None:
+    def __init__(self, settings: Settings, agents: Agents, broker: Broker | None = None) -> None:
         check_server()
         self._settings = settings
         self._socket: socket.socket | None = None
@@ -82,7 +76,7 @@ class FrontEnd:
             limit_concurrency=settings.max_followers + MOST_OTHERS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
-        self._server = _Server(config, self.app.state.services.hub, self.started, signals=signals)
+        self._server = _Server(config, self.app.state.services.hub, self.started)
 
     def bind(self) -> int:
         """Take the port, and tell which one it is.
@@ -132,28 +126,22 @@ class FrontEnd:
             self.stop()
             raise
 
+    def refuse(self) -> None:
+        """Refuse what would begin now, while what runs comes to its end."""
+        self.app.state.services.limiter.close()
+
     def stop(self) -> None:
         """Have `serve` come to its end."""
         self._server.should_exit = True
 
 
-async def serve_api(settings: Settings, agents: Agents, broker: Broker | None = None) -> None:
-    """Serve the front end until SIGTERM or SIGINT.
-
-    Raises:
-        ConfigurationError: a setting is wrong, the port is taken, or the broker refuses us.
-    """
-    await FrontEnd(settings, agents, broker).serve()
-
-
 class _Server(uvicorn.Server):
     """Ends the hub's streams before it waits for connections, and leaves signals as it found them."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub, up: asyncio.Event, *, signals: bool) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, up: asyncio.Event) -> None:
         super().__init__(config)
         self._hub = hub
         self._up = up
-        self._signals = signals
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -168,17 +156,7 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         # uvicorn's own would raise the signal again at the end, and kill what runs beside us.
-        if not self._signals or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        for each in _SIGNALS:
-            loop.add_signal_handler(each, self.handle_exit, each, None)
-        try:
-            yield
-        finally:
-            for each in _SIGNALS:
-                loop.remove_signal_handler(each)
+        yield
 
 
 class _Protocol(HttpToolsProtocol):

@@ -94,7 +94,7 @@ async def deployment() -> AsyncIterator[Deployment]:
     hasty = settings.model_copy(update={"heartbeat_seconds": HASTY_SECONDS})
     broker = Broker(settings, FakeServer())
     worker = WorkerProcess(settings, broker, configured)
-    front_ends = [FrontEnd(each, configured, broker, signals=False) for each in (settings, hasty)]
+    front_ends = [FrontEnd(each, configured, broker) for each in (settings, hasty)]
     urls = [f"http://127.0.0.1:{front_end.bind()}" for front_end in front_ends]
     serving = [asyncio.create_task(front_end.serve()) for front_end in front_ends]
     working = asyncio.create_task(worker.run())

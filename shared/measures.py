@@ -85,6 +85,10 @@ attempts = Counts(
     "Attempts that this worker began: first ones, and further ones after parking, a shutdown or a crash.",
     "kind",
 )
+agents_left = Count(
+    "turnstream_agents_left",
+    "Agents of this worker that went on after their turn was cancelled, and were left behind: its log says where.",
+)
 leases_lost = Count(
     "turnstream_leases_lost",
     "Attempts that this worker lost while it ran them, for it was frozen, starved or cut off for a lease.",

@@ -56,7 +56,7 @@ class Stack:
     async def front_end(self, key: str = "", **more: Any) -> Client:
         """Start another front end; a client of it."""
         settings = self.settings("api", **more)
-        server = FrontEnd(settings, self.agents, self.place.connect(settings), signals=False)
+        server = FrontEnd(settings, self.agents, self.place.connect(settings))
         port = server.bind()
         self._front_ends.append((server, asyncio.create_task(server.serve())))
         await server.started.wait()

@@ -242,12 +242,9 @@ def _scaled(settings: settings_module.Settings, command: str) -> settings_module
 
 
 def _run(program: Any) -> None:
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(program)
-    else:
-        uvloop.run(program)
+    from turnstream.process import run
+
+    run(program)
 
 
 def _fail(text: str) -> NoReturn:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import signal
 from typing import TYPE_CHECKING
 
 from shared import agents, tracing
 from shared.broker import Broker
+from turnstream.process import on_signals
 
 if TYPE_CHECKING:
     from shared.settings import Settings
@@ -29,12 +28,14 @@ def _collect_rarely() -> None:
 
 async def run_api(settings: Settings) -> None:
     """One front end, until SIGTERM or SIGINT."""
-    from api.server import serve_api
+    from api.server import FrontEnd
 
     tracing.start(settings, "api")
     _collect_rarely()
     try:
-        await serve_api(settings, agents.load(settings.agents))
+        front_end = FrontEnd(settings, agents.load(settings.agents))
+        on_signals(front_end.stop)
+        await front_end.serve()
     finally:
         tracing.stop()
 
@@ -47,9 +48,7 @@ async def run_worker(settings: Settings) -> None:
     _collect_rarely()
     broker = Broker(settings)
     worker = WorkerProcess(settings, broker, agents.load(settings.agents))
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, worker.stop)
+    on_signals(worker.stop)
     try:
         await worker.run()
     finally:

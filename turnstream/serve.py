@@ -6,7 +6,6 @@ import asyncio
 import ipaddress
 import secrets
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from shared.agents import DEMO
 from shared.broker import Broker
 from shared.errors import ConfigurationError
 from turnstream.dev_keys import FOLDER, with_keys
+from turnstream.process import on_signals
 from turnstream.reloading import edits, forget_modules
 from worker.process import WorkerProcess
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from shared.settings import Settings
 
 log = structlog.get_logger(__name__)
+
+# What running turns get at the end where they end with the broker: time for the last words of one that is done.
+EMBEDDED_DRAIN_SECONDS = 1.0
 
 
 async def serve(settings: Settings, *, reload: bool = False) -> None:
@@ -38,18 +41,16 @@ async def serve(settings: Settings, *, reload: bool = False) -> None:
     Raises:
         ConfigurationError: a setting or an agent is wrong, or the port is taken.
     """
-    settings = _debugging(with_keys(settings))
+    settings = _brief(_debugging(with_keys(settings)))
     configured = agents.load(settings.agents)
     tracing.start(settings, "serve")
     broker = Broker(settings)
     workers = _Workers(settings, broker)
     workers.begin(configured)
-    front_end = FrontEnd(settings, configured, broker, signals=False)
+    front_end = FrontEnd(settings, configured, broker)
     port = front_end.bind()
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stopping.set)
+    on_signals(stopping.set)
     serving = asyncio.create_task(front_end.serve(), name="front end")
     working = asyncio.create_task(workers.run(), name="workers")
     stopped = asyncio.create_task(stopping.wait(), name="stopping")
@@ -62,6 +63,7 @@ async def serve(settings: Settings, *, reload: bool = False) -> None:
         # The workers first: turns that finish now still reach their followers.
         for task in (stopped, *beside):
             task.cancel()
+        front_end.refuse()
         workers.stop()
         await asyncio.wait([working])
         front_end.stop()
@@ -139,6 +141,15 @@ def _debugging(settings: Settings) -> Settings:
     """Debugging unless the settings decide: with the embedded broker, where nobody else can reach it."""
     if settings.debug is None:
         return settings.model_copy(update={"debug": settings.embedded and _loopback(settings.host)})
+    return settings
+
+
+def _brief(settings: Settings) -> Settings:
+    """With the embedded broker the drain is short: nobody could take the turns over that have not ended by then."""
+    if settings.embedded:
+        return settings.model_copy(
+            update={"drain_seconds": min(settings.drain_seconds, EMBEDDED_DRAIN_SECONDS)}
+        )
     return settings
 
 

@@ -38,6 +38,8 @@ class Held:
         # Its parting words are being written. They are fenced by themselves, and what the script then says
         # is due (a launch) is known here alone: nothing may cut that off any more.
         self.parting = False
+        # The log or the lease refused it: there is nothing to renew any more.
+        self.over = False
         self._task = asyncio.current_task()
         self._cancel_again = 0.0
         self._undisturbed = 0
@@ -87,6 +89,7 @@ class Held:
 
     def refused(self, outcome: Refusal) -> None:
         """The log or the lease refused the attempt."""
+        self.over = True
         if isinstance(outcome, Behind):
             self.launch = outcome.launch
         self.cancel(Reason.STOP if isinstance(outcome, Ended) else Reason.LEASE_LOST)
@@ -148,7 +151,7 @@ class Leases:
             except TimeoutError:
                 pass
             self._now.clear()
-            await asyncio.gather(*(self._renew(held) for held in self))
+            await asyncio.gather(*(self._renew(held) for held in self if not held.over))
 
     async def _renew(self, held: Held) -> None:
         attempt = held.attempt

@@ -52,7 +52,7 @@ class Publisher:
         1. gather events in `batch`, bounded (`room`);
         2. append them in order, each batch once, whatever replies are lost;
         3. tell when all is in the log (`flush`);
-        4. tell when the log refused (``on_refusal``), and accept nothing after that.
+        4. tell when the log refused (``on_refusal``), and accept nothing after that, nor after `seal`.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Publisher:
         self._attempt = attempt
         self._on_refusal = on_refusal
         self._refused = False
+        self._sealed = False
         self._most_bytes = most_bytes
         self._bytes = 0
         self._gathered = asyncio.Event()
@@ -80,6 +81,8 @@ class Publisher:
 
     def kick(self) -> None:
         """Say that something was put into `batch`."""
+        if self._sealed:
+            return
         self._idle.clear()
         self._gathered.set()
 
@@ -90,15 +93,26 @@ class Publisher:
             LostAttempt: nothing may be written any more.
             TurnTooLarge: this turn has written all it may.
         """
-        if self._refused:
+        if self._refused or self._sealed:
             raise LostAttempt
         if self._bytes + self.batch.size > self._most_bytes:
             raise TurnTooLarge
         while self.batch.count >= MOST_GATHERED or self.batch.size >= MOST_GATHERED_BYTES:
             self._emptied.clear()
             await self._emptied.wait()
-            if self._refused:
+            if self._refused or self._sealed:
                 raise LostAttempt
+
+    async def seal(self) -> None:
+        """Put what was said so far into the log, and take nothing more, whoever still says something.
+
+        Raises:
+            LostAttempt: nothing may be written any more.
+        """
+        self._sealed = True
+        self._emptied.set()
+        await self._drain()
+        await self.close()
 
     async def flush(self) -> None:
         """Wait until everything gathered so far is in the log.
@@ -106,10 +120,15 @@ class Publisher:
         Raises:
             LostAttempt: it never will be.
         """
+        if not self._sealed:
+            await self._drain()
+
+    async def _drain(self) -> None:
         if self._refused:
             raise LostAttempt
         self._held_back = False
-        self.kick()
+        self._idle.clear()
+        self._gathered.set()
         await self._idle.wait()
         if self._refused:
             raise LostAttempt
@@ -164,7 +183,7 @@ class Publisher:
                 self._between.set()
                 if not appended:
                     return
-            if not self.batch:
+            if not self.batch or self._sealed:
                 self._idle.set()
 
     async def _append(self, batch: Batch) -> bool:

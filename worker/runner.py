@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared import measures, tracing
+from shared import measures, places, tracing
 from shared.batch import TooLarge
 from shared.broker import insist
 from shared.cancellation import Reason
@@ -57,6 +57,10 @@ BEGIN_SECONDS = 120.0
 # How long the parting words of an attempt may take: closing, releasing, parking.
 PARTING_SECONDS = 10.0
 
+# How long an agent may take to end after its turn was cancelled, before the turn goes on without it. Longer, and
+# a deadline is felt late; shorter, and an agent that tidies up is overtaken by its next attempt.
+HEED_SECONDS = 1.0
+
 
 class Runner:
     """Runs launches."""
@@ -75,6 +79,8 @@ class Runner:
         self._agents = agents
         self._lease_ms = settings.lease_ms
         self._turn_bytes = settings.turn_max_bytes
+        # Agents that went on after their turn was cancelled.
+        self._left: set[asyncio.Task[Any]] = set()
         self._debug = bool(settings.debug)
 
     async def run_task(self, ctx: dict[Any, Any], ref_text: str, launch: int) -> None:  # noqa: ARG002 - arq's signature
@@ -157,7 +163,7 @@ class Runner:
         if attempt.open:
             await self._close_former(attempt, publisher)
         try:
-            outcome = await agent.run(turn)
+            outcome = await self._let_run(held, agent, turn)
         except (asyncio.CancelledError, LostAttempt, BrokerAway):
             raise
         except TooLarge:
@@ -181,6 +187,44 @@ class Runner:
             # Parked like this the task would be launched again at once, for ever.
             text = "The agent waits for its client, but has asked it nothing."
             await self._finish(held, publisher, turn, End(FAILED, "agent_asked_nothing", text, turn.usage))
+
+    async def _let_run(self, held: Held, agent: RunnableAgent, turn: Turn) -> Done | NeedsClient:
+        """The agent's outcome. It runs as a task of its own: one that swallows its cancellation is left behind.
+
+        Raises:
+            asyncio.CancelledError: the turn was cancelled, and the agent has ended, or was left.
+            Others: whatever the agent raises.
+        """
+        name = f"agent {agent.spec.name} {turn.attempt.ref}"
+        running = asyncio.create_task(_outcome(agent, turn), name=name)
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            running.cancel(msg=held.reason)
+            try:
+                await asyncio.wait([running], timeout=HEED_SECONDS)
+            finally:
+                if not running.done():
+                    self._leave(running, agent, held)
+            if not running.done() or running.cancelled():
+                raise
+        outcome = running.result()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _leave(self, running: asyncio.Task[Any], agent: RunnableAgent, held: Held) -> None:
+        """Go on without the agent. Nothing that it says is heard any more; it is held here until it ends."""
+        measures.agents_left.n += 1
+        log.warning("agent.left", agent=agent.spec.name, reason=str(held.reason), at=places.of_task(running))
+        self._left.add(running)
+        running.add_done_callback(self._ended_late)
+
+    def _ended_late(self, running: asyncio.Task[Any]) -> None:
+        self._left.discard(running)
+        if not running.cancelled():
+            # Whatever it was, the turn's end is written: it only must not be reported as never looked at.
+            running.exception()
 
     async def _close_former(self, attempt: Attempt, publisher: Publisher) -> None:
         """What the former attempt was saying is closed, incomplete; this attempt says it anew."""
@@ -250,6 +294,8 @@ class Runner:
         tracing.note(cancelled=str(reason))
         try:
             async with asyncio.timeout(PARTING_SECONDS):
+                if reason in (Reason.DEADLINE, Reason.SHUTDOWN):
+                    await publisher.seal()
                 if reason is None:
                     # Nobody cancelled this turn: something that the agent called did that to itself. To take
                     # it for a shutdown would run the turn again and again.
@@ -288,3 +334,11 @@ class Runner:
         except BrokerAway:
             # The task is noted in the hints since its submit; a rescuer will launch it.
             log.warning("launch.left_to_rescuer", ref=str(ref), launch=number)
+
+
+async def _outcome(agent: RunnableAgent, turn: Turn) -> Done | NeedsClient | BaseException:
+    """What the agent returns, or raises to end its process: a task that raises that takes the event loop with it."""
+    try:
+        return await agent.run(turn)
+    except (KeyboardInterrupt, SystemExit) as error:
+        return error

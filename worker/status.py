@@ -65,7 +65,7 @@ class Status:
         config = uvicorn.Config(
             self._app(), ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
         )
-        server = uvicorn.Server(config)
+        server = Server(config)
         serving = asyncio.create_task(server.serve([listening]), name="status")
         try:
             yield

@@ -22,14 +22,13 @@ Their SDK has retried by then, as far as it does.
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
-from pathlib import Path
 from typing import Any
 
 from pydantic_ai import exceptions as library
 from pydantic_ai.models import download_item
 
+from shared import places
 from worker.agents.outcome import AgentError, AgentMistake
 
 # The first class that fits gives code and text, so a special one stands before its base.
@@ -71,14 +70,6 @@ _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
         "The model kept answering what the agent cannot use.",
     ),
 )
-
-# Code that no agent's author wrote: ours, the libraries', Python's.
-_NOT_THEIRS = (
-    str(Path(__file__).parent.parent),
-    sysconfig.get_path("purelib"),
-    sysconfig.get_path("stdlib"),
-)
-_MOST_PLACES = 5
 
 # Characters of a traceback that is kept with its turn; the error itself stands at the end.
 _MOST_TRACEBACK = 16_384
@@ -138,7 +129,7 @@ def for_operators(error: BaseException) -> dict[str, Any]:
 def place_in_their_code(error: BaseException) -> str:
     """``FILE:LINE`` of the innermost place in the code of agents' authors; empty when none of it was running."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith((*_NOT_THEIRS, "<"))]
+    theirs = [frame for frame in frames if not frame.filename.startswith((*places.NOT_THEIRS, "<"))]
     return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
 
 
@@ -151,9 +142,4 @@ def full_traceback(error: BaseException) -> str:
 def _places(error: BaseException) -> list[str]:
     """The innermost places of the traceback, and those in the code that agents' authors wrote, as they were called."""
     frames = traceback.extract_tb(error.__traceback__)
-    last = len(frames) - 1
-    return [
-        f"{frame.filename}:{frame.lineno} {frame.name}"
-        for at, frame in enumerate(frames)
-        if at == last or not frame.filename.startswith(_NOT_THEIRS)
-    ][-_MOST_PLACES:]
+    return places.chosen((frame.filename, frame.lineno, frame.name) for frame in frames)
