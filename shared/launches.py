@@ -37,10 +37,15 @@ MOST_RECENT = 10_000
 # than a launch takes to be put into the queue, or a claimed one to begin; too long, and a crash in between is felt.
 LAUNCH_GRACE_MS = 3_000
 
-# How often a launch that waits in the queue is looked at.
+# When a launch is looked at that was put into the queue, if nobody wanted an earlier look.
 QUEUED_LOOK_MS = 10_000
 
+# How often one is looked at that a rescuer found to wait there: for its deadline, and to keep its session. That a launch
+# is lost shows otherwise: the queue knows how many it has (`Launches.lost`), and what was claimed has an early hint.
+BACKLOG_LOOK_MS = 7_200_000
+
 _launch = Script("launch")
+_lost = Script("lost")
 _claim = Script("claim")
 _remind = Script("remind")
 _due = Script("due")
@@ -128,6 +133,10 @@ class Launches:
         )
         jobs = zip(claimed[::2], claimed[1::2], strict=True)
         return {job.decode(errors="replace"): payload for job, payload in jobs}
+
+    async def lost(self) -> bool:
+        """Whether the queue lost launches since this was asked last; every live task is looked at then."""
+        return bool(await _lost(self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.LIVE, keys.DUE), ()))
 
     async def depth(self) -> int:
         """How many launches wait."""

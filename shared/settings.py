@@ -95,7 +95,7 @@ class Settings(BaseSettings):
         description="Turns of one session that run, wait or are parked at once; more are refused.",
     )
     max_queued: int = Field(
-        100_000,
+        50_000,
         ge=0,
         le=10_000_000,
         description="Launches of all owners that may wait for a worker before new turns are refused; 0 is any number.",

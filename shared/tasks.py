@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from shared.batch import Argument, Batch
 from shared.broker import command
 from shared.keys import DUE
-from shared.launches import LAUNCH_GRACE_MS
+from shared.launches import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
 from shared.scripts import Script
 
 if TYPE_CHECKING:
@@ -66,11 +66,15 @@ def operation() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The task is queued: somebody must put launch ``number`` into the queue."""
+    """The task is queued: somebody must put launch ``number`` into the queue.
+
+    ``look_ms``: when a rescuer that did so is to look at it again.
+    """
 
     number: int
     epoch: int = 0
     first: int = 0
+    look_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,11 +612,15 @@ class Tasks:
     async def sweep(self, ref: TaskRef, op: str) -> Launch | Passed | MustEnd | Redate | Drop:
         """Look at one due task, and say what must be done about it."""
         reply = await self._run(
-            _sweep, ref.keys, ref.task, op, (LAUNCH_GRACE_MS, MAX_CRASHES, WAITING_LOOK_MS, self._grace_ms)
+            _sweep,
+            ref.keys,
+            ref.task,
+            op,
+            (LAUNCH_GRACE_MS, MAX_CRASHES, WAITING_LOOK_MS, self._grace_ms, BACKLOG_LOOK_MS),
         )
         match reply:
-            case [b"launch", launch]:
-                return Launch(int(launch))
+            case [b"launch", launch, look]:
+                return Launch(int(launch), look_ms=int(look))
             case [b"passed", task, launch]:
                 return Passed(task.decode(), int(launch))
             case [b"end", attempt, launch, ending]:

@@ -7,6 +7,7 @@ act on one task at a time. What must be done is decided by lua/sweep.lua on the 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from shared.broker import is_trouble
 from shared.endings import end_from_outside
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
-from shared.launches import QUEUED_LOOK_MS
 from shared.tasks import Drop, Launch, MustEnd, Passed, Redate, operation
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ log = structlog.get_logger(__name__)
 
 # Between two looks at the hints. It adds to the time in which a lost worker is noticed.
 LOOK_SECONDS = 1.0
+
+# Between two looks whether the queue has all launches that were put there.
+COUNT_SECONDS = 60.0
 
 # Turns swept at the same time: each takes some round trips, and one that is slow must not keep the others waiting.
 AT_ONCE = 20
@@ -56,6 +59,7 @@ class Rescuer:
         self._ender = ender
         self._lease = settings.lease_seconds
         self._whole_since = time.monotonic()
+        self._counted_at = -math.inf
         self._sweeping: dict[bytes, asyncio.Task[None]] = {}
         # Hints whose sweep failed → how often in a row.
         self._failed: dict[bytes, int] = {}
@@ -100,6 +104,10 @@ class Rescuer:
         room = AT_ONCE - len(self._sweeping)
         if not room:
             return True
+        if time.monotonic() - self._counted_at >= COUNT_SECONDS:
+            self._counted_at = time.monotonic()
+            if await self._ender.launches.lost():
+                log.warning("rescuer.queue_lost_launches")
         taken, due = await self._ender.launches.due(room, AGAIN_MS)
         for hint in due:
             # One that is in hand for longer than `AGAIN_MS` is due meanwhile.
@@ -151,12 +159,12 @@ class Rescuer:
         """Look at one task, whose hint is ``taken``, and do what must be done."""
         launches = self._ender.launches
         match await self._ender.tasks.sweep(ref, operation()):
-            case Launch(number):
+            case Launch(number) as launch:
                 measures.rescues.add("launched")
                 log.info("rescuer.launched", ref=str(ref), launch=number)
                 await launches.launch(ref, number)
                 # Under a backlog it may wait there for long. Once it is claimed this is void.
-                await launches.redate(ref, QUEUED_LOOK_MS, taken)
+                await launches.redate(ref, launch.look_ms, taken)
             case Passed(task, number):
                 log.info("rescuer.passed", ref=str(ref), to=task)
                 await launches.launch(TaskRef(ref.owner, ref.session, task), number)

@@ -29,5 +29,6 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('DEL', KEYS[2])
 else
   redis.call('HSET', KEYS[2], '', popped[#popped])
+  redis.call('HINCRBY', KEYS[2], '#', -#popped / 2)
 end
 return jobs

@@ -20,6 +20,7 @@ local tags = redis.call('HMGET', KEYS[2], ARGV[2], '')
 local tag = math.max(tonumber(tags[1] or '0') or 0, tonumber(tags[2] or '0') or 0) + 1
 redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', tag))
 redis.call('ZADD', KEYS[1], string.format('%.0f', tag), ARGV[1])
+redis.call('HINCRBY', KEYS[2], '#', 1)
 redis.call('PUBLISH', ARGV[5], '1')
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
 --      8 crashes that end a task  9 ms between looks at a waiting task  10 ms that an ended task's events stay
--- → launch n | passed task n | end attempt launch why | redate ms | drop
+--      11 ms between looks at a launch that waits in the queue
+-- → launch n ms | passed task n | end attempt launch why | redate ms | drop
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
   'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next')
@@ -17,7 +18,7 @@ elseif task[10] == OP then
   if task[15] ~= '' then
     return { 'passed', task[15], task[11] }
   end
-  return { 'launch', task[11] }
+  return { 'launch', task[11], ARGV[11] }
 elseif TERMINAL[status] then
   if task[16] and task[16] ~= '' then
     -- Whoever wrote this end was to launch the next turn. They may be gone.
@@ -106,7 +107,13 @@ elseif num(task[5]) + tonumber(ARGV[7]) > NOW then
   return { 'redate', int(num(task[5]) + tonumber(ARGV[7]) - NOW) }
 end
 -- A launch that was lost, or still waits in the queue, is launched again under the same number:
--- where it still waits that changes nothing, not even its place.
+-- where it still waits that changes nothing, not even its place. The next look is for its deadline, and for its session
+-- to be there still: whether the queue has it is not asked again (lost.lua).
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'sweep_op', OP,
   'sweep_launch', launch, 'sweep_passed', '')
-return { 'launch', launch }
+local look = math.min(tonumber(ARGV[11]), math.floor(TTL / 4))
+if deadline > 0 then
+  look = math.max(1, math.min(look, deadline - NOW))
+end
+touch(false)
+return { 'launch', launch, int(look) }

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from shared import keys
 from shared.broker import is_trouble
 from shared.endings import Ender
-from shared.launches import QUEUED_LOOK_MS
+from shared.launches import BACKLOG_LOOK_MS
 from shared.tasks import Finished, Renewed, Tasks, operation
 from tests.conftest import Place
 from tests.shared.support import Desk, keys_of, ref
@@ -87,13 +87,18 @@ async def test_a_bad_hint_costs_its_neighbours_nothing(
 
 
 async def test_a_launch_that_waits_is_not_looked_at_all_the_time(place: Place) -> None:
-    """What was launched again, and waits in the queue, has its next look in ten seconds."""
+    """What was launched again, and waits in the queue, has its next look in two hours, or at its deadline."""
     desk = Desk(place)
     await _lost(desk)
     await _look(_rescuer(desk, whole_for=60))
     hint = await desk.primary.zscore(keys.DUE, str(ref()))
     assert hint is not None
-    assert await desk.now() + AGAIN_MS < hint <= await desk.now() + QUEUED_LOOK_MS
+    assert await desk.now() + 7_000_000 < hint <= await desk.now() + BACKLOG_LOOK_MS
+    await desk.put(ref(), launched=await desk.past(), deadline=await desk.now() + 60_000)
+    await desk.launches.remind(ref(), 0)
+    await _look(_rescuer(desk, whole_for=60))
+    hint = await desk.primary.zscore(keys.DUE, str(ref()))
+    assert await desk.now() + AGAIN_MS < hint <= await desk.now() + 60_000
 
 
 async def test_it_holds_still_after_trouble(place: Place) -> None:
