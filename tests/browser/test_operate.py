@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,6 +45,14 @@ async def test_an_operator_stops_a_task_in_another_tab(console: Console, tabs: T
     await expect(other.page.get_by_text("No tasks.")).to_be_visible(timeout=PATIENCE_MS)
     await other.page.get_by_label("Status").select_option("canceled")
     await other.sees(other.page.locator("tbody tr").first, "canceled")
+    ended = {
+        label: await row.locator(f'td[data-label="{label}"]').inner_text()
+        for label in ("Submitted", "Took", "Attempt", "Worker", "Ended by")
+    }
+    assert re.fullmatch(r"\d.* ago", ended["Submitted"])
+    assert re.fullmatch(r"\d.* m?s", ended["Took"])
+    assert (ended["Attempt"], ended["Worker"]) == ("1", stack.workers[0][0].id)
+    assert re.fullmatch(r"admin key_\w+: stop", ended["Ended by"])
     assert other.complaints == []
 
 
