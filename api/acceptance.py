@@ -17,7 +17,7 @@ from shared import keys
 from shared.broker import command, insist, is_trouble
 from shared.errors import BrokerAway
 from shared.launches import LAUNCH_GRACE_MS
-from shared.tasks import Exists, Launch, Repeated, Same, Stored, Tasks, Waits
+from shared.tasks import Launch, Repeated, Same, Stored, Tasks, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 # Outcomes by which something is kept at the broker: now, or found to be.
-_KEPT = (Exists, Launch, Repeated, Same, Stored, Waits)
+_KEPT = (Launch, Repeated, Same, Stored, Waits)
 
 # How long the mark is kept, which is there to be written.
 MARK_MS = 1_000

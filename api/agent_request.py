@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from api.body import json_object
+from api.body import digest_of, json_object
 from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
 from api.overrides import MOST_TOOLS, take_out
 from shared.api_keys import IDENTIFIER
@@ -27,6 +27,14 @@ MOST_MESSAGES = 1000
 MOST_PARTS = 2000
 MOST_STOPS = 16
 
+# How a turn is answered, which is no part of what is asked.
+_DELIVERY = frozenset({"stream", "reconnect"})
+
+# What the server sets itself on the messages that it takes.
+_ENVELOPE = frozenset(
+    {"id", "object", "status", "sequence_number", "sequenceNumber", "index", "delta", "msg_id", "msgId"}
+)
+
 _ANSWERS = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
 
 
@@ -38,8 +46,23 @@ class Answer:
     result: Any
 
 
-def parse_process(body: bytes, spec: AgentSpec) -> tuple[AgentRequest, list[str]]:
-    """Read the body of ``/process``; with the names of those fields that the agent does not let a request set.
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The body of ``/process``.
+
+    Attributes:
+        request: what the agent lets a request set, and all that is no setting.
+        ignored: names of the settings that were left out.
+        digest: of what is asked: a repeat has the same, however its answer is delivered.
+    """
+
+    request: AgentRequest
+    ignored: list[str]
+    digest: str
+
+
+def parse_process(body: bytes, spec: AgentSpec) -> Parsed:
+    """Read the body of ``/process``.
 
     Raises:
         InvalidBody: it is not a JSON object, or a field is wrong; the text names the field.
@@ -54,7 +77,19 @@ def parse_process(body: bytes, spec: AgentSpec) -> tuple[AgentRequest, list[str]
     user = request.user_id or ""
     if len(user) > MOST_USER_ID or not user.isprintable():
         raise InvalidBody(f"user_id: at most {MOST_USER_ID} printable characters")
-    return request, ignored
+    asked = {name: value for name, value in fields.items() if name not in _DELIVERY}
+    asked["input"] = [_without_envelope(message) for message in fields.get("input") or []]
+    return Parsed(request, ignored, digest_of(asked, body))
+
+
+def _without_envelope(message: Any) -> Any:
+    """What a message, or a part of one, says; clients make its ids anew when they make their request anew."""
+    if not isinstance(message, dict):
+        return message
+    said = {name: value for name, value in message.items() if name not in _ENVELOPE}
+    if isinstance(said.get("content"), list):
+        said["content"] = [_without_envelope(part) for part in said["content"]]
+    return said
 
 
 def _bounded(fields: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from codecs import BOM_UTF8
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -127,6 +128,15 @@ def json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise InvalidBody("The body is not a JSON object.")
     return fields
+
+
+def digest_of(asked: Any, body: bytes) -> str:
+    """A digest of what is asked, the same however its JSON is written; of the body where that is nested too deeply."""
+    try:
+        text = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        text = body
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def _bounded(body: bytes) -> None:

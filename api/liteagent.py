@@ -173,7 +173,6 @@ class LiteAgentRoutes:
         *,
         create: bool,
     ) -> tuple[Start, Headers]:
-        idempotency, digest = idempotency_of(request, body)
         task = chat.task_id or new_task_id()
         turn = NewTurn(
             ref=TaskRef(keys.owner, keys.session, task),
@@ -183,8 +182,8 @@ class LiteAgentRoutes:
             dialect="liteagent",
             input=[Message.model_validate(message) for message in chat.input()],
             parts=chat.parts,
-            idempotency=idempotency,
-            digest=digest,
+            idempotency=idempotency_of(request),
+            digest=chat.digest,
             trace=trace_of(request),
             large=len(body) > LARGE_BYTES,
         )

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from api.acceptance import Headers
+    from api.agent_request import Parsed
     from api.auth import Caller
     from api.dialects.base import Dialect
     from api.follow import Start
@@ -89,14 +90,12 @@ class ProcessRoutes:
         dialect = dialect_of(request)
         async with services.limiter.counting_refusals(caller):
             parse = partial(parse_process, spec=caller.spec)
-            raw, (body, ignored) = await services.bodies.read(request, caller, parse)
-            if body.tools:
+            raw, parsed = await services.bodies.read(request, caller, parse)
+            if parsed.request.tools:
                 # Their schemas are checked, which may take long.
-                asked = await services.aside.run(
-                    caller.owner, self._read, request, caller, body, ignored, raw
-                )
+                asked = await services.aside.run(caller.owner, self._read, request, caller, parsed, raw)
             else:
-                asked = self._read(request, caller, body, ignored, raw)
+                asked = self._read(request, caller, parsed, raw)
         try:
             await services.limiter.admit_follower(caller)
             with services.hub.following(asked.keys) as feed:
@@ -119,10 +118,8 @@ class ProcessRoutes:
             start = await follow.start(services.log, keys, visitor, task=task, cursor=cursor)
             return EventStream(feed, start, dialect, services.log, services.settings)
 
-    def _read(
-        self, request: Request, caller: Caller, body: AgentRequest, ignored: list[str], raw: bytes
-    ) -> _Asked:
-        idempotency, digest = idempotency_of(request, raw)
+    def _read(self, request: Request, caller: Caller, parsed: Parsed, raw: bytes) -> _Asked:
+        body, idempotency = parsed.request, idempotency_of(request)
         session = body.session_id
         if session is None:
             name = idempotency or body.id or body.response_id
@@ -131,10 +128,10 @@ class ProcessRoutes:
             caller=caller,
             keys=caller.keys(session),
             body=body,
-            overrides=overrides_of(body, caller.spec, ignored),
+            overrides=overrides_of(body, caller.spec, parsed.ignored),
             cursor=cursor_of(request),
             idempotency=idempotency,
-            digest=digest,
+            digest=parsed.digest,
             trace=trace_of(request),
             large=len(raw) > LARGE_BYTES,
         )

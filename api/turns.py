@@ -32,7 +32,7 @@ from shared.errors import (
 )
 from shared.keys import TaskRef
 from shared.protocol import Message, MessageType, Role, RunStatus, canonical, new_message_id
-from shared.tasks import Busy, Exists, Foreign, Full, Interrupt, Launch, Missing, Same, Turn, Waits, operation
+from shared.tasks import Busy, Foreign, Full, Interrupt, Launch, Missing, Same, Turn, Waits, operation
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -73,7 +73,8 @@ class NewTurn:
         dialect: ``agentscope`` or ``liteagent``.
         input: the turn's messages.
         parts: the user's content list as a LiteAgent client sent it.
-        idempotency, digest: what `idempotency_of` gave.
+        idempotency: what `idempotency_of` gave.
+        digest: what `digest_of` gave.
         trace: W3C trace parent, or empty.
         overrides: what is asked of the model.
         large: whether to write it as JSON takes so long that it is done beside the event loop.
@@ -119,18 +120,18 @@ def new_task_id() -> str:
     return str(uuid.uuid4())
 
 
-def idempotency_of(request: Request, body: bytes) -> tuple[str, str]:
-    """The request's ``Idempotency-Key``, hashed, and the digest of its body; twice empty without the header.
+def idempotency_of(request: Request) -> str:
+    """The request's ``Idempotency-Key``, hashed; empty without the header.
 
     Raises:
         BadRequest: the key is longer than 256 characters, or has some that cannot be printed.
     """
     key = request.headers.get("idempotency-key", "")
     if not key:
-        return "", ""
+        return ""
     if not _PRINTABLE.fullmatch(key):
         raise BadRequest("Idempotency-Key: at most 256 printable characters.")
-    return hashlib.sha256(key.encode()).hexdigest(), hashlib.sha256(body).hexdigest()
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 def derived_session(caller: Caller, name: str) -> str:
@@ -167,7 +168,7 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
         SessionBusy: the session takes no more turns at the moment.
         TooMany: the session has too many turns waiting, or the key's limits are reached.
         Overloaded: too many turns of all owners wait.
-        IdempotencyMismatch: the idempotency key was used with another body.
+        IdempotencyMismatch: the id or idempotency key was used for something else.
         InvalidBody: the input cannot be written as JSON.
         BrokerAway: the broker did not answer.
     """
@@ -201,10 +202,9 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
                 measures.turns_submitted.n += 1
                 await insist(lambda: services.launches.note(turn.ref), seconds=PATIENCE_SECONDS, what="note")
                 return Accepted(epoch, first, replicas)
-            case Exists():
-                return Known(turn.ref.task)
             case Same(task, digest):
-                if digest != turn.digest:
+                # What an older release kept is longer, or nothing, and is no digest of the same bytes.
+                if len(digest) == len(turn.digest) and digest != turn.digest:
                     raise IdempotencyMismatch
                 return Known(task)
             case Missing() | Foreign():

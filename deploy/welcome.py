@@ -30,7 +30,7 @@ In another terminal: a turn that talks for a minute, …
 
   KEY='Authorization: Bearer {cluster.key}'
   curl -N {url}/process -H "$KEY" \\
-       -d '{{"session_id": "s1", "id": "turn1", "input": [{{"role": "user", "content": "/tokens 600 100"}}]}}'
+       -d '{{"session_id": "cluster", "id": "cluster-1", "input": [{{"role": "user", "content": "/tokens 600 100"}}]}}'
 
 … in a third one, kill the worker that runs it (`attempt.began` below says which): the turn goes on at the other,
 
@@ -38,8 +38,8 @@ In another terminal: a turn that talks for a minute, …
 
 … and stop it, or follow it again from the last `id:` you saw:
 
-  curl -X POST '{url}/liteAgent/v1/stop?sessionId=s1' -H "$KEY"
-  curl -N '{url}/process?session_id=s1&response_id=turn1' -H "$KEY" -H 'Last-Event-ID: ID'
+  curl -X POST '{url}/liteAgent/v1/stop?sessionId=cluster' -H "$KEY"
+  curl -N '{url}/process?session_id=cluster&response_id=cluster-1' -H "$KEY" -H 'Last-Event-ID: ID'
 
 What dies is started again. Ctrl-C ends everything.
 

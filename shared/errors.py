@@ -196,11 +196,11 @@ class SessionBusy(Refused):
 
 
 class IdempotencyMismatch(Refused):
-    """An idempotency key was used again with another body."""
+    """An id of a turn, or an idempotency key, was used again for something else."""
 
     status = 422
     code = "idempotency_mismatch"
-    text = "This Idempotency-Key was used with a different body: use a new key for a new turn."
+    text = "This id, or Idempotency-Key, was used with a different body: use a new one for a new turn."
 
 
 class Unavailable(TurnstreamError):  # noqa: N818 - named like the status

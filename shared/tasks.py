@@ -86,15 +86,8 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Exists:
-    """A task with that id is there already."""
-
-    status: str
-
-
-@dataclass(frozen=True, slots=True)
 class Same:
-    """The idempotency key led to ``task``; ``digest`` is that of the body that made it."""
+    """The task is there already, or the idempotency key led to ``task``; ``digest`` is of what was asked of it."""
 
     task: str
     digest: str
@@ -383,7 +376,8 @@ class Turn:
         response: the response's id.
         metadata: what each event of the response tells as its metadata, JSON; empty: nothing.
         deadline_ms: from now; 0: none.
-        idempotency, digest: the client's key and the digest of its body; empty: none.
+        idempotency: the client's key; empty: none.
+        digest: of what is asked, to tell a repeat from another turn of the same name.
         batch: the user's message and ``response`` queued.
         memory_turns: turns that the session's memory keeps at most.
     """
@@ -447,7 +441,7 @@ class Tasks:
 
     async def submit(
         self, ref: TaskRef, turn: Turn, op: str
-    ) -> Launch | Waits | Exists | Same | Missing | Foreign | Busy | Interrupt | Full:
+    ) -> Launch | Waits | Same | Missing | Foreign | Busy | Interrupt | Full:
         """Accept a turn: creates the task with the user's message and ``response`` queued in the log."""
         reply = await self._run(
             _submit,
@@ -464,13 +458,14 @@ class Tasks:
                 turn.request,
                 turn.response,
                 turn.deadline_ms,
-                turn.digest if turn.idempotency else "",
+                turn.digest,
                 turn.trace,
                 turn.memory_turns,
                 LAUNCH_GRACE_MS,
                 str(ref),
                 turn.metadata,
                 self._settings.max_live,
+                "1" if turn.idempotency else "0",
                 *turn.batch.arguments(),
             ),
             ref.keys.idempotency(turn.idempotency or "-"),
@@ -481,8 +476,6 @@ class Tasks:
                 return Launch(int(launch), int(epoch), int(first))
             case [b"waits", epoch, first]:
                 return Waits(int(epoch), int(first))
-            case [b"exists", status]:
-                return Exists(status.decode())
             case [b"same", task, digest]:
                 return Same(task.decode(), digest.decode())
             case [b"missing"]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from api.body import json_object
+from api.body import digest_of, json_object
 from shared.errors import InvalidBody
 from shared.protocol import explain
 
@@ -57,11 +57,13 @@ class ChatRequest:
         parts: the content list as sent, for the echo; a bare string has become a text item.
         stream: whether the answer is wanted piece by piece.
         task_id: the client's name for the task, or None to have one made.
+        digest: of what is asked: a repeat has the same, however its answer is delivered.
     """
 
     parts: list[dict[str, str]]
     stream: bool
     task_id: str | None
+    digest: str
 
     def input(self) -> list[dict[str, Any]]:
         """The turn as canonical messages: one, of the user."""
@@ -85,7 +87,8 @@ def parse_chat(body: bytes) -> ChatRequest:
     if parts is None:
         raise InvalidBody("content: Field required")
     stream = chat.stream if chat.stream is not None else chat.isChunk
-    return ChatRequest([part.model_dump() for part in parts], bool(stream), chat.taskId or None)
+    asked = [part.model_dump() for part in parts]
+    return ChatRequest(asked, bool(stream), chat.taskId or None, digest_of(asked, body))
 
 
 def parse_callback(body: bytes) -> CallbackRequest:

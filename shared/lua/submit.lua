@@ -1,21 +1,21 @@
 -- Accept a turn. KEYS 10 the idempotency key's string  11 due (or none)
 -- ARGV 7 agent  8 user  9 '1' if the session may be made here  10 busy mode  11 parked policy
 --      12 most waiting  13 request  14 response id  15 deadline ms from now (0: none)
---      16 digest of the body, for the idempotency key ('': none)  17 trace  18 most turns in memory
+--      16 digest of what is asked  17 trace  18 most turns in memory
 --      19 ms after which a rescuer looks at the task  20 ref
---      21 metadata of the response (or '')  22 most live  23… entries
--- → launch n epoch first | waits epoch first | exists status | same task digest
+--      21 metadata of the response (or '')  22 most live  23 '1' if there is an idempotency key  24… entries
+-- → launch n epoch first | waits epoch first | same task digest
 --   | missing | foreign | busy task status | interrupt task | full
-local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'first')
+local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'first', 'digest')
 if prior[1] then
   if prior[2] ~= OP then
-    return { 'exists', prior[1] }
+    return { 'same', TID, prior[5] or '' }
   elseif prior[3] == '0' then
     return { 'waits', session()[1], prior[4] }
   end
   return { 'launch', prior[3], session()[1], prior[4] }
 end
-if ARGV[16] ~= '' then
+if ARGV[23] == '1' then
   local known = redis.call('GET', KEYS[10])
   if known then
     local at = string.find(known, ' ', 1, true)
@@ -76,12 +76,12 @@ if not counted[2] or NOW - tonumber(counted[2]) > TTL then
   redis.call('HSET', META, 'turns', '0', 'turns_before', counted[1] or '0', 'turns_since', int(NOW))
 end
 redis.call('HINCRBY', META, 'turns', 1)
-local _, _, number = write(23, '0')
+local _, _, number = write(24, '0')
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'ran', '0', 'number', number, 'epoch', epoch,
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
   'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',
-  'trace', ARGV[17], 'metadata', ARGV[21], 'submit_op', OP, 'submit_launch', launch)
-if ARGV[16] ~= '' then
+  'trace', ARGV[17], 'metadata', ARGV[21], 'digest', ARGV[16], 'submit_op', OP, 'submit_launch', launch)
+if ARGV[23] == '1' then
   redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', int(TTL))
   redis.call('HSET', TASK, 'idem', KEYS[10])
 end

@@ -16,7 +16,7 @@ DEMO = agents.load(None)[agents.DEMO]
 
 def parse(**fields: Any) -> Any:
     """Read a request that is right but for these fields."""
-    return parse_process(orjson.dumps({"input": [{"role": "user", "content": "hi"}], **fields}), DEMO)[0]
+    return parse_process(orjson.dumps({"input": [{"role": "user", "content": "hi"}], **fields}), DEMO).request
 
 
 def output(**data: Any) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import asked, check_whole, terminal, text_of
+from tests.client import asked, calls_of, check_whole, terminal, text_of
 
 if TYPE_CHECKING:
     from tests.client import Client, Frame
@@ -62,9 +62,67 @@ async def test_posting_again_with_the_last_id_resumes(client: Client, stack: Sta
 
 
 async def test_posting_a_known_id_again_shows_the_same_turn(client: Client) -> None:
-    """The response id is an idempotency key of its own."""
+    """The response id is an idempotency key of its own; how the answer is delivered is no part of what is asked."""
     whole = await client.turn("s1", "/tokens 5", id="t1")
-    assert raw_of(await client.turn("s1", "something else", id="t1")) == raw_of(whole)
+    assert raw_of(await client.turn("s1", "/tokens 5", id="t1")) == raw_of(whole)
+    body: dict[str, Any] = dict(reversed(asked("s1", "/tokens 5", id="t1", stream=False).items()))
+    answer = await client.http.post("/process", json=body)
+    assert answer.json() == whole[-1].data
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "order-1"}], ids=["alone", "with a key"])
+@pytest.mark.parametrize("name", ["id", "response_id"])
+async def test_a_known_id_with_another_body_is_refused(
+    client: Client, stack: Stack, name: str, headers: dict[str, str]
+) -> None:
+    """It would be answered with what was said to something else; no turn is made of it, and none is lost."""
+    whole = await client.turn("s1", "/tokens 5", **{name: "t1"}, headers=headers)
+    again = asked("s1", "something else", **{name: "t1"})
+    answer = await client.http.post("/process", json=again, headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["code"] == "idempotency_mismatch"
+    assert {entry.task for entry in await stack.entries("s1")} == {"t1"}
+    assert raw_of(await client.turn("s1", "/tokens 5", **{name: "t1"}, headers=headers)) == raw_of(whole)
+    async with client.follow("s1", "t1") as stream:
+        assert raw_of(await stream.all()) == raw_of(whole)
+
+
+async def test_a_running_turns_id_with_another_body_is_refused(client: Client) -> None:
+    """Also while it runs, and while it waits for its client; its answers are taken under its id."""
+    async with client.process("s1", "/call f {}", id="t1") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        answer = await client.http.post("/process", json=asked("s1", "something else", id="t1"))
+        assert answer.status_code == 422
+        data = {"call_id": call["call_id"], "output": "done"}
+        message = {
+            "role": "tool",
+            "type": "function_call_output",
+            "content": [{"type": "data", "data": data}],
+        }
+        body: dict[str, Any] = {"session_id": "s1", "id": "t1", "input": [message]}
+        for _ in range(2):
+            async with client.open("POST", "/process", json=body) as rest:
+                event = terminal(await rest.all())
+                assert event is not None
+                assert event["status"] == "completed"
+        body = {"session_id": "s1", "id": "t1", "reconnect": True}
+        async with client.open("POST", "/process", json=body) as again:
+            assert raw_of(await again.all()) == raw_of(await stream.all())
+
+
+async def test_a_known_task_id_with_another_body_is_refused(client: Client) -> None:
+    """LiteAgent's clients name their tasks, too. The number is one that their clients compare."""
+    session = await client.init()
+    async with client.chat(session, "/tokens 3", taskId="t1") as stream:
+        whole = await stream.all()
+    async with client.chat(session, "/tokens 3", taskId="t1") as stream:
+        assert raw_of(await stream.all()) == raw_of(whole)
+    async with client.chat(session, "something else", taskId="t1") as stream:
+        assert stream.response.status_code == 422
+    async with client.chat(
+        session, "/tokens 3", taskId="t1", headers={"Last-Event-ID": whole[2].id}
+    ) as stream:
+        assert raw_of(await stream.all()) == raw_of(whole[3:])
 
 
 async def test_an_idempotency_key_gives_the_same_turn(client: Client) -> None:

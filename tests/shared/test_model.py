@@ -42,7 +42,6 @@ from shared.tasks import (
     Cleared,
     Drop,
     Ended,
-    Exists,
     Expired,
     Fenced,
     Finished,
@@ -169,7 +168,7 @@ class Model:
     def submit(self, name: str, busy: str, policy: str, key: str, digest: str, *, deadline: bool) -> object:
         """A turn is sent; the outcome, or only its type where the broker chooses the rest."""
         if name in self.tasks:
-            return Exists(self.tasks[name].status)
+            return Same(name, f"digest of {name}")
         if key in self.keys:
             return Same(*self.keys[key])
         self.made = True

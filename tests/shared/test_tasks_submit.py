@@ -9,7 +9,6 @@ import pytest
 from shared.entry import Cursor
 from shared.tasks import (
     Busy,
-    Exists,
     Foreign,
     Full,
     Interrupt,
@@ -72,11 +71,11 @@ async def test_a_repeat_finds_its_first_outcome_after_the_task_went_on(place: Pl
     assert await desk.nothing_written(lambda: desk.tasks.submit(ref(), turn(), op)) == first
 
 
-async def test_another_turn_with_the_same_id_is_told_that_it_exists(place: Place) -> None:
-    """A task's id is taken for good; its status is told."""
+async def test_another_turn_with_the_same_id_leads_to_the_first(place: Place) -> None:
+    """A task's id is taken for good; the digest of what was asked tells a repeat from another turn."""
     desk = Desk(place)
-    await desk.running()
-    assert await desk.nothing_written(lambda: desk.submit(ref())) == Exists("running")
+    await desk.running(digest="d1")
+    assert await desk.nothing_written(lambda: desk.submit(ref(), digest="d2")) == Same("t1", "d1")
 
 
 async def test_an_idempotency_key_leads_to_the_task_it_made(place: Place) -> None:

@@ -88,7 +88,8 @@ class Session:
 
         Args:
             said: what the user says.
-            id: names the turn, so that it can be found again; a known one is followed, not begun anew.
+            id: names the turn, so that it can be found again; a known one is followed, not begun anew. Said with
+                something else, the server refuses it (``idempotency_mismatch``).
             settings: other fields of the request (``metadata``, ``tools``, ``temperature`` …), where the
                 agent allows them.
 
