@@ -12,6 +12,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
 
 from api.connection import connection_of
 from shared.broker import is_trouble
@@ -78,7 +79,7 @@ class Edge:
         except ClientDisconnect:
             return
         except Exception as error:
-            answer = error_response(error)
+            answer = error_response(error, scope["path"])
             if answer.status_code == 500:
                 log.exception("request.failed", method=scope["method"], path=scope["path"])
             if started:
@@ -96,6 +97,10 @@ async def _pass_over(receive: Receive) -> None:
                 pass
 
 
+# The routes of the protocol whose clients compare numbers.
+_NUMBERED = "/liteAgent/"
+
+
 def _request_id(scope: Scope) -> str:
     """What the client or the proxy calls the request, or a name of ours."""
     for name, value in scope["headers"]:
@@ -104,8 +109,8 @@ def _request_id(scope: Scope) -> str:
     return secrets.token_hex(8)
 
 
-def error_response(error: Exception) -> Response:
-    """The answer to a request that raised."""
+def error_response(error: Exception, path: str) -> Response:
+    """The answer to a request to ``path`` that raised; codes are numbers under LiteAgent's."""
     if is_trouble(error):
         error = BrokerAway()
     elif not isinstance(error, TurnstreamError):
@@ -115,17 +120,33 @@ def error_response(error: Exception) -> Response:
         headers["Retry-After"] = str(error.retry_after)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error.body(), error.status, headers=headers)
+    body = error.numbered_body() if path.startswith(_NUMBERED) else error.body()
+    return JSONResponse(body, error.status, headers=headers)
 
 
-async def our_error(request: Request, error: Exception) -> Response:  # noqa: ARG001 - Starlette's signature
+async def our_error(request: Request, error: Exception) -> Response:
     """Answer one of our own errors."""
-    return error_response(error)
+    return error_response(error, request.url.path)
 
 
-async def http_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+async def http_error(request: Request, error: Exception) -> Response:
     """Answer what the router refuses: unknown addresses and methods."""
     if not isinstance(error, HTTPException):
         raise error
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_request")
-    return JSONResponse({"code": code, "message": error.detail}, error.status_code, headers=error.headers)
+    path, status, headers = request.url.path, error.status_code, dict(error.headers or {})
+    word = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
+    body: dict[str, str | int] = {"code": word, "message": error.detail}
+    if path.startswith(_NUMBERED):
+        body = {"code": status * 100, "reason": word, "message": error.detail}
+    if status == 405:
+        headers["Allow"] = ", ".join(sorted(_methods_of(request)))
+    return JSONResponse(body, status, headers=headers)
+
+
+def _methods_of(request: Request) -> set[str]:
+    """What may be done at the request's address: several routes share one, and each knows only its own methods."""
+    methods: set[str] = set()
+    for each in request.app.routes:
+        if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE:
+            methods |= each.methods or set()
+    return methods

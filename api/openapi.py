@@ -16,6 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from starlette.responses import Response
 
 from api.asked import route
+from api.liteagent import BASE
 from api.operation import Stream, Text
 from api.operations import OPERATIONS, PARAMETERS
 from shared import protocol
@@ -141,7 +142,7 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
         texts[status] += [error.text for error in errors]
         bodies[status] += [schemas.written[operation.instead[error]] for error in errors if error not in told]
         if told:
-            bodies[status].append(_error(told))
+            bodies[status].append(_error(told, numbered=operation.path.startswith(BASE)))
         if all(issubclass(error, Unavailable) for error in errors):
             headers[status]["Retry-After"] = {
                 "description": "Seconds after which to try again.",
@@ -171,8 +172,19 @@ def _by_status(errors: Iterable[type[TurnstreamError]]) -> dict[int, list[type[T
     return grouped
 
 
-def _error(errors: list[type[TurnstreamError]]) -> Json:
-    """The body of these errors."""
+def _error(errors: list[type[TurnstreamError]], *, numbered: bool) -> Json:
+    """The body of these errors; LiteAgent's codes are numbers."""
+    if numbered:
+        return {
+            "type": "object",
+            "required": ["code", "reason", "message"],
+            "properties": {
+                "code": {"enum": [error.number for error in errors]},
+                "reason": {"enum": [error.word() for error in errors]},
+                "message": {"type": "string"},
+            },
+            "examples": [error().numbered_body() for error in errors],
+        }
     return {
         "type": "object",
         "required": ["code", "message"],

@@ -637,12 +637,16 @@ class Names:
 
 def errors() -> str:
     """Every error that a request may meet, as `shared.errors` defines them."""
-    rows = ["| status | `code` | when | again? |", "|---|---|---|---|"]
+    rows = [
+        "| status | LiteAgent's `code` | `reason` there | `code` elsewhere | when | again? |",
+        "|---|---|---|---|---|---|",
+    ]
     for error in sorted(_errors(), key=lambda each: (each.status, str(each.code))):
         doc = (error.__doc__ or "").split("\n\n")[0].replace("\n", " ").replace("``", "`").strip()
         again = "later" if error.retry_may_help else "no"
         code = json.dumps(error.code)
-        rows.append(f"| {error.status} | `{code}` | {re.sub(r' +', ' ', doc)} | {again} |")
+        numbered = f"`{error.number}` | `{error.word()}`"
+        rows.append(f"| {error.status} | {numbered} | `{code}` | {re.sub(r' +', ' ', doc)} | {again} |")
     return "\n".join(rows)
 
 

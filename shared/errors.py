@@ -28,9 +28,9 @@
     └── ConfigurationError          a setting or an agents file is wrong; the process does not start
         └── AgentFieldError         one agent's field is wrong
 
-Each class has the HTTP status, a stable ``code``, a public text and whether a retry may help. The
-public text says what was wrong, where, and what to do; it never holds a secret or a user's words.
-LiteAgent codes are numbers because its clients compare numbers (seed 004's error answers).
+Each class has the HTTP status, a stable ``code``, a ``number`` that is its code on LiteAgent's routes (whose
+clients compare numbers), a public text and whether a retry may help. The public text says what was wrong,
+where, and what to do; it never holds a secret or a user's words.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class TurnstreamError(Exception):
 
     status: ClassVar[int] = 500
     code: ClassVar[str | int] = "internal"
+    number: ClassVar[int] = 50000
+    reason: ClassVar[str] = ""
     text: ClassVar[str] = "Something went wrong on our side."
     retry_may_help: ClassVar[bool] = False
 
@@ -54,12 +56,22 @@ class TurnstreamError(Exception):
         """The JSON body of the HTTP answer."""
         return {"code": self.code, "message": self.public_text}
 
+    def numbered_body(self) -> dict[str, str | int]:
+        """The same for LiteAgent's clients, which compare numbers; ``reason`` is the word for it."""
+        return {"code": self.number, "reason": self.word(), "message": self.public_text}
+
+    @classmethod
+    def word(cls) -> str:
+        """The error's name in words."""
+        return cls.reason or str(cls.code)
+
 
 class Refused(TurnstreamError):  # noqa: N818 - HTTP speaks of refusals; not all are errors of ours
     """The request is at fault."""
 
     status = 400
     code: ClassVar[str | int] = "bad_request"
+    number = 40000
 
 
 class BadRequest(Refused):
@@ -72,6 +84,7 @@ class BadCursor(Refused):
     """``Last-Event-ID`` or ``cursor`` is not one of ours."""
 
     code = "cursor_malformed"
+    number = 40001
     text = "The cursor is malformed: send the id of the last event you received, as <epoch>-<seq>."
 
 
@@ -80,6 +93,7 @@ class InvalidBody(Refused):
 
     status = 422
     code = "invalid_body"
+    number = 42200
     text = "The body is not valid."
 
 
@@ -88,6 +102,7 @@ class BodyTooLarge(Refused):
 
     status = 413
     code = "body_too_large"
+    number = 41300
     text = "The body is too large."
 
 
@@ -96,6 +111,8 @@ class BadToken(Refused):
 
     status = 401
     code = 10001
+    number = 10001
+    reason = "bad_token"
     text = "Send an Authorization header of the form: Bearer sk-<32 hexadecimal digits>."
 
 
@@ -104,6 +121,8 @@ class UnknownKey(Refused):
 
     status = 401
     code = 10004
+    number = 10004
+    reason = "unknown_key"
     text = "This API key is not known here."
 
 
@@ -112,6 +131,7 @@ class Forbidden(Refused):
 
     status = 403
     code = "forbidden"
+    number = 40300
     text = "This API key may not do that."
 
 
@@ -120,6 +140,8 @@ class NoSession(Refused):
 
     status = 404
     code = 30002
+    number = 30002
+    reason = "session_not_found"
     text = "No such session: it is unknown or has expired. Start a new one."
 
 
@@ -128,6 +150,7 @@ class NoTask(Refused):
 
     status = 404
     code = "task_not_found"
+    number = 40401
     text = "No such task in this session."
 
 
@@ -136,6 +159,7 @@ class UnknownCall(Refused):
 
     status = 404
     code = "call_not_found"
+    number = 40402
     text = "No such call in this session: send the id of a function call as it was received."
 
 
@@ -144,6 +168,7 @@ class NoKey(Refused):
 
     status = 404
     code = "key_not_found"
+    number = 40403
     text = "No such API key: give its id, as the list of keys tells it."
 
 
@@ -152,6 +177,7 @@ class NotRotatable(Refused):
 
     status = 409
     code = "key_not_rotatable"
+    number = 40902
     text = "This API key cannot be rotated: create a new one."
 
 
@@ -160,6 +186,7 @@ class CallEnded(Refused):
 
     status = 409
     code = "call_ended"
+    number = 40901
     text = "The task of this call has ended; the result was not used."
 
 
@@ -168,6 +195,7 @@ class CallWithdrawn(Refused):
 
     status = 410
     code = "call_withdrawn"
+    number = 41001
     text = "The agent does not wait for this call any more; the result was not used."
 
 
@@ -176,6 +204,7 @@ class CallExpired(Refused):
 
     status = 410
     code = "call_expired"
+    number = 41002
     text = "The deadline of this call has passed; the result was not used."
 
 
@@ -184,6 +213,7 @@ class CursorGone(Refused):
 
     status = 410
     code = "cursor_gone"
+    number = 41000
     text = "The session was cleared since this cursor, or no longer has what followed it: follow it again without a cursor."
 
 
@@ -192,6 +222,8 @@ class SessionBusy(Refused):
 
     status = 409
     code = 409
+    number = 409
+    reason = "session_busy"
     text = "The session is busy with another turn: wait for its end, or stop it."
 
 
@@ -200,6 +232,7 @@ class IdempotencyMismatch(Refused):
 
     status = 422
     code = "idempotency_mismatch"
+    number = 42201
     text = "This id, or Idempotency-Key, was used with a different body: use a new one for a new turn."
 
 
@@ -208,6 +241,7 @@ class Unavailable(TurnstreamError):  # noqa: N818 - named like the status
 
     status = 503
     code = "unavailable"
+    number = 50300
     text = "Not available at the moment."
     retry_may_help = True
 
@@ -220,6 +254,7 @@ class BrokerAway(Unavailable):
     """The broker does not answer, or answers that it cannot write."""
 
     code = "broker_away"
+    number = 50301
     text = (
         "The broker is away. Send the request again in a moment, with the same id or Idempotency-Key: "
         "it may have been accepted before the broker was lost."
@@ -230,6 +265,7 @@ class ShuttingDown(Unavailable):
     """The front end is stopping; another one will answer."""
 
     code = "shutting_down"
+    number = 50302
     text = "This front end is shutting down. Send the request again, with the same id or Idempotency-Key."
 
 
@@ -237,6 +273,7 @@ class Overloaded(Unavailable):
     """All of us together have as much to do as the operator allows."""
 
     code = "overloaded"
+    number = 50303
     text = "Too many turns of all users wait for a worker. Try again in a moment."
 
 
@@ -245,6 +282,7 @@ class TooMany(Unavailable):
 
     status = 429
     code = "too_many"
+    number = 42900
     text = "Too many at once for this key. Try again in a moment."
 
 
@@ -252,6 +290,7 @@ class ConfigurationError(TurnstreamError):
     """A setting or an agents file is wrong; the text names it, its value and what is allowed."""
 
     code = "configuration"
+    number = 50001
 
 
 class AgentFieldError(ConfigurationError):

@@ -50,9 +50,9 @@ async function request(key, method, path, { query, body, headers, signal } = {})
   } catch {
     // A proxy's page, perhaps; the status says enough.
   }
-  const { code, message } = told.error ?? told;
+  const { code, reason, message } = told.error ?? told;
   throw new Trouble(message || `The server answered ${answer.status}`, {
-    status: answer.status, code, after: (Number(answer.headers.get("Retry-After")) || 0) * 1000,
+    status: answer.status, code: reason ?? code, after: (Number(answer.headers.get("Retry-After")) || 0) * 1000,
   });
 }
 

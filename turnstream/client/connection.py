@@ -168,7 +168,8 @@ def _told(response: httpx.Response) -> tuple[str | int, str]:
         return "", ""
     if isinstance(body.get("error"), dict):
         body = body["error"]
-    code, text = body.get("code", ""), body.get("message", "")
+    # LiteAgent's codes are numbers; what they mean stands beside them.
+    code, text = body.get("reason") or body.get("code", ""), body.get("message", "")
     return code if isinstance(code, str | int) else "", text if isinstance(text, str) else ""
 
 
