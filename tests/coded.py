@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
 from pydantic_ai import Agent, RunContext
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from shared.protocol import (
     AudioContent,
+    Content,
     DataContent,
     FileContent,
     FunctionCall,
@@ -25,6 +28,8 @@ from worker.agents.demo import _demo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from pydantic_ai.messages import ModelMessage
 
 
 @agent
@@ -216,3 +221,57 @@ async def odd(turn: Turn) -> AsyncIterator[Any]:
             raise Unheard("hunter2")
         case "huge":
             yield "x" * 20_000_000
+
+
+class Weather(BaseModel):
+    """What `structured` returns."""
+
+    city: str
+    degrees: int
+
+
+def _returns(arguments: dict[str, Any]) -> Any:
+    async def model(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        yield {0: DeltaToolCall(name=info.output_tools[0].name, json_args=json.dumps(arguments))}
+
+    return FunctionModel(stream_function=model, model_name="returns")
+
+
+structured: Agent[None, Weather] = Agent(_returns({"city": "Rome", "degrees": 21}), output_type=Weather)
+
+listing: Agent[None, list[str]] = Agent(_returns({"response": ["Rome", "Oslo"]}), output_type=list[str])
+
+
+class Shop:
+    """What `needy` wants of somebody."""
+
+
+needy: Agent[Shop, str] = Agent(FunctionModel(stream_function=_demo, model_name="scripted"), deps_type=Shop)
+
+_YIELDED: dict[str, Any] = {
+    "message": {
+        "object": "message",
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": "I am a message"}],
+    },
+    "part": {"type": "image", "image_url": "https://example.com/a.png"},
+    "hologram": {"type": "hologram", "x": 1},
+    "wrong": {"type": "text", "text": 5},
+    "inside": {"object": "message", "role": "assistant", "content": [{"type": "hologram"}]},
+    "pope": {"object": "message", "role": "pope", "content": "hi"},
+    "object": Message(role="assistant", content=[Content(type="hologram")]),
+    "nothing": {},
+}
+
+
+@agent
+async def yields(turn: Turn) -> AsyncIterator[Any]:
+    """Yields what it is asked for."""
+    yield _YIELDED[turn.text]
+
+
+@agent
+async def asks(turn: Turn) -> AsyncIterator[Any]:
+    """Waits for its client."""
+    yield ClientCall("where")

@@ -164,7 +164,7 @@ class McpApprovalRequest(ProtocolModel):
     """Its arguments as JSON text."""
 
     server_label: str | None = None
-    """The MCP server; None for the agent's own tools."""
+    """The MCP server, or the agent itself for a tool of its own; we always say it."""
 
 
 class McpApprovalResponse(ProtocolModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,7 +108,7 @@ async def test_a_generator_knows_earlier_turns(serving: Any) -> None:
         (
             "odd",
             "agent_error",
-            "The agent failed: an agent yields text, Thinking, Content, Message or ClientCall, not int",
+            "The agent failed: coded.py:105: an agent yields text, Thinking, Content, Message or ClientCall, not int",
         ),
         ("unknown", "agent_error", "The agent failed (RuntimeError)."),
     ],
@@ -165,7 +166,7 @@ def test_a_python_agent_that_cannot_be_served_is_named(name: str, words: tuple[s
         ("nothing", "agent_error", "yields text, Thinking, Content, Message or ClientCall, not NoneType"),
         ("bytes", "agent_error", "not bytes"),
         ("untyped", "agent_error", "not dict"),
-        ("wrong fields", "agent_error", "ValidationError"),
+        ("wrong fields", "agent_error", "this is no content part: text: "),
         ("mixed", "agent_error", "not list"),
         ("no json", "agent_error", "the arguments of ClientCall 'f' must be a dict of JSON"),
         ("no name", "agent_error", "each ClientCall needs a name"),
@@ -220,3 +221,41 @@ async def test_a_generator_that_goes_on_after_a_stop(serving: Any) -> None:
     worker = stack.workers[0][0]
     await wait_until(lambda: not len(worker.leases), "the worker to be free again")
     assert [entry.kind for entry in await stack.entries("s1")][-1] == "end"
+
+
+async def test_a_dict_of_a_messages_shape_is_a_message(serving: Any) -> None:
+    """As it would be as a `Message`: with an id, in the output, and not inside another one."""
+    client, _ = await serving("yields")
+    event = terminal(await client.turn("s1", "message"))
+    assert event is not None
+    (message,) = event["output"]
+    assert message["id"].startswith("msg_")
+    assert [part["text"] for part in message["content"]] == ["I am a message"]
+    event = terminal(await client.turn("s1", "part"))
+    assert event is not None
+    assert event["output"][0]["content"][0]["image_url"] == "https://example.com/a.png"
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("hologram", "a content part's type must be one of text, image"),
+        ("wrong", "this is no content part: text: "),
+        ("inside", "a content part's type must be one of text, image"),
+        ("pope", "a message's role must be one of assistant, user"),
+        ("object", "a content part's type must be one of text, image"),
+        ("nothing", "an agent yields text, Thinking, Content, Message or ClientCall, not dict"),
+    ],
+)
+async def test_what_no_client_can_read_is_its_authors_mistake(serving: Any, what: str, words: str) -> None:
+    """It never goes on the wire: clients would drop the whole response. The line that yielded it is named."""
+    client, _ = await serving("yields")
+    frames = await client.turn("s1", what)
+    check_whole(frames)
+    event = terminal(frames)
+    assert event is not None
+    assert event["status"] == "failed"
+    assert event["error"]["code"] == "agent_error"
+    assert re.match(r"The agent failed: coded\.py:\d+: ", event["error"]["message"])
+    assert words in event["error"]["message"]
+    assert "hologram" not in str(event["output"])

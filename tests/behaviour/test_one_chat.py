@@ -131,6 +131,7 @@ async def test_an_approval_is_asked_for_and_obeyed(
     async with client.process("s1", "/approve") as stream:
         frames = await stream.until(lambda all_: calls_of(all_, "mcp_approval_request"))
         (request,) = calls_of(frames, "mcp_approval_request")
+        assert request["server_label"] == "demo"
         assert (await client.callback("s1", request["id"], decision)).status_code == 200
         frames = await stream.all()
     check_whole(frames)

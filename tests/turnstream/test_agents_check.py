@@ -145,6 +145,10 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
         ),
         ("[agents.a]\npython = 'tests.coded:not_an_agent'\n", (":2: agents.a.python:", "neither")),
         (
+            "[agents.a]\npython = 'tests.coded:needy'\n",
+            (":2: agents.a.python:", "deps_type Shop", "by import"),
+        ),
+        (
             "[agents.a]\npython = 'tests.coded:scripted'\nallow_overrides = true\n",
             (":3: agents.a.allow_overrides:", "'model'"),
         ),

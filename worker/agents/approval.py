@@ -10,14 +10,12 @@ if TYPE_CHECKING:
 _DENIED = "The tool call was denied."
 
 
-def ask(run: Run, name: str, call: str, server_label: str = "") -> None:
-    """Ask the client for consent, once in a task's life; ``server_label`` names an MCP server."""
+def ask(run: Run, name: str, call: str, server_label: str) -> None:
+    """Ask the client for consent, once in a task's life; ``server_label`` names the MCP server, or the agent."""
     turn = run.turn
     if turn.asked(call):
         return
-    data = {"id": call, "name": name, "arguments": run.arguments(call)}
-    if server_label:
-        data["server_label"] = server_label
+    data = {"id": call, "name": name, "server_label": server_label, "arguments": run.arguments(call)}
     turn.ask(call, {"kind": "approval", "name": name, "path": run.speaker.path})
     run.speaker.say(
         "mcp_approval_request", "assistant", {"type": "data", "data": data}, extra=run.completions()

@@ -9,6 +9,7 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pydantic_core
 from pydantic_ai import Agent, Tool
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
@@ -24,7 +25,7 @@ from worker.agents.failures import place_in_their_code
 from worker.agents.generator import GeneratorAgent
 from worker.agents.mcp_connection import McpConnection
 from worker.agents.mcp_tools import McpTools
-from worker.agents.outcome import AgentError, Done, NeedsClient
+from worker.agents.outcome import AgentError, AgentMistake, Done, NeedsClient
 from worker.agents.reflection import Reflection
 from worker.agents.run import Answer, Run
 from worker.agents.server_tools import ServerTools
@@ -84,6 +85,7 @@ class ConfiguredAgent:
         answer = await self.answer(run, prompt, [*earlier, *before])
         if answer.waits:
             return NeedsClient()
+        _say_output(turn, answer.output)
         return Done(memory.remember([*before, *answer.messages]))
 
     async def answer(
@@ -114,7 +116,7 @@ class ConfiguredAgent:
             prompt, history = self._links(prompt, history, reader)
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
         toolsets: list[AbstractToolset[Any]] = [
-            ServerTools(self._tools, run=run, deadline=self.spec.tool_deadline),
+            ServerTools(self._tools, run=run, agent=self.spec.name, deadline=self.spec.tool_deadline),
             ClientTools(run, [*client_tools, *requested]),
             SubAgents(run, helpers),
         ]
@@ -179,6 +181,21 @@ class ConfiguredAgent:
             asked["stop_sequences"] = [stop] if isinstance(stop, str) else stop
         return model, ModelSettings(**asked) if asked else None  # type: ignore[typeddict-item]
 
+
+def _say_output(turn: Turn, output: Any) -> None:
+    """Say what a pydantic-ai agent returns instead of text (its ``output_type``), as data; once in a task's life."""
+    if output is None or isinstance(output, str) or turn.kept(_OUTPUT) is not None:
+        return
+    try:
+        data = pydantic_core.to_jsonable_python(output, inf_nan_mode="null")
+    except pydantic_core.PydanticSerializationError:
+        raise AgentMistake(f"its output, of type {type(output).__name__}, has no JSON form") from None
+    turn.keep(_OUTPUT, b"1")
+    data = data if isinstance(data, dict) else {"output": data}
+    turn.speaker().say("message", "assistant", {"type": "data", "data": data})
+
+
+_OUTPUT = "output"
 
 Runnable = ConfiguredAgent | GeneratorAgent
 
@@ -257,6 +274,13 @@ def _coded(spec: AgentSpec, built: Mapping[str, Runnable]) -> Runnable:
                 "python",
                 f"{spec.python!r} has output validators, which cannot be combined with parking: "
                 "check its output in a tool instead",
+            )
+        if found.deps_type not in (object, type(None)):
+            raise AgentFieldError(
+                spec.name,
+                "python",
+                f"{spec.python!r} has the deps_type {getattr(found.deps_type, '__name__', found.deps_type)}, and "
+                "nothing here makes its deps: leave deps_type out, and let tools reach what they need by import",
             )
         if "model" in spec.allow_overrides:
             raise AgentFieldError(

@@ -14,11 +14,14 @@ import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
+from pydantic import ValidationError
 
-from shared.protocol import Content, Message
+from shared.protocol import Content, Message, Role, explain
+from shared.protocol.content import BY_TYPE
 from worker.agents.memory import within
 from worker.agents.outcome import AgentMistake, Done, NeedsClient
 from worker.turn import Group, new_call_id
@@ -153,7 +156,7 @@ class GeneratorAgent:
                         f"ClientCall {calls[0].handle!r} was answered already: read turn.results, or give another key"
                     )
                 else:
-                    voice.whole(each)
+                    voice.whole(_checked(each, generator))
                 await room()
         finally:
             close = getattr(generator, "aclose", None)
@@ -182,21 +185,17 @@ class _Voice:
             self._kind = kind
         self._speech.delta(text)
 
-    def whole(self, each: Any) -> None:
+    def whole(self, each: Message | Content) -> None:
         if isinstance(each, Message):
             self.close()
             about = each.model_dump(exclude_none=True)
             self._speaker.say(each.type, each.role or "assistant", *(each.content or []), about=about)
-        elif isinstance(each, Content) or (isinstance(each, Mapping) and "type" in each):
+        else:
             if self._speech is None or self._kind != "message":
                 self.close()
                 self._speech = self._speaker.message()
                 self._kind = "message"
             self._speech.part(each)
-        else:
-            raise AgentMistake(
-                f"an agent yields text, Thinking, Content, Message or ClientCall, not {type(each).__name__}"
-            )
         self._keep()
 
     def ask(self, calls: Sequence[ClientCall], mine: Turn) -> bool:
@@ -231,6 +230,58 @@ class _Voice:
         kept = self._mine.kept()
         if kept != self._turn.kept(_STATE) and (self._mine.state or self._mine.calls):
             self._turn.keep(_STATE, kept)
+
+
+def _checked(each: Any, generator: AsyncIterator[Any]) -> Message | Content:
+    """What was yielded as the protocol's model of it: clients drop a whole response for one part that they do not know.
+
+    Raises:
+        AgentMistake: it is neither a message nor a content part; names the line that yielded it.
+    """
+    try:
+        if isinstance(each, Mapping) and each.keys() & {"type", "content"}:
+            each = _read(dict(each))
+        if isinstance(each, Message):
+            if each.role is not None and each.role not in _ROLES:
+                raise AgentMistake(f"a message's role must be one of {', '.join(_ROLES)}")
+            for part in each.content or []:
+                _known(part)
+            return each
+        if isinstance(each, Content):
+            return _known(each)
+        raise AgentMistake(f"an agent yields {_YIELDED}, not {type(each).__name__}")
+    except ValidationError as error:
+        raise AgentMistake(f"{_line(generator)}this is no {_kind(each)}: {explain(error)}") from None
+    except AgentMistake as mistake:
+        raise AgentMistake(f"{_line(generator)}{mistake}") from None
+
+
+def _read(fields: dict[str, Any]) -> Message | Content:
+    """A dict as the message or content part that it is the shape of."""
+    if _kind(fields) == "message":
+        return Message.model_validate(fields)
+    return _known(BY_TYPE.get(str(fields.get("type")), Content).model_validate(fields))
+
+
+def _kind(each: Any) -> str:
+    message = isinstance(each, Mapping) and (each.get("object") == "message" or "content" in each)
+    return "message" if message else "content part"
+
+
+def _known(part: Content) -> Content:
+    if part.type not in BY_TYPE:
+        raise AgentMistake(f"a content part's type must be one of {', '.join(BY_TYPE)}")
+    return part
+
+
+def _line(generator: AsyncIterator[Any]) -> str:
+    """Where the agent's code stands, in its author's file: ``weather.py:12: ``; empty for what is no plain generator."""
+    frame = getattr(generator, "ag_frame", None)
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}: "
+
+
+_YIELDED = "text, Thinking, Content, Message or ClientCall"
+_ROLES = tuple(role.value for role in Role)
 
 
 def _json(call: ClientCall) -> str:

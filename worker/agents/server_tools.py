@@ -33,6 +33,7 @@ class ServerTools(WrapperToolset[Any]):
     """
 
     run: Run
+    agent: str
     deadline: float
     need_approval: set[str] = field(default_factory=set)
 
@@ -57,7 +58,7 @@ class ServerTools(WrapperToolset[Any]):
         if name in self.need_approval:
             decision = run.turn.results.get(call)
             if decision is None:
-                approval.ask(run, name, call)
+                approval.ask(run, name, call, self.agent)
                 raise ApprovalRequired
             if not approval.approves(decision):
                 self._say_call(name, call)
