@@ -14,7 +14,6 @@ from shared.broker import insist
 from shared.endings import numbered, without_number
 from shared.entry import END, Cursor
 from shared.errors import CursorGone, NoTask, ShuttingDown
-from shared.protocol import java
 from shared.tasks import PARKED
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from api.acceptance import Headers
-    from api.dialects.base import Dialect
+    from api.dialects.agentscope import AgentApi
     from api.follow import Start
     from api.hub import Feed
     from shared.entry import Entry
@@ -47,7 +46,7 @@ class Outcome:
         self,
         feed: Feed,
         start: Start,
-        dialect: Dialect,
+        dialect: AgentApi,
         reader: Log,
         *,
         headers: Headers = (),
@@ -72,8 +71,7 @@ class Outcome:
                     if connection.is_lost():
                         return
                     raise ShuttingDown
-        if self._dialect.name == "java":
-            body = java(body)
+        body = self._dialect.document(body)
         length = str(len(body)).encode()
         headers = [
             (b"content-type", b"application/json"),

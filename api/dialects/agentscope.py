@@ -23,6 +23,10 @@ class Agentscope:
     content_type = EVENT_STREAM
     ping = b": ping\n\n"
 
+    def document(self, event: bytes) -> bytes:
+        """An event that is an answer of its own."""
+        return event
+
     def frames(self, session: str, epoch: int, entry: Entry) -> bytes:  # noqa: ARG002 - events name it
         """One frame with the entry's event."""
         event = entry.event
@@ -38,9 +42,19 @@ class Agentscope:
 class AgentscopeJava:
     """As `Agentscope`, in the Java edition's spelling: camelCase, upper-case types, milliseconds."""
 
-    name = "java"
     content_type = EVENT_STREAM
     ping = b": ping\n\n"
+
+    def __init__(self, *, strict: bool = False) -> None:
+        """With ``strict`` only words that the published edition has."""
+        self.name = "java-001" if strict else "java"
+        self._strict = strict
+
+    def document(self, event: bytes) -> bytes:
+        """An event that is an answer of its own, respelled."""
+        from shared.protocol.wire import java
+
+        return java(event, strict=self._strict)
 
     def frames(self, session: str, epoch: int, entry: Entry) -> bytes:  # noqa: ARG002 - events name it
         """One frame with the entry's event, respelled."""
@@ -50,7 +64,7 @@ class AgentscopeJava:
         event = entry.event
         if not event.startswith(NUMBERED):
             return b""
-        return _FRAME % (epoch, entry.seq, one_line(java(event)))
+        return _FRAME % (epoch, entry.seq, one_line(java(event, strict=self._strict)))
 
     def replay(self, session: str, epoch: int, entry: Entry) -> bytes:
         """The same as `frames`: a closed message holds its whole content."""
@@ -59,3 +73,7 @@ class AgentscopeJava:
 
 AGENTSCOPE = Agentscope()
 AGENTSCOPE_JAVA = AgentscopeJava()
+AGENTSCOPE_JAVA_001 = AgentscopeJava(strict=True)
+
+AgentApi = Agentscope | AgentscopeJava
+"""A dialect of the Agent API protocol."""

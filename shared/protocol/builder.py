@@ -217,7 +217,8 @@ class ResponseBuilder:
 
     def _ready(self, call: str) -> None:
         """A message is about to speak: the response must be, or is implied to be, in progress."""
-        if self._status in ENDED:
+        if self._status in ENDED and self._on_event is not None:
+            # The end has been sent. Without a listener that is the caller's to know.
             raise BuilderError(f"{call}() was called on a message of a response that is {self._status}")
         if self._status in (NEW, RunStatus.Queued):
             self._imply(self._step("created", RunStatus.Created, (self._status,)))

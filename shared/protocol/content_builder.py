@@ -60,6 +60,10 @@ class ContentBuilder:
         self._pieces.append(text)
         return self._emit(self._text_delta(text))
 
+    def add_delta(self, text: str) -> Content:
+        """Append text: another name for `add_text_delta`."""
+        return self.add_text_delta(text)
+
     def text_delta_json(self, text: str) -> bytes:
         """Append text, as `add_text_delta`, and return the event's canonical JSON: the hot path.
 

@@ -70,3 +70,31 @@ async def test_an_editions_own_example_is_answered(client: Client, body: str, di
     assert event["metadata"] == {"ignored": ["model"]}
     text = "描述这张图片" if "描述" in body else "Describe this image"
     assert event["output"][-1]["content"][0]["text"] == f"You said: {text}"
+
+
+async def test_strict_java_says_only_what_was_published(client: Client) -> None:
+    """Asked for by query or by `Accept`; a strict enumeration reads every event of a turn that thinks."""
+    types = "CHUNK MESSAGE SYSTEM USER ASSISTANT FUNCTION_CALL FUNCTION_CALL_OUTPUT PLUGIN_CALL PLUGIN_CALL_OUTPUT "
+    types += "COMPONENT_CALL COMPONENT_CALL_OUTPUT MCP_LIST_TOOLS MCP_APPROVAL_REQUEST MCP_TOOL_CALL "
+    types += "MCP_APPROVAL_RESPONSE HEARTBEAT ERROR"
+    statuses = {"created", "in_progress", "completed", "canceled", "failed", "rejected", "unknown"}
+    body = {"session_id": "s1", "id": "t1", "input": [{"role": "user", "content": "/think"}]}
+    seen = []
+    for given in (
+        {"params": {"dialect": "java", "strict": "001"}},
+        {"headers": {"Accept": "text/event-stream;dialect=java;strict=001"}},
+    ):
+        async with client.open("POST", "/process", json=body, **given) as stream:
+            assert stream.response.status_code == 200
+            seen.append([frame.raw for frame in await stream.all()])
+        for frame in stream.frames:
+            assert frame.data["status"] in statuses
+            if frame.data["object"] == "message":
+                assert frame.data["type"] in types.split()
+    assert seen[0] == seen[1]
+    whole = await client.http.post(
+        "/process", json=body | {"stream": False}, params={"dialect": "java", "strict": "001"}
+    )
+    assert whole.json()["output"][0]["type"] == "MESSAGE"
+    for wrong in ({"strict": "001"}, {"dialect": "java", "strict": "2"}):
+        assert (await client.http.post("/process", json=body, params=wrong)).status_code == 400

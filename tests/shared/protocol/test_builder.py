@@ -312,7 +312,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 
 def ended() -> ResponseBuilder:
     """A response that is completed."""
-    responses = running()
+    responses = ResponseBuilder(status="in_progress", on_event=lambda _: None)
     responses.completed()
     return responses
 

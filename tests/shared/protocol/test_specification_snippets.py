@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from shared.protocol import (
     AgentRequest,
     AgentResponse,
+    BuilderError,
     DataContent,
     Event,
     Fold,
@@ -199,3 +202,58 @@ def test_java_multi_content_and_function_call() -> None:
     assert message.type == "function_call"
     assert isinstance(part, DataContent)
     assert part.data == call.model_dump()
+
+
+def test_all_snippets_as_one_script() -> None:
+    """In the order of the text, in one namespace: messages are added though `completed` was called before."""
+    response_builder = ResponseBuilder(session_id="session_123")
+    response_builder.created()
+    response_builder.in_progress()
+    response_builder.completed()
+    message_builder = response_builder.create_message_builder(role="assistant", message_type="message")
+
+    content = TextContent(text="Hello")
+    content_builder = message_builder.create_content_builder(content_type="text", index=0)
+    message_builder.add_content(content)
+    message_builder.complete()
+
+    message_builder = response_builder.create_message_builder()
+    content_builder = message_builder.create_content_builder()
+    content_builder.add_text_delta("Hello")
+    content_builder.add_delta(" World")
+    content_builder.set_text("Hello World")
+    content_builder.set_image_url("https://example.com/image.jpg")
+    content_builder.set_data({"key": "value"})
+    content_builder.complete()
+    message_builder.complete()
+
+    message_builder = response_builder.create_message_builder()
+    text_builder = message_builder.create_content_builder("text", index=0)
+    text_builder.set_text("This is an image:")
+    text_builder.complete()
+    image_builder = message_builder.create_content_builder("image", index=1)
+    image_builder.set_image_url("https://example.com/image.jpg")
+    image_builder.complete()
+    message_builder.complete()
+
+    message_builder = response_builder.create_message_builder()
+    data_builder = message_builder.create_content_builder("data", index=0)
+    data_builder.set_data({"type": "function_call", "name": "get_weather"})
+    data_builder.add_data_delta({"status": "processing"})
+    data_builder.complete()
+    message_builder.complete()
+
+    response = response_builder.response
+    assert response.status == "completed"
+    assert [len(message.content or []) for message in response.output or []] == [1, 1, 2, 1]
+
+
+def test_nothing_follows_an_end_that_was_sent() -> None:
+    """A builder with a listener has sent it."""
+    events: list[Event] = []
+    response_builder = ResponseBuilder(on_event=events.append)
+    response_builder.created()
+    response_builder.in_progress()
+    response_builder.completed()
+    with pytest.raises(BuilderError, match="completed"):
+        response_builder.create_message_builder().created()

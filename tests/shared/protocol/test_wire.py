@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from shared.protocol import (
     AgentResponse,
     Content,
     DataContent,
+    Event,
+    FileContent,
     ImageContent,
     Message,
     MessageType,
+    RefusalContent,
     TextContent,
+    VideoContent,
     canonical,
     java,
 )
@@ -96,3 +103,30 @@ def test_java_unknown_part() -> None:
     out = json.loads(java(canonical(part)))
     assert out["msgId"] == "m"
     assert out["ink_color"] == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (Message(type="reasoning", status="incomplete"), {"type": "MESSAGE", "status": "canceled"}),
+        (Message(type="mcp_call_output"), {"type": "MCP_TOOL_CALL"}),
+        (Message(type="mcp_call"), {"type": "MCP_TOOL_CALL"}),
+        (AgentResponse(status="queued"), {"status": "created"}),
+        (FileContent(file_url="https://x/a.pdf"), {"type": "text", "text": "https://x/a.pdf"}),
+        (FileContent(filename="a.pdf", file_data="aGk="), {"type": "text", "text": "a.pdf"}),
+        (VideoContent(video_url="https://x/a.mp4"), {"type": "text", "text": "https://x/a.mp4"}),
+        (RefusalContent(refusal="No."), {"type": "text", "text": "No."}),
+        (
+            AgentResponse(output=[Message(type="reasoning", content=[RefusalContent(refusal="No.")])]),
+            {"type": "MESSAGE"},
+        ),
+    ],
+)
+def test_the_published_java_edition_reads_its_own_words_only(event: Event, told: dict[str, Any]) -> None:
+    """What it has no word for is told in its nearest one; nothing else of the event changes."""
+    out = json.loads(java(canonical(event), strict=True))
+    if isinstance(event, AgentResponse) and event.output:
+        out = out["output"][0]
+        assert (out["content"][0]["type"], out["content"][0]["text"]) == ("text", "No.")
+    assert told.items() <= out.items()
+    assert not out.keys() & {"fileUrl", "fileData", "filename", "videoUrl", "refusal"}
