@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from api.body import digest_of, json_object
-from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
+from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA, AGENTSCOPE_JAVA_001
 from api.overrides import MOST_TOOLS, take_out
 from shared.api_keys import IDENTIFIER
 from shared.errors import BadRequest, InvalidBody, UnknownCall
-from shared.protocol import AgentRequest, DataContent, Message, MessageType, explain
+from shared.protocol import AgentRequest, DataContent, FileContent, Message, MessageType, Role, explain
+from shared.protocol.content import BY_TYPE
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from api.dialects.base import Dialect
+    from api.dialects.agentscope import AgentApi
     from shared.agents import AgentSpec
 
 MOST_USER_ID = 256
@@ -74,12 +75,30 @@ def parse_process(body: bytes, spec: AgentSpec) -> Parsed:
         request = AgentRequest.model_validate(fields)
     except ValidationError as error:
         raise InvalidBody(explain(error)) from None
+    for place, message in enumerate(request.input):
+        _check_message(message, f"input[{place}]", spec)
     user = request.user_id or ""
     if len(user) > MOST_USER_ID or not user.isprintable():
         raise InvalidBody(f"user_id: at most {MOST_USER_ID} printable characters")
     asked = {name: value for name, value in fields.items() if name not in _DELIVERY}
     asked["input"] = [_without_envelope(message) for message in fields.get("input") or []]
     return Parsed(request, ignored, digest_of(asked, body))
+
+
+def _check_message(message: Message, place: str, spec: AgentSpec) -> None:
+    """Refuse what no model would be told, rather than pass over it."""
+    if message.role and message.role not in _ROLES:
+        raise InvalidBody(f"{place}.role: must be one of {', '.join(_ROLES)}")
+    for index, part in enumerate(message.content or []):
+        if part.type not in BY_TYPE:
+            raise InvalidBody(f"{place}.content[{index}].type: must be one of {', '.join(BY_TYPE)}")
+        if isinstance(part, FileContent) and part.file_id and not spec.file_ids:
+            raise InvalidBody(
+                f"{place}.content[{index}].file_id: this agent takes no files by id; send the file, or a link to it"
+            )
+
+
+_ROLES = tuple(role.value for role in Role)
 
 
 def _without_envelope(message: Any) -> Any:
@@ -122,20 +141,23 @@ def answers_in(messages: list[Message]) -> list[Answer]:
     return answers
 
 
-def dialect_of(request: Request) -> Dialect:
+def dialect_of(request: Request) -> AgentApi:
     """The edition of the protocol that the client reads: ``?dialect=``, or a parameter of ``Accept``.
 
     Raises:
         BadRequest: we do not speak it.
     """
-    name = request.query_params.get("dialect")
+    name, strict = request.query_params.get("dialect"), request.query_params.get("strict", "")
     if name is None:
         accepted = request.headers.get("accept", "").replace(" ", "").replace('"', "").lower()
         name = "java" if "dialect=java" in accepted else ""
+        strict = strict or ("001" if "strict=001" in accepted else "")
+    if strict not in ("", "001") or (strict and name != AGENTSCOPE_JAVA.name):
+        raise BadRequest("strict: only '001' is known, with dialect=java")
     if name in ("", AGENTSCOPE.name):
         return AGENTSCOPE
     if name == AGENTSCOPE_JAVA.name:
-        return AGENTSCOPE_JAVA
+        return AGENTSCOPE_JAVA_001 if strict else AGENTSCOPE_JAVA
     raise BadRequest(f"dialect: give {AGENTSCOPE.name!r} or {AGENTSCOPE_JAVA.name!r}")
 
 

@@ -44,6 +44,9 @@ log = structlog.get_logger(__name__)
 # How long a start waits for the broker to know the keys that the settings bring.
 KEYS_SECONDS = 2.0
 
+# What opens everything must not be guessed, however often somebody tries.
+LEAST_ADMIN_KEY = 32
+
 
 def create_app(settings: Settings, agents: Agents, broker: Broker | None = None) -> Starlette:
     """The application; its services are in ``app.state.services``. A broker that is given is not closed.
@@ -142,6 +145,11 @@ def _keys_to_register(settings: Settings, agents: Agents) -> list[tuple[str, str
         if not well_formed(token):
             raise ConfigurationError(
                 f"{name} = (value hidden): must be sk- and 16 to 128 letters, digits, _ or -"
+            )
+        if name == "TURNSTREAM_ADMIN_KEY" and len(token) < LEAST_ADMIN_KEY:
+            raise ConfigurationError(
+                f"{name} = (value hidden): an admin key must have {LEAST_ADMIN_KEY} characters or more, and be random: "
+                "openssl rand -hex 16 makes what stands behind sk-"
             )
     return found
 

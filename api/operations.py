@@ -79,6 +79,12 @@ PARAMETERS: dict[str, Json] = {
         "milliseconds. `Accept: text/event-stream;dialect=java` asks for the same.",
         enum=[AGENTSCOPE.name, AGENTSCOPE_JAVA.name],
     ),
+    "strict": parameter(
+        "query",
+        "strict",
+        "With `dialect=java`: only words of the Java edition that was published.",
+        enum=["001"],
+    ),
     "cursor": parameter(
         "query", "cursor", "As `Last-Event-ID`, for clients that cannot set headers.", **_CURSOR
     ),
@@ -92,7 +98,7 @@ PARAMETERS: dict[str, Json] = {
     "Idempotency-Key": parameter(
         "header",
         "Idempotency-Key",
-        "The same key with the same body gives the same task.",
+        "The same key with the same body gives the same task, as the same id or taskId does; another body is refused.",
         pattern="^[ -~]{1,256}$",
     ),
     "traceparent": parameter(
@@ -241,7 +247,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "response when the task ends, or parks on calls to the client.",
         {200: (AGENT_STREAM, AgentResponse)},
         _TURN | _CALL,
-        ("dialect", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
+        ("dialect", "strict", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
         AgentRequest,
         {
             "turn": {"session_id": "s1", "id": "turn1", "input": [_SAID]},
@@ -258,7 +264,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Follow a response, or without response_id the whole session.",
         {200: (AGENT_STREAM,)},
         _FOLLOW,
-        ("session_id", "response_id", "user_id", "dialect", "cursor", "Last-Event-ID"),
+        ("session_id", "response_id", "user_id", "dialect", "strict", "cursor", "Last-Event-ID"),
     ),
     *ADMIN_OPERATIONS,
 )

@@ -31,7 +31,7 @@ from api.turns import (
 from shared.entry import Cursor
 from shared.errors import InvalidBody, Overloaded, SessionBusy, TooMany
 from shared.keys import TaskRef
-from shared.protocol import MessageType, ResponseBuilder, java
+from shared.protocol import MessageType, ResponseBuilder
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from api.acceptance import Headers
     from api.agent_request import Parsed
     from api.auth import Caller
-    from api.dialects.base import Dialect
+    from api.dialects.agentscope import AgentApi
     from api.follow import Start
     from api.hub import Feed
     from api.overrides import Overrides
@@ -198,7 +198,7 @@ class ProcessRoutes:
         return 0
 
     async def _respond(
-        self, feed: Feed, start: Start, headers: Headers, asked: _Asked, dialect: Dialect
+        self, feed: Feed, start: Start, headers: Headers, asked: _Asked, dialect: AgentApi
     ) -> EventStream | Outcome:
         services = self._services
         if asked.body.stream:
@@ -214,12 +214,11 @@ def _named(asked: _Asked, why: str) -> None:
         raise InvalidBody(f"session_id: needed {why}")
 
 
-def _rejected(asked: _Asked, refusal: SessionBusy | TooMany | Overloaded, dialect: Dialect) -> Response:
+def _rejected(asked: _Asked, refusal: SessionBusy | TooMany | Overloaded, dialect: AgentApi) -> Response:
     """The body of a refused turn: a response that is over before it began."""
     builder = ResponseBuilder(session_id=asked.keys.session, response_id=asked.response)
     code = "session_busy" if isinstance(refusal, SessionBusy) else str(refusal.code)
     event = builder.rejected(code, refusal.public_text).model_dump_json(exclude_none=True).encode()
-    if dialect.name == "java":
-        event = java(event)
+    event = dialect.document(event)
     headers = {} if isinstance(refusal, SessionBusy) else {"Retry-After": str(refusal.retry_after)}
     return Response(event, status_code=refusal.status, media_type="application/json", headers=headers)

@@ -251,6 +251,10 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
     try:
         messages = [_settled(message) for message in turn.input]
         said = [canonical(message) for message in messages]
+        seen = [
+            body if message.role != Role.SYSTEM or caller.spec.system_messages else _as_user(message)
+            for message, body in zip(messages, said, strict=True)
+        ]
     except (PydanticSerializationError, RecursionError, ValueError):
         raise InvalidBody("input: nested too deeply, or not valid Unicode") from None
     queued: dict[str, Any] = {
@@ -270,7 +274,7 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
         if message.role == Role.USER and message.type == MessageType.MESSAGE:
             batch.user_message(body, extra=extra)
     request: dict[str, Any] = {
-        "input": [orjson.Fragment(body) for body in said],
+        "input": [orjson.Fragment(body) for body in seen],
         "dialect": turn.dialect,
         "user": turn.user,
         "overrides": turn.overrides.settings,
@@ -292,6 +296,11 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
         batch=batch,
         memory_turns=caller.spec.memory.turns,
     )
+
+
+def _as_user(message: Message) -> bytes:
+    """A client's ``system`` message for an agent that gives it no more weight than its user's words."""
+    return canonical(message.model_copy(update={"role": Role.USER.value}))
 
 
 def _settled(message: Message) -> Message:

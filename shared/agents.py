@@ -224,6 +224,13 @@ class AgentSpec(BaseModel):
     simple: bool = Field(
         False, description="One-shot: LiteAgent's chat needs no session, and there is nothing to clear."
     )
+    system_messages: bool = Field(
+        False,
+        description="Whether a client's `system` messages reach the model as such; else as the user's words.",
+    )
+    file_ids: bool = Field(
+        False, description="Whether a request may name files of the provider's account by their id."
+    )
     images: bool = Field(False, description="Whether larger bodies, with images in them, are accepted.")
 
     @field_validator("settings")

@@ -33,7 +33,7 @@ TOLD_SECONDS = 30 * 86_400
 _TOKEN = re.compile(r"sk-[A-Za-z0-9_-]{16,128}", re.ASCII)
 
 # Owners, sessions and users: what may stand in a key's name and in a task's ref.
-IDENTIFIER = re.compile(r"[A-Za-z0-9_.:@-]{1,128}", re.ASCII)
+IDENTIFIER = re.compile(keys.NAME, re.ASCII)
 
 Scope = Literal["chat", "admin"]
 
@@ -86,7 +86,7 @@ class ApiKey(BaseModel):
 
     id: str
     shown: str = ""
-    owner: str = Field(pattern=r"^[A-Za-z0-9_.:@-]{1,128}$")
+    owner: str = Field(pattern=f"^{keys.NAME}$")
     agent: str
     scopes: tuple[Scope, ...] = ("chat",)
     created: int = 0

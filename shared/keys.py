@@ -10,6 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# What an owner, a session, a task and a call may be called: up to 128 of these, but "." and ".." are steps in an
+# address, which clients and proxies take out. (Written out, since pydantic's patterns do not look ahead.)
+NAME = (
+    r"(?:[A-Za-z0-9_:@-][A-Za-z0-9_.:@-]{0,127}"
+    r"|\.[A-Za-z0-9_:@-][A-Za-z0-9_.:@-]{0,126}"
+    r"|\.\.[A-Za-z0-9_.:@-]{1,126})"
+)
+
 DUE = "ts:due"
 RECENT = "ts:recent"
 LIVE = "ts:live"

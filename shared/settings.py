@@ -46,7 +46,9 @@ class Settings(BaseSettings):
     port: int = Field(8090, ge=0, le=65535, description="Port the front end listens on; 0 takes a free one.")
     dev_key: SecretStr | None = Field(None, description="A chat key registered at start, for owner `dev`.")
     dev_agent: str = Field("demo", description="The agent that the dev key speaks to.")
-    admin_key: SecretStr | None = Field(None, description="An admin key registered at start.")
+    admin_key: SecretStr | None = Field(
+        None, description="An admin key registered at start; 32 characters or more."
+    )
     agents: Path | None = Field(
         None, description="Path of agents.toml; without it only the demo agent exists."
     )

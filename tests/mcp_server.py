@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import anyio
+from mcp import MCPError
 from mcp.server.mcpserver import Image, MCPServer
 from mcp_types import ToolAnnotations
 
@@ -50,6 +51,12 @@ async def crash() -> str:
 async def fail(reason: str) -> str:
     """Fail, as tools do."""
     raise ValueError(reason)
+
+
+@server.tool()
+async def refuse() -> str:
+    """Answer with an error of the protocol."""
+    raise MCPError(-32001, "Redirect to http://10.0.0.1/latest/meta-data not followed")
 
 
 @server.tool()

@@ -26,7 +26,7 @@ MOST_STOPPED = 1000
 _LONGEST_SECONDS = 31_536_000
 
 _Name = Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
-_Ref = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@-]{1,128}(/[A-Za-z0-9_.:@-]{1,128}){2}$")]
+_Ref = Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}(/{IDENTIFIER.pattern}){{2}}$")]
 _Seconds = Annotated[float, Field(gt=0, le=_LONGEST_SECONDS)]
 
 

@@ -43,6 +43,7 @@ from shared.errors import (
     TurnstreamError,
     UnknownKey,
 )
+from shared.keys import NAME
 from shared.protocol import AgentResponse, AnyContent, Message
 
 ADMIN_PARAMETERS: dict[str, Json] = {
@@ -81,7 +82,7 @@ ADMIN_PARAMETERS: dict[str, Json] = {
         "query",
         "cursor",
         "What the page before gave as `next`.",
-        pattern=r"^[0-9]{1,13}:[A-Za-z0-9_.:@-]{1,128}/[A-Za-z0-9_.:@-]{1,128}/[A-Za-z0-9_.:@-]{1,128}$",
+        pattern=f"^[0-9]{{1,13}}:{NAME}/{NAME}/{NAME}$",
         examples=["1760000000000:acme/s1/t1"],
     ),
     "ref_owner": parameter("path", "owner", "Whose task it is.", required=True, pattern=ID),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from api.body import digest_of, json_object
 from shared.errors import InvalidBody
+from shared.keys import NAME
 from shared.protocol import explain
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -39,7 +40,7 @@ class ChatBody(BaseModel):
     stream: bool | None = None
     isChunk: bool | None = None  # noqa: N815
     # Empty means none, as with the ids of the other protocol.
-    taskId: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:@-]{0,36}$")] | None = None  # noqa: N815
+    taskId: Annotated[str, Field(pattern=f"^{NAME}?$", max_length=36)] | None = None  # noqa: N815
 
 
 class CallbackRequest(BaseModel):

@@ -14,6 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from shared.keys import NAME
 from shared.protocol.base import ProtocolModel
 from shared.protocol.message import Message
 from shared.protocol.tools import Tool
@@ -24,10 +25,10 @@ def _empty_is_absent(value: object) -> object:
 
 
 Id = Annotated[
-    Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:@-]{1,128}$")] | None,
+    Annotated[str, StringConstraints(pattern=f"^{NAME}$")] | None,
     BeforeValidator(_empty_is_absent),
 ]
-"""An id that a client chooses: up to 128 of letters, digits and ``_ . : @ -``. Empty means none."""
+"""An id that a client chooses: up to 128 of letters, digits and ``_ . : @ -``, not ``.`` or ``..``. Empty means none."""
 
 
 class BaseRequest(ProtocolModel):

@@ -324,3 +324,18 @@ def _lives(pid: int) -> bool:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_servers_own_error_text_stays_with_operators(
+    serve: Any, http: dict[str, Any], capsys: Any
+) -> None:
+    """It may quote addresses and what stands there: client and model read our words, the log has the code."""
+    client, _ = await serve(lead={"mcp": [http]})
+    frames = await client.turn("s1", script([("refuse", {})], "{results}"))
+    check_whole(frames)
+    assert "refused the call" in text_of(frames)
+    assert "10.0.0.1" not in str([frame.data for frame in frames])
+    said = capsys.readouterr()
+    assert "10.0.0.1" not in said.out + said.err
+    assert "mcp.refused" in said.out
+    assert "-32001" in said.out

@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic import SecretStr
 
-from shared import measures
+from api.app import create_app
+from shared import agents, measures
 from shared.api_keys import ApiKeys, make_token
+from shared.errors import ConfigurationError
+from shared.settings import Settings
 from tests.client import asked, calls_of
 from tests.waiting import wait_until
 
@@ -206,3 +210,12 @@ def test_nothing_reads_code_as_data() -> None:
                     names.append(node.func.id)
                 found += [f"{path.relative_to(ROOT)}: {name}" for name in names if name in DANGEROUS]
     assert found == []
+
+
+def test_a_weak_admin_key_is_not_taken() -> None:
+    """Sixteen letters can be guessed by whoever has the time, and it opens everything."""
+    configured = agents.load(None)
+    with pytest.raises(ConfigurationError, match=r"TURNSTREAM_ADMIN_KEY.*32 characters") as refused:
+        create_app(Settings(admin_key=SecretStr("sk-" + "a" * 28)), configured)
+    assert "aaaa" not in refused.value.public_text
+    create_app(Settings(admin_key=SecretStr("sk-" + "a" * 29)), configured)

@@ -100,7 +100,9 @@ class McpConnection:
             if error.code in _LOST:
                 self._drop(link)
                 raise McpTrouble("The MCP server was lost during the call.") from None
-            raise McpTrouble(f"The MCP server refused the call: {error}") from None
+            # Its own words are for operators: the client reads ours.
+            log.warning("mcp.refused", server=self.server.label, tool=name[:64], code=error.code)
+            raise McpTrouble("The MCP server refused the call.") from None
         except Exception as error:
             self._drop(link)
             raise McpTrouble(f"The MCP server failed: {_words(error)}") from None
@@ -210,13 +212,13 @@ class _Link:
 def _words(error: BaseException) -> str:
     """The reason, for the client as well; the library wraps errors in groups, and in a RuntimeError.
 
-    Seldom the error's own text, which may quote addresses and what stands in them.
+    Never the server's own text, which may quote addresses and what stands in them.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     error = error.__cause__ or error
     if isinstance(error, MCPError):
-        return str(error)
+        return f"it answers with error {error.code}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     status = getattr(getattr(error, "response", None), "status_code", None)

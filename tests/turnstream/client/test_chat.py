@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared.protocol import AgentResponse, Content, Message, TextContent
-from turnstream.client import NotFound, TurnCanceled, TurnFailed
+from turnstream.client import InvalidRequest, NotFound, TurnCanceled, TurnFailed
 from turnstream.client.events import read_event
 
 if TYPE_CHECKING:
@@ -134,7 +134,9 @@ async def test_a_turn_can_be_followed_by_its_id(ours: Client) -> None:
     later = [event.sequence_number async for event in session.follow("turn1", cursor=reply.cursor)]
     assert later[0] == (event.sequence_number or 0) + 1
     assert await session.follow("turn1").text() == TOKENS
-    assert await session.chat("something else", id="turn1").text() == TOKENS
+    assert await session.chat("/tokens 5", id="turn1").text() == TOKENS
+    with pytest.raises(InvalidRequest, match="used with a different body"):
+        await session.chat("something else", id="turn1").text()
     await reply.close()
 
 
