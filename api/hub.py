@@ -215,7 +215,7 @@ class Hub:
             for followed in self._followed.values():
                 if followed.part % (_PARTS // 6) == number % (_PARTS // 6):
                     followed.rest()
-                if followed.suspect or followed.part == number % _PARTS:
+                if followed.part == number % _PARTS:
                     looks.append(followed.look(self._log))
             for outcome in await asyncio.gather(*looks, return_exceptions=True):
                 if isinstance(outcome, Exception) and not is_trouble(outcome):
@@ -417,8 +417,7 @@ class _Followed:
     """One session that somebody follows.
 
     ``attached``: the broker acknowledged the subscription, and the reader is whole. There is a ring as long as its
-    last entry is the log's last one, for all we know. ``doubts`` counts when that ended, ``news`` what was heard;
-    ``suspect``: something was heard that does not tell whether the ring is right.
+    last entry is the log's last one, for all we know. ``doubts`` counts when that ended, ``news`` what was heard.
     """
 
     __slots__ = (
@@ -432,7 +431,6 @@ class _Followed:
         "keys",
         "news",
         "part",
-        "suspect",
     )
 
     def __init__(self, keys: SessionKeys, part: int) -> None:
@@ -440,7 +438,6 @@ class _Followed:
         self.part = part
         self.feeds: set[Feed] = set()
         self.attached = False
-        self.suspect = False
         self.doubts = 0
         self.news = 0
         self._ring: Ring | None = None
@@ -482,21 +479,19 @@ class _Followed:
             self._former = ring if tail.last == 0 else None
             ring = self._ring = Ring(tail.epoch, tail.first - 1)
             self.wake()
-        elif tail.epoch < ring.epoch or tail.first <= min(tail.last, ring.last):
+        elif tail.epoch < ring.epoch or (
             # What was read may be ahead of what is heard. Else the log is not what it was.
-            agrees = ring.agrees(tail.first, tail.entries) if tail.epoch == ring.epoch else None
-            if agrees is False:
-                self.doubt()
-                return
-            self.suspect = self.suspect or agrees is None
-        if tail.epoch == ring.epoch and tail.last > ring.last:
+            tail.first <= min(tail.last, ring.last) and not ring.has(tail.last, tail.written)
+        ):
+            self.doubt()
+            return
+        if tail.last > ring.last:
             if not tail.entries:
-                ring.restart(tail.last)
+                ring.restart(tail.last, tail.written)
             else:
                 if tail.first > ring.last + 1:
                     ring.restart(tail.first - 1)
-                known = ring.last + 1 - tail.first
-                ring.add([Shown(entry) for entry in (tail.entries[known:] if known else tail.entries)])
+                ring.add([Shown(entry) for entry in tail.entries])
             self.wake()
         if tail.first > tail.last:
             self.stir()
@@ -517,14 +512,10 @@ class _Followed:
             if read is None:
                 return
             self._ring = _ring_of(read)
-        elif read is None or (read.epoch, read.seq) < (ring.epoch, ring.last):
+        elif read is None or read.epoch != ring.epoch or read.seq < ring.last:
             # What was heard meanwhile may be newer than what was read.
             if self.news == news:
                 self.doubt()
-            return
-        elif read.epoch > ring.epoch:
-            # It will be heard of, and then whether the log was cleared.
-            self.suspect = True
             return
         elif read and read.whole and (read.seq > ring.last or not len(ring)):
             self._ring = _ring_of(read)
@@ -534,7 +525,6 @@ class _Followed:
 
     async def look(self, log: Log) -> None:
         """Ask the log whether it is the one that followers see."""
-        self.suspect = False
         ring = self._ring
         if ring is None or not self.attached or not self.feeds:
             return

@@ -81,19 +81,16 @@ class Ring:
         if len(shown) > MOST_ENTRIES or size > MOST_BYTES:
             self._cut()
 
-    def agrees(self, first: int, entries: Sequence[Entry]) -> bool | None:
-        """Whether entries, of which the first has seq ``first``, are those that are here; None: that cannot be told."""
-        known = self.after(first - 1)
-        if not entries or not known:
-            return None
-        return all(
-            mine.entry.created == theirs.created and mine.entry.event == theirs.event
-            for mine, theirs in zip(known, entries, strict=False)
-        )
+    def has(self, seq: int, written: int) -> bool:
+        """Whether the entry at ``seq`` is known, and was written then."""
+        if seq == self.last:
+            return written == self.written != 0
+        index = seq + len(self._shown) - self.last - 1
+        return 0 <= index < len(self._shown) and self._shown[index].entry.created == written
 
-    def restart(self, last: int) -> None:
-        """Forget the entries: those up to ``last`` are only in the broker."""
-        self.last, self.written = last, 0
+    def restart(self, last: int, written: int = 0) -> None:
+        """Forget the entries: those up to ``last``, which was ``written`` then, are only in the broker."""
+        self.last, self.written = last, written
         self._shown.clear()
         self._bytes = 0
 

@@ -97,12 +97,14 @@ class Tail(NamedTuple):
     """One message of a session's tail channel.
 
     ``entries`` is empty when the batch was too large to be published, when the log began a new epoch, or when a
-    task was parked without a word (then nothing stands between ``first`` and ``last``).
+    task was parked without a word (then nothing stands between ``first`` and ``last``). ``written`` is when the entry
+    at ``last`` was written, 0 if that is not said.
     """
 
     epoch: int
     first: int
     last: int
+    written: int
     entries: list[Entry]
 
 
@@ -228,10 +230,12 @@ def _entry(entry_id: bytes, pairs: list[bytes]) -> Entry:
 
 
 def parse_tail(message: bytes) -> Tail:
-    """Read what lua/_session.lua publishes: a line ``epoch-first-last``, then one line per entry."""
+    """Read what lua/_session.lua publishes: a line ``epoch-first-last-written``, then one line per entry."""
     head, _, body = message.partition(b"\n")
     numbers = head.split(b"-")
     epoch, first, last = int(numbers[0]), int(numbers[1]), int(numbers[2])
+    # Missing where nothing was written, and in what an earlier release says.
+    written = int(numbers[3]) if len(numbers) > 3 else 0
     entries: list[Entry] = []
     if body:
         for seq, line in enumerate(body.split(b"\n"), first):
@@ -239,4 +243,4 @@ def parse_tail(message: bytes) -> Tail:
             entries.append(
                 Entry(seq, task.decode(), path.decode(), kind.decode(), int(created), event, extra)
             )
-    return Tail(epoch, first, last, entries)
+    return Tail(epoch, first, last, written, entries)

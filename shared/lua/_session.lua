@@ -315,7 +315,7 @@ local function write(at, number)
   end
   redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes), 'written', int(written), 'kept', int(kept),
     'stored', int(stored))
-  local message = epoch .. '-' .. int(first) .. '-' .. int(seq)
+  local message = epoch .. '-' .. int(first) .. '-' .. int(seq) .. '-' .. now
   if size <= TAIL_BYTES then
     message = message .. '\n' .. table.concat(lines, '\n')
   end

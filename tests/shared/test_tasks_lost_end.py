@@ -97,7 +97,7 @@ async def test_who_has_seen_more_than_the_log_holds_writes_nothing(desk: Desk, w
     async with desk.tails() as tail:
         assert await _writes(desk)[what](attempt) == Behind(2)
         # As after a clear: followers of the former epoch learn that it is over.
-        epoch, first, last, entries = await tail()
+        epoch, first, last, _, entries = await tail()
         meta = await _meta(desk)
         assert (epoch, first, last, entries) == (meta.epoch, kept + 1, kept, [])
     assert (meta.epoch > former, meta.seq) == (True, kept)
