@@ -53,8 +53,8 @@ TEXTS = {
 # end, so the first to finish settles it for all.
 MOST_TRIES = 20
 
-# Turns of a session that are ended in one go.
-ENDED_AT_ONCE = 64
+# Turns of a session that are ended in one go; each brings its request.
+ENDED_AT_ONCE = 32
 
 _NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
 

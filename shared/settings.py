@@ -54,6 +54,13 @@ class Settings(BaseSettings):
     )
 
     max_jobs: int = Field(100, ge=1, le=10_000, description="Turns one worker runs at once.")
+    worker_max_bytes: int = Field(
+        64 * 2**20,
+        ge=2**20,
+        le=2**40,
+        description="Bytes that the turns of one worker are given together (requests, memory, results); others wait, and one "
+        "that is larger runs alone. A process needs about eight times as much.",
+    )
     drain_seconds: float = Field(30, ge=0, le=3600, description="Time that running turns get at a shutdown.")
     lease_seconds: float = Field(
         10,

@@ -124,6 +124,13 @@ class Full:
 
 
 @dataclass(frozen=True, slots=True)
+class Heavy:
+    """The turn is given ``bytes``, more than there is room for; nothing was taken."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Superseded:
     """The launch is not the task's newest one, or the task is not queued."""
 
@@ -489,13 +496,17 @@ class Tasks:
         return Full()
 
     async def begin(
-        self, ref: TaskRef, launch: int, worker: str, op: str
-    ) -> Attempt | Superseded | Ended | Gone:
-        """Take the attempt that runs a launch; needs the task queued and ``launch`` to be its newest."""
-        reply = await self._run(
-            _begin, ref.keys, ref.task, op, (launch, worker, self._settings.memory_max_bytes)
-        )
+        self, ref: TaskRef, launch: int, worker: str, op: str, *, room: int = 2**53
+    ) -> Attempt | Heavy | Superseded | Ended | Gone:
+        """Take the attempt that runs a launch; needs the task queued and ``launch`` to be its newest.
+
+        Only if what the turn is given (request, memory, calls, checkpoints) has no more than ``room`` bytes.
+        """
+        limits = (self._settings.memory_max_bytes, room)
+        reply = await self._run(_begin, ref.keys, ref.task, op, (launch, worker, *limits))
         match reply:
+            case [b"heavy", size]:
+                return Heavy(int(size))
             case [b"begun", number, snapshot, memory]:
                 return _attempt(ref, number, snapshot, memory)
             case [b"superseded", status]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from shared.launches import Launches
+    from worker.budget import Budget
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +57,7 @@ class ArqWorker(Worker):
         run_task: WorkerCoroutine,
         *,
         max_jobs: int,
+        budget: Budget,
         look_ms: int,
         doorbell: asyncio.Event,
         on_trouble: Callable[[], None],
@@ -76,6 +78,7 @@ class ArqWorker(Worker):
             job_deserializer=deserialize,
         )
         self._launches = launches
+        self._budget = budget
         self._look_ms = look_ms
         self._doorbell = doorbell
         self._on_trouble = on_trouble
@@ -103,7 +106,8 @@ class ArqWorker(Worker):
                 delay = min(delay * 2, 2.0)
 
     async def _poll_iteration(self) -> None:
-        free = self.max_jobs - len(self.tasks)
+        # A turn that waits for room in memory takes no slot.
+        free = self.max_jobs - len(self.tasks) + self._budget.waiting
         if self.allow_pick_jobs and free > 0:
             self._doorbell.clear()
             claimed = await self._launches.claim(min(free, CLAIM_AT_ONCE), self._look_ms)

@@ -20,6 +20,7 @@ from shared.presence import Presence
 from shared.tasks import Tasks
 from worker.agents import configured
 from worker.arq_worker import ArqWorker
+from worker.budget import Budget
 from worker.lease import Leases
 from worker.listener import Listener
 from worker.live_list import LiveList
@@ -65,12 +66,14 @@ class WorkerProcess:
         self._rescuer = Rescuer(ender, settings)
         self._listener = Listener(broker.primary, self.leases, self._doorbell)
         self._agents = configured.build(agents)
-        runner = Runner(self.id, ender, self.leases, self._agents, settings)
+        self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
+        runner = Runner(self.id, ender, self.leases, self._agents, self.budget, settings)
         self._arq = ArqWorker(
             broker.primary,
             launches,
             runner.run_task,
             max_jobs=settings.max_jobs,
+            budget=self.budget,
             # A worker that is lost at once is noticed when its lease is over, like any other.
             look_ms=min(LAUNCH_GRACE_MS, settings.lease_ms),
             doorbell=self._doorbell,
@@ -147,6 +150,7 @@ class WorkerProcess:
 
     async def _drain(self, claiming: asyncio.Task[None]) -> None:
         self._arq.pause()
+        self.budget.close()
         log.info("worker.draining", worker=self.id, running=len(self.leases))
         # What is being claimed right now has left the queue; it must begin here to be given back.
         await asyncio.wait([claiming], timeout=COMMAND_SECONDS)

@@ -24,9 +24,10 @@ from shared.cancellation import Reason
 from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
-from shared.tasks import Attempt, Behind, Ended, GivesWay, Launch, Parked, operation
+from shared.tasks import Attempt, Behind, Ended, GivesWay, Heavy, Launch, Parked, operation
 from worker.agents.failures import explain, for_operators, full_traceback
 from worker.agents.outcome import Done, NeedsClient
+from worker.budget import NoRoom
 from worker.publisher import LostAttempt, Publisher
 from worker.turn import Turn
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from shared.agents import AgentSpec
     from shared.endings import Ender
     from shared.settings import Settings
+    from shared.tasks import Gone, Superseded
+    from worker.budget import Budget, Share
     from worker.lease import Held, Leases
 
     class RunnableAgent(Protocol):
@@ -71,9 +74,11 @@ class Runner:
         ender: Ender,
         leases: Leases,
         agents: Mapping[str, RunnableAgent],
+        budget: Budget,
         settings: Settings,
     ) -> None:
         self._worker = worker
+        self._budget = budget
         self._ender = ender
         self._leases = leases
         self._agents = agents
@@ -86,19 +91,20 @@ class Runner:
     async def run_task(self, ctx: dict[Any, Any], ref_text: str, launch: int) -> None:  # noqa: ARG002 - arq's signature
         """What an arq job does. Nothing is raised: whatever happens is settled here, or by the rescuer."""
         ref = TaskRef.parse(ref_text)
-        op = operation()
         try:
-            begun = await insist(
-                lambda: self._ender.tasks.begin(ref, launch, self._worker, op),
-                seconds=BEGIN_SECONDS,
-                what="begin",
-            )
-            if isinstance(begun, Attempt):
-                measures.attempts.add("first" if begun.fresh else "further")
-                measures.queue_wait_seconds.add(begun.waited_ms(self._lease_ms) / 1000)
-                await self._run(begun)
+            with self._budget.share() as share:
+                begun = await self._begin(ref, launch, share)
+                if isinstance(begun, Attempt):
+                    measures.attempts.add("first" if begun.fresh else "further")
+                    measures.queue_wait_seconds.add(begun.waited_ms(self._lease_ms) / 1000)
+                    await self._run(begun)
+                else:
+                    log.info("task.not_begun", ref=ref_text, launch=launch, because=type(begun).__name__)
+        except NoRoom:
+            if self._budget.closed:
+                await self._launch(ref, launch)
             else:
-                log.info("task.not_begun", ref=ref_text, launch=launch, because=type(begun).__name__)
+                log.info("task.left_to_rescuer", ref=ref_text, launch=launch, because="no room")
         except BrokerAway:
             log.warning("task.left_to_rescuer", ref=ref_text, launch=launch)
         except asyncio.CancelledError:
@@ -106,6 +112,21 @@ class Runner:
             log.info("task.cancelled", ref=ref_text, launch=launch)
         except Exception:
             log.exception("task.left_to_rescuer", ref=ref_text, launch=launch)
+
+    async def _begin(
+        self, ref: TaskRef, launch: int, share: Share
+    ) -> Attempt | Heavy | Superseded | Ended | Gone:
+        """Begin the launch, when there is room for what it is given. Meanwhile another worker may."""
+        op = operation()
+        while True:
+            begun = await insist(
+                lambda: self._ender.tasks.begin(ref, launch, self._worker, op, room=share.size),
+                seconds=BEGIN_SECONDS,
+                what="begin",
+            )
+            if not isinstance(begun, Heavy):
+                return begun
+            await share.take(begun.bytes)
 
     async def _run(self, attempt: Attempt) -> None:
         held = self._leases.hold(attempt)

@@ -24,6 +24,7 @@ from shared.launches import FUNCTION, JOB_MS, Job, Launches, deserialize, serial
 from tests.shared.support import Desk, ref
 from tests.waiting import wait_until
 from worker.arq_worker import CLAIM_AT_ONCE, ArqWorker
+from worker.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -97,6 +98,7 @@ async def working(
         turns.run_task,
         max_jobs=max_jobs,
         look_ms=2_000,
+        budget=Budget(2**20),
         doorbell=doorbell,
         on_trouble=on_trouble,
     )
@@ -169,6 +171,7 @@ async def test_arqs_bookkeeping_is_where_we_use_it(place: Place) -> None:
         Turns().run_task,
         max_jobs=7,
         look_ms=2_000,
+        budget=Budget(2**20),
         doorbell=asyncio.Event(),
         on_trouble=lambda: None,
     )

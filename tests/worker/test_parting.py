@@ -15,6 +15,7 @@ from shared.log import Log
 from shared.tasks import Tasks, operation
 from tests.shared.support import Desk, answer, closed, delta, opened, ref
 from worker.agents.outcome import Done, NeedsClient
+from worker.budget import Budget
 from worker.lease import Leases
 from worker.runner import Runner
 
@@ -53,7 +54,7 @@ class Worker:
         self.tasks = Delayed(desk.redis, desk.settings)
         self.leases = Leases(self.tasks, desk.settings)
         ender = Ender(self.tasks, desk.log, desk.launches, desk.primary)
-        self.runner = Runner("w1", ender, self.leases, {"demo": Agent(run)}, desk.settings)
+        self.runner = Runner("w1", ender, self.leases, {"demo": Agent(run)}, Budget(2**20), desk.settings)
 
     async def renew(self) -> None:
         """The lease is renewed, and refused: the script has parted with the task by now."""
