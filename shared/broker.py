@@ -91,11 +91,16 @@ def is_trouble(error: BaseException) -> bool:
 
 
 class PipedRedis(Redis):
-    """A client whose commands, as `command` sends them, share one connection."""
+    """A client whose commands, as `command` sends them, share a connection; what is large has another one.
 
-    def __init__(self, *, connection_pool: ConnectionPool) -> None:
+    So nothing waits until somebody's ten mebibytes have passed: an append, a renewed lease.
+    """
+
+    def __init__(self, *, connection_pool: ConnectionPool, apart: bool = False) -> None:
+        """``apart``: whatever the size, one connection carries it."""
         super().__init__(connection_pool=connection_pool)
         self.pipe = Pipe(connection_pool)
+        self.large = self.pipe if apart else Pipe(connection_pool)
 
 
 class Broker:
@@ -144,9 +149,9 @@ class Broker:
         self._pools.append(pool)
         return self._piped(pool)
 
-    def _piped(self, pool: ConnectionPool) -> PipedRedis:
-        piped = PipedRedis(connection_pool=pool)
-        self._pipes.append(piped.pipe)
+    def _piped(self, pool: ConnectionPool, *, apart: bool = False) -> PipedRedis:
+        piped = PipedRedis(connection_pool=pool, apart=apart)
+        self._pipes += [piped.pipe, piped.large]
         return piped
 
     @asynccontextmanager
@@ -163,7 +168,7 @@ class Broker:
                 await self._room_apart.acquire()
         except TimeoutError:
             raise BrokerAway from None
-        piped = self._apart.pop() if self._apart else self._piped(self.sessions.connection_pool)
+        piped = self._apart.pop() if self._apart else self._piped(self.sessions.connection_pool, apart=True)
         try:
             yield piped
         finally:
@@ -250,8 +255,12 @@ def _without_secrets(url: str) -> str:
     return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
 
 
-async def command(redis: Redis, name: str, *arguments: str | bytes | float, more_seconds: float = 0) -> Any:
-    """Send one command, and wait `COMMAND_SECONDS` for its reply at most; longer if it blocks at the broker.
+async def command(
+    redis: Redis, name: str, *arguments: str | bytes | float, more_seconds: float = 0, large: bool = False
+) -> Any:
+    """Send one command, and wait for its reply while something moves, `COMMAND_SECONDS` when nothing does.
+
+    One that blocks at the broker has ``more_seconds``. ``large`` says that it is, or that its reply may be.
 
     Raises:
         redis.exceptions.RedisError, OSError: see `is_trouble`.
@@ -259,19 +268,22 @@ async def command(redis: Redis, name: str, *arguments: str | bytes | float, more
     if not isinstance(redis, PipedRedis):
         async with asyncio.timeout(COMMAND_SECONDS + more_seconds):
             return await redis.execute_command(name, *arguments)  # type: ignore[no-untyped-call]
-    reply = await redis.pipe.command(name, *arguments, more_seconds=more_seconds)
+    pipe = redis.large if large else redis.pipe
+    reply = await pipe.command(name, *arguments, more_seconds=more_seconds)
     # As the client's own methods give it: a dict for HGETALL, pairs for XRANGE.
     shape = redis.response_callbacks.get(name)
     return reply if shape is None else shape(reply)
 
 
-async def incarnation(redis: Redis) -> str:
-    """Which server's data the next command of this process reaches: see `Pipe.incarnation`. Empty: not known.
+async def incarnation(redis: Redis, *, large: bool = False) -> str:
+    """Which server's data the next command of this process reaches, ``large`` as that one is: see `Pipe.incarnation`. Empty: not known.
 
     Raises:
         redis.exceptions.RedisError, OSError: see `is_trouble`.
     """
-    return await redis.pipe.incarnation() if isinstance(redis, PipedRedis) else ""
+    if not isinstance(redis, PipedRedis):
+        return ""
+    return await (redis.large if large else redis.pipe).incarnation()
 
 
 async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) -> T:

@@ -8,6 +8,9 @@ client costs, and commands sent in one turn of the event loop leave in one write
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import struct
+import termios
 from typing import TYPE_CHECKING, Any, Protocol
 
 import hiredis
@@ -48,7 +51,17 @@ def error_reply(text: str) -> Exception:
 
 
 class Line(Protocol):
-    """An open connection. Replies come in the order of the commands, to who opened it."""
+    """An open connection. Replies come in the order of the commands, to who opened it.
+
+    Attributes:
+        heard: when bytes came for the last time, by the event loop's clock.
+    """
+
+    heard: float
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other side has not acknowledged yet."""
 
     def send(self, *words: str | bytes | float) -> None:
         """Send one command."""
@@ -93,8 +106,23 @@ class _SocketLine(asyncio.Protocol):
         self._receive = receive
         self._lost = lost
         self._reader = hiredis.Reader(replyError=error_reply)
+        self._time = asyncio.get_running_loop().time
+        self.heard = self._time()
         # Every reply of the handshake was read, so no byte is left behind in the client's own reader.
         self._transport.set_protocol(self)
+
+    @property
+    def unsent(self) -> int:
+        waiting = self._transport.get_write_buffer_size()
+        try:
+            # The kernel takes megabytes at once, and has them for long when the way is narrow.
+            kept = fcntl.ioctl(
+                self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0"
+            )
+        except OSError:
+            # A kernel that does not tell.
+            return waiting
+        return waiting + int(struct.unpack("i", kept)[0])
 
     def send(self, *words: str | bytes | float) -> None:
         self._transport.write(hiredis.pack_command(words))  # type: ignore[arg-type]
@@ -105,6 +133,7 @@ class _SocketLine(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what came in."""
         reader = self._reader
+        self.heard = self._time()
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
@@ -119,6 +148,9 @@ class _SocketLine(asyncio.Protocol):
 
 class _EmbeddedLine:
     """To the embedded broker, which has no socket."""
+
+    heard = 0.0
+    unsent = 0
 
     def __init__(
         self,

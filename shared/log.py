@@ -28,7 +28,7 @@ PAGE_BYTES = 128 * 1024
 # Who reads all of something, and keeps up with it, does so in larger pages.
 BULK_BYTES = 1024 * 1024
 
-_read = Script("read")
+_read = Script("read", large=True)
 _FIRST = "0-0"
 _LAST_SEQ = 2**64 - 1
 
@@ -160,14 +160,16 @@ class Log:
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
         """The entry at the cursor, if it still stands in the log or in the history."""
         for key in (keys.log, keys.history):
-            found = await command(self._redis, "XRANGE", key, str(cursor), str(cursor))
+            found = await command(self._redis, "XRANGE", key, str(cursor), str(cursor), large=True)
             for entry_id, fields in found:
                 return _entry(entry_id, [part for pair in fields.items() for part in pair])
         return None
 
     async def reaches_back(self, keys: SessionKeys, cursor: Cursor) -> bool:
         """Whether all that the history ever had after the cursor is still in it: what stands before it is cut first."""
-        return bool(await command(self._redis, "XREVRANGE", keys.history, str(cursor), "-", "COUNT", 1))
+        return bool(
+            await command(self._redis, "XREVRANGE", keys.history, str(cursor), "-", "COUNT", 1, large=True)
+        )
 
     async def kept(
         self,

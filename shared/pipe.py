@@ -2,7 +2,8 @@
 
 Turns that run side by side share its writes and reads, so the more there are, the less each command
 costs. Commands sent one after the other arrive in that order. One that blocks (``WAIT``) would hold up all
-others: it belongs on a pipe of its own.
+others: it belongs on a pipe of its own. So does what is large, and would hold up all others for as long as its
+bytes take: see `shared.broker.PipedRedis`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# A command that takes longer than this is lost, and so is its connection. Shorter, and a broker that
+# A connection on which nothing moves for longer than this, while a command waits, is lost. Shorter, and a broker that
 # forks for a snapshot looks dead; longer, and a frozen one holds every request.
 COMMAND_SECONDS = 5.0
+# A command that takes longer than this is lost whatever moves: some bytes now and then are no answer.
+LONGEST_SECONDS = 60.0
 LAST_LOOK_SECONDS = 0.05
 
 # Of the server's replication id. It is kept with each session, and two of one deployment must differ.
@@ -41,8 +44,11 @@ class Pipe:
         self._pool = pool
         self._line: Line | None = None
         self._opening: asyncio.Task[Line] | None = None
-        # In the order sent: who waits, and until when.
-        self._waiting: deque[tuple[asyncio.Future[Any], float]] = deque()
+        # In the order sent: who waits, since when, and how much longer than others it may take.
+        self._waiting: deque[tuple[asyncio.Future[Any], float, float]] = deque()
+        # When something moved for the last time, as far as `_look` has seen, and what was unsent then.
+        self._moved = 0.0
+        self._unsent = 0
         self._watch: asyncio.TimerHandle | None = None
         self._late = False
         # How many connections there have been: who needs two commands on the same one compares.
@@ -58,7 +64,7 @@ class Pipe:
     async def command(self, *words: str | bytes | float, more_seconds: float = 0) -> Any:
         """Send one command; its raw reply. A caller that is cancelled loses the reply, not the command.
 
-        One that blocks at the broker may take ``more_seconds`` than others.
+        It may take as long as something moves on the connection, and one that blocks at the broker ``more_seconds``.
 
         Raises:
             redis.exceptions.RedisError, OSError: an error reply, or the connection's trouble. After a loss
@@ -72,10 +78,11 @@ class Pipe:
         loop = asyncio.get_running_loop()
         reply = loop.create_future()
         line.send(*words)
-        until = loop.time() + COMMAND_SECONDS + more_seconds
-        self._waiting.append((reply, until))
+        now = loop.time()
+        self._waiting.append((reply, now, more_seconds))
         if self._watch is None:
-            self._watch = loop.call_at(until, self._look)
+            self._unsent = line.unsent
+            self._watch = loop.call_at(now + COMMAND_SECONDS + more_seconds, self._look)
         return await reply
 
     async def incarnation(self) -> str:
@@ -152,7 +159,7 @@ class Pipe:
             opening.exception()
 
     def _receive(self, reply: Any) -> None:
-        waiter, _ = self._waiting.popleft()
+        waiter, _, _ = self._waiting.popleft()
         if isinstance(reply, ReadOnlyError) and self._line is not None:
             # Demoted, perhaps without a word: another connection may lead to the new primary.
             self._line.close()
@@ -171,18 +178,24 @@ class Pipe:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
-        for waiter, _ in waiting:
+        for waiter, _, _ in waiting:
             if not waiter.done():
                 waiter.set_exception(_loss(error))
 
     def _look(self) -> None:
-        """Cut the connection when the oldest command has waited for too long."""
+        """Cut the connection when the oldest command waits, and nothing has moved for too long."""
         self._watch = None
         if not self._waiting or self._line is None:
             return
         loop = asyncio.get_running_loop()
-        until = self._waiting[0][1]
-        if loop.time() < until:
+        now = loop.time()
+        line = self._line
+        if line.unsent < self._unsent:
+            self._moved = now
+        self._unsent = line.unsent
+        _, sent, more = self._waiting[0]
+        until = min(max(sent, line.heard, self._moved) + COMMAND_SECONDS, sent + LONGEST_SECONDS) + more
+        if now < until:
             self._late = False
             self._watch = loop.call_at(until, self._look)
             return
@@ -191,7 +204,6 @@ class Pipe:
             self._late = True
             self._watch = loop.call_later(LAST_LOOK_SECONDS, self._look)
             return
-        line = self._line
         self._gone(RedisTimeoutError("no reply from the broker in time"))
         line.close()
 

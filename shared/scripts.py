@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
     from shared.batch import Argument
 
+# What is larger would hold up others' commands on its way.
+LARGE_BYTES = 64 * 1024
+
 _FOLDER = Path(__file__).parent / "lua"
 
 
 class Script:
     """One Lua file; those that work on a session get ``_session.lua`` in front."""
 
-    def __init__(self, name: str, *, session: bool = False) -> None:
+    def __init__(self, name: str, *, session: bool = False, large: bool = False) -> None:
+        """``large``: what it returns may be."""
         text = (_FOLDER / f"{name}.lua").read_text()
         flags = ""
         if text.startswith("#!"):
@@ -36,6 +40,7 @@ class Script:
         if session:
             text = (_FOLDER / "_session.lua").read_text() + text
         self.name = name
+        self._large = large
         self.text = flags + text
         self.sha = _sha(self.text)
         # The embedded broker knows no flags, and needs none: its memory has no limit.
@@ -58,11 +63,16 @@ class Script:
     async def _send(
         self, redis: Redis, how: str, what: str, keys: Sequence[str], arguments: Sequence[Argument]
     ) -> Any:
+        large = self._large or _size(arguments) > LARGE_BYTES
         if not self._session:
-            return await command(redis, how, what, len(keys), *keys, *arguments)
+            return await command(redis, how, what, len(keys), *keys, *arguments, large=large)
         # Nothing is awaited in between: the command goes over the connection that was told this.
-        named = await incarnation(redis)
-        return await command(redis, how, what, len(keys), *keys, *arguments, named)
+        named = await incarnation(redis, large=large)
+        return await command(redis, how, what, len(keys), *keys, *arguments, named, large=large)
+
+
+def _size(arguments: Sequence[Argument]) -> int:
+    return sum([len(each) for each in arguments if isinstance(each, bytes | str)])
 
 
 def _sha(text: str) -> str:

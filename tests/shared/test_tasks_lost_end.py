@@ -45,7 +45,7 @@ def incarnation(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """What the broker calls its data from now on: another name after a restart or a promotion."""
 
     def name(text: str) -> None:
-        async def told(_: object) -> str:
+        async def told(_: object, **__: object) -> str:
             return text
 
         monkeypatch.setattr(scripts, "incarnation", told)
