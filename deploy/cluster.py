@@ -200,9 +200,13 @@ class Cluster:
             folder.mkdir(mode=0o700, parents=True)
         return folder
 
+    def secret_file(self, name: str) -> Path:
+        """Where a secret of the deployment stands."""
+        return self._made("secrets") / name
+
     def _secret(self, name: str, prefix: str) -> str:
         """A secret of the folder; made when there is none yet."""
-        path = self._made("secrets") / name
+        path = self.secret_file(name)
         if not path.exists():
             path.write_text(prefix + secrets.token_hex(16))
             path.chmod(0o600)

@@ -28,8 +28,8 @@ The cluster answers at {url} (nginx → front ends → broker ← workers)
 
 In another terminal: a turn that talks for a minute, …
 
-  KEY='Authorization: Bearer {cluster.key}'
-  curl -N {url}/process -H "$KEY" \\
+  KEY={cluster.key}
+  curl -N {url}/process -H "Authorization: Bearer $KEY" \\
        -d '{{"session_id": "cluster", "id": "cluster-1", "input": [{{"role": "user", "content": "/tokens 600 100"}}]}}'
 
 … in a third one, kill the worker that runs it (`attempt.began` below says which): the turn goes on at the other,
@@ -38,8 +38,13 @@ In another terminal: a turn that talks for a minute, …
 
 … and stop it, or follow it again from the last `id:` you saw:
 
-  curl -X POST '{url}/liteAgent/v1/stop?sessionId=cluster' -H "$KEY"
-  curl -N '{url}/process?session_id=cluster&response_id=cluster-1' -H "$KEY" -H 'Last-Event-ID: ID'
+  curl -X POST '{url}/liteAgent/v1/stop?sessionId=cluster' -H "Authorization: Bearer $KEY"
+  curl -N '{url}/process?session_id=cluster&response_id=cluster-1' -H "Authorization: Bearer $KEY" -H 'Last-Event-ID: ID'
+
+`turnstream keys` and `turnstream doctor` reach the broker as the user that may look around:
+
+  export TURNSTREAM_REDIS_URL=redis://operator@127.0.0.1:{cluster.broker_port}/0
+  export TURNSTREAM_REDIS_PASSWORD=$(cat {cluster.secret_file("redis_operator_password")})
 
 What dies is started again. Ctrl-C ends everything.
 

@@ -31,8 +31,9 @@ async def test_a_wrong_key_is_told_at_once(client: plain.Client, clients: Client
 
 async def test_a_wrong_field_is_named(ours: Client) -> None:
     """What the server refuses is told in its words; what cannot be said at all is refused before."""
-    with pytest.raises(InvalidRequest, match=r"temperature.*POST /process: 422"):
-        await ours.chat("hi", temperature=1.0).text()
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "nothing"}}}
+    with pytest.raises(InvalidRequest, match=r"tools\[0\].*POST /process: 422"):
+        await ours.chat("hi", tools=[tool]).text()
     with pytest.raises(ValueError, match="max_tokens"):
         ours.chat("hi", max_tokens=0)
 
