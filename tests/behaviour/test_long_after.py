@@ -11,7 +11,9 @@ import pytest
 from api import hub
 from shared.entry import Cursor
 from shared.keys import SessionKeys
-from tests.client import asked, terminal
+from tests.client import asked, check_whole, terminal
+from tests.conformance.capture import Capture
+from tests.conformance.checker import broken
 from tests.stack import Stack
 from tests.waiting import wait_until
 
@@ -41,14 +43,10 @@ async def after_grace(place: Place) -> AsyncIterator[tuple[Stack, Client, list[F
     await stack.close()
 
 
-async def _log_is_empty(stack: Stack) -> bool:
-    return not await stack.log.read(KEYS, Cursor(await _epoch(stack), 0))
-
-
-async def _epoch(stack: Stack) -> int:
-    meta = await stack.log.meta(KEYS)
+async def _log_is_empty(stack: Stack, keys: SessionKeys = KEYS) -> bool:
+    meta = await stack.log.meta(keys)
     assert meta is not None
-    return meta.epoch
+    return not await stack.log.read(keys, Cursor(meta.epoch, 0))
 
 
 async def _commands(stack: Stack) -> int:
@@ -69,6 +67,75 @@ async def _few_commands(stack: Stack) -> AsyncIterator[None]:
     yield
     # The scripts' inner commands are counted, too; workers and rescuers ask a little meanwhile.
     assert await _commands(stack) - before < 10 * MOST_COMMANDS
+
+
+@pytest.mark.parametrize("wire", ["", "java"])
+async def test_what_is_told_whole_begins_as_every_turn_does(
+    after_grace: tuple[Stack, Client, list[Frame]], wire: str
+) -> None:
+    """Its beginning was cut, too: it is told as it was, with dense numbers from 0."""
+    _, client, frames = after_grace
+    async with client.follow("s1", "t1", **({"dialect": wire} if wire else {})) as stream:
+        told = await asyncio.wait_for(stream.all(), 10)
+    number = "sequenceNumber" if wire else "sequence_number"
+    assert [frame.data[number] for frame in told] == list(range(len(told)))
+    begun = [(frame.data["object"], frame.data["status"].lower()) for frame in told[:3]]
+    assert begun == [("response", "queued"), ("response", "created"), ("response", "in_progress")]
+    assert [frame.seq for frame in told] == sorted({frame.seq for frame in told})
+    if not wire:
+        check_whole(told)
+        reads = tuple(frame.raw + b"\n\n" for frame in told)
+        assert broken(Capture("agentscope", reads, chosen=frozenset({told[0].data["id"]}))) == set()
+        kept = {key: value for key, value in frames[0].data.items() if key != "sequence_number"}
+        assert kept.items() <= told[0].data.items()
+    # Cut anywhere in it, what is left comes: by the log's own numbers.
+    for at in range(len(told) - 1):
+        async with client.follow("s1", "t1", told[at].id) as stream:
+            assert terminal(await asyncio.wait_for(stream.all(), 10))
+
+
+async def test_a_canceled_turn_that_never_began_is_told_so(place: Place) -> None:
+    """It was queued, and then it was over: no more is said long after."""
+    stack = Stack(place, log_grace_seconds=0, lease_seconds=1)
+    try:
+        client = await stack.front_end()
+        async with client.process("s1", "hi", id="t1") as stream:
+            await stream.until(lambda frames: frames)
+            await client.stop("s1", "t1")
+            at_once = await stream.all()
+        await stack.worker()
+        await wait_until(lambda: _log_is_empty(stack), "the turn's events to be cut")
+        other = await stack.front_end()
+        async with other.follow("s1", "t1") as stream:
+            told = await asyncio.wait_for(stream.all(), 10)
+        assert [frame.data["status"] for frame in told] == [frame.data["status"] for frame in at_once]
+        check_whole(told)
+    finally:
+        await stack.close()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_liteagent_is_told_the_start_long_after(place: Place, stream: bool) -> None:
+    """Frames begin with ``start`` and the user's words, as always."""
+    stack = Stack(place, log_grace_seconds=0, lease_seconds=1)
+    try:
+        await stack.worker()
+        client = await stack.front_end()
+        session = await client.init()
+        async with client.chat(session, "/tokens 5", taskId="t1") as chat:
+            await chat.all()
+        keys = SessionKeys("dev", session)
+        await wait_until(lambda: _log_is_empty(stack, keys), "the turn's events to be cut")
+        other = await stack.front_end()
+        params = {"sessionId": session, "taskId": "t1", "stream": str(stream).lower()}
+        async with other.open("GET", "/liteAgent/v1/chat", params=params) as again:
+            told = await asyncio.wait_for(again.all(), 10)
+        assert [frame.data["type"] for frame in told] == ["taskStatus", "contentList", "text", "taskStatus"]
+        assert told[0].data["content"]["status"] == "start"
+        capture = Capture("liteagent", tuple(frame.raw + b"\n\n" for frame in told), stream=False)
+        assert broken(capture) == set()
+    finally:
+        await stack.close()
 
 
 @pytest.mark.parametrize("place_in_it", [None, 5, 20])

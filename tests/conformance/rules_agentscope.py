@@ -254,8 +254,11 @@ def responses_end_once(capture: Capture) -> Iterator[str]:
 
 @rule("order")
 def messages_go_through_their_steps(capture: Capture) -> Iterator[str]:
-    """A message is created, then in progress, then says its content, then is closed: each once, nothing after."""
-    grammar = re.compile(r"created in_progress( content)*( completed| incomplete)?")
+    """A message is created, then in progress, then says its content, then is closed: each once, nothing after.
+
+    One whose pieces were cut is told whole when it is closed, and not before.
+    """
+    grammar = re.compile(r"created in_progress( content)*( completed| incomplete)?|completed|incomplete")
     rest = re.compile(r"(in_progress)?( ?content)*( ?(completed|incomplete))?")
     for turn, whole in turns_of(capture):
         for name, message in turn.messages.items():
