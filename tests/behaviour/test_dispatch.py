@@ -144,7 +144,7 @@ async def test_what_a_failing_sub_agent_asked_is_taken_back(serve: Any) -> None:
     assert told[consent["id"]] == said
     for late in (call["call_id"], consent["id"]):
         answer = await client.callback("s1", late, True)
-        assert (answer.status_code, answer.json()["code"]) == (410, "call_withdrawn")
+        assert (answer.status_code, answer.json()["reason"]) == (410, "call_withdrawn")
 
 
 async def test_a_call_that_was_taken_back_is_gone_while_the_turn_goes_on(serve: Any) -> None:
@@ -161,7 +161,7 @@ async def test_a_call_that_was_taken_back_is_gone_while_the_turn_goes_on(serve: 
         (gone,) = [output["call_id"] for output in calls_of(frames, "function_call_output")]
         (open_,) = {call["call_id"] for call in calls_of(frames)} - {gone}
         answer = await client.callback("s1", gone, "Oslo")
-        assert (answer.status_code, answer.json()["code"]) == (410, "call_withdrawn")
+        assert (answer.status_code, answer.json()["reason"]) == (410, "call_withdrawn")
         assert (await client.callback("s1", open_, "Rome")).status_code == 200
         frames = await stream.all()
     check_whole(frames)

@@ -94,7 +94,7 @@ async def test_an_unknown_call_is_a_404(client: Client) -> None:
     await client.turn("s2", "hi")
     for session, name in (("s1", "call_none"), ("s2", call["call_id"])):
         answer = await client.callback(session, name, 1)
-        assert (answer.status_code, answer.json()["code"]) == (404, "call_not_found")
+        assert (answer.status_code, answer.json()["reason"]) == (404, "call_not_found")
 
 
 async def test_an_answer_through_process_goes_on_with_the_rest(client: Client) -> None:

@@ -89,7 +89,7 @@ async def test_a_parked_turn_is_stopped(client: Client, stack: Stack) -> None:
         await client.stop("s1")
         assert terminal(await stream.all()) == await end_of(stack, "s1", "t1")
     late = await client.callback("s1", call["call_id"], 1)
-    assert (late.status_code, late.json()["code"]) == (409, "call_ended")
+    assert (late.status_code, late.json()["reason"]) == (409, "call_ended")
 
 
 async def test_stopping_twice_and_at_once_ends_once(client: Client, stack: Stack) -> None:
