@@ -54,12 +54,17 @@ export class Growing {
     if (text === this.text && ended === this.ended) return;
     // A definition of a link at the end may be for what stands settled before it.
     if (!text.startsWith(this.text) || (ended && this.env.references)) this.reset();
-    const added = text.slice(this.text.length);
     this.text = text;
     this.ended = ended;
     const rest = text.slice(this.settled);
-    if (!ended && rest.length > READ_FREELY && rest.length < this.read * GROWTH) lastText(this.element).appendData(added);
-    else this.draw(rest, ended);
+    if (!ended && rest.length > READ_FREELY && rest.length < this.read * GROWTH) {
+      lastText(this.element).appendData(text.slice(this.shown));
+      this.shown = text.length;
+    } else {
+      this.draw(rest, ended);
+      // Blanks at the end are not drawn; what comes after them brings them along.
+      this.shown = text.trimEnd().length;
+    }
   }
 
   draw(rest, ended) {

@@ -19,10 +19,9 @@ const PASSING = new Set([408, 425, 429, 502, 503, 504]);
 
 /** What went wrong with a request; `passing` when trying again may help. */
 export class Trouble extends Error {
-  constructor(text, { status = 0, code = "", after = 0 } = {}) {
+  constructor(text, { status = 0, after = 0 } = {}) {
     super(text);
     this.status = status;
-    this.code = code;
     this.after = after;
     this.passing = status === 0 || PASSING.has(status);
   }
@@ -50,9 +49,10 @@ async function request(key, method, path, { query, body, headers, signal } = {})
   } catch {
     // A proxy's page, perhaps; the status says enough.
   }
-  const { code, reason, message } = told.error ?? told;
+  // The error alone, or in a rejected response. Codes are words or numbers, by the protocol; the message is for people.
+  const message = told.error?.message ?? told.message;
   throw new Trouble(message || `The server answered ${answer.status}`, {
-    status: answer.status, code: reason ?? code, after: (Number(answer.headers.get("Retry-After")) || 0) * 1000,
+    status: answer.status, after: (Number(answer.headers.get("Retry-After")) || 0) * 1000,
   });
 }
 

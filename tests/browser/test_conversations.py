@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 
 PHONE = {"width": 390, "height": 844}
+JSON = {"Content-Type": "application/json"}
 SUBMITS = re.compile(r"/process($|\?)")
 
 
@@ -87,6 +88,33 @@ async def test_a_message_that_was_not_sent_outlives_a_reload(
     await expect(page.locator(".turn")).to_have_count(1 if first else 2, timeout=PATIENCE_MS)
     said = [str(line) for line in await users_lines(console, client)]
     assert sum("said offline" in line for line in said) == 1
+
+
+async def test_a_message_whose_acceptance_was_lost_is_taken_once(console: Console, client: Client) -> None:
+    """It says not sent yet, is sent again under its id, after a reload too, and there is one turn of it."""
+    page = console.page
+    await console.ended(await console.say("before"))
+
+    async def lose(route: Route) -> None:
+        if route.request.method == "POST":
+            async with client.http.stream(
+                "POST", "/process", content=route.request.post_data_buffer, headers=JSON
+            ) as answer:
+                assert answer.status_code == 200, await answer.aread()
+            await route.abort()
+        else:
+            await route.continue_()
+
+    await page.route(SUBMITS, lose)
+    turn = await console.say("only once")
+    await console.ended(turn)
+    assert len(await page.evaluate("JSON.parse(sessionStorage['turnstream.outbox'])")) == 1
+    await page.reload()
+    await page.unroute(SUBMITS)
+    await page.wait_for_function("() => sessionStorage['turnstream.outbox'] === '[]'")
+    await expect(page.locator(".turn")).to_have_count(2, timeout=PATIENCE_MS)
+    said = [str(line) for line in await users_lines(console, client)]
+    assert sum("only once" in line for line in said) == 1
 
 
 async def test_a_message_that_was_not_sent_can_be_taken_back(console: Console) -> None:

@@ -190,6 +190,21 @@ async def test_a_growing_text_ends_as_the_whole_one(console: Console, step: int)
         assert await drawn(console, text, step) == await drawn(console, text)
 
 
+async def test_words_stay_apart_while_a_text_grows(console: Console) -> None:
+    """Also where the last piece ended with a blank, and what follows is not read yet."""
+    words = [f"word{number} " for number in range(2000)]
+    told: list[str] = await console.page.evaluate(
+        """async (words) => {
+            const { Growing } = await import('./markdown.js');
+            const growing = new Growing();
+            let text = '';
+            return words.map((word) => { growing.update(text += word, false); return growing.element.textContent; });
+        }""",
+        words,
+    )
+    assert [text.rstrip() for text in told] == ["".join(words[: at + 1]).rstrip() for at in range(len(words))]
+
+
 async def test_harm_stays_text(console: Console) -> None:
     """No element, attribute, address or name comes of what an agent says but those that Markdown has."""
     page = console.page
