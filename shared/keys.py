@@ -19,6 +19,7 @@ NAME = (
 )
 
 DUE = "ts:due"
+CLOCK = "ts:clock"
 RECENT = "ts:recent"
 LIVE = "ts:live"
 DOORBELL = "ts:doorbell"

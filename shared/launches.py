@@ -174,7 +174,7 @@ class Launches:
 
         Returns the date that they have meanwhile, too: `redate` wants it.
         """
-        again, *hints = await _due(self._redis, (keys.DUE,), (count, again_ms))
+        again, *hints = await _due(self._redis, (keys.DUE, keys.CLOCK), (count, again_ms))
         return int(again), hints
 
     async def forget(self, hint: bytes) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import os
 import secrets
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared import keys, measures
+from shared import endings, keys, measures
 from shared.cancellation import Reason
 from shared.endings import Ender
 from shared.launches import LAUNCH_GRACE_MS, Launches
@@ -63,7 +64,8 @@ class WorkerProcess:
         ender = Ender(tasks, Log(broker.sessions), launches, broker.primary, patience=PATIENCE_SECONDS)
         self._doorbell = asyncio.Event()
         self.leases = Leases(tasks, settings)
-        self._rescuer = Rescuer(ender, settings)
+        # It has others to see to: a turn that it cannot end now is due again soon.
+        self._rescuer = Rescuer(replace(ender, patience=endings.PATIENCE_SECONDS), settings)
         self._listener = Listener(broker.primary, self.leases, self._doorbell)
         self._agents = configured.build(agents)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)

@@ -8,6 +8,7 @@ slows the agent, not memory.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ import structlog
 from shared import measures
 from shared.batch import Batch, TooLarge
 from shared.broker import insist
-from shared.errors import BrokerAway
 from shared.tasks import Appended, Fenced, operation
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ log = structlog.get_logger(__name__)
 MOST_GATHERED = 256
 MOST_GATHERED_BYTES = 256 * 1024
 
-# How long one batch is offered to a broker that is away before the attempt is given up. The task is
-# not lost by that: its lease lapses, and whoever sees the broker again goes on with it.
-PATIENCE_SECONDS = 120.0
+# How long a worker insists with a broker that is away: it has nothing better to do, and an attempt that it gave up would
+# look like that of a dead worker. Where others see the broker its lease lapses, and the log refuses what comes then.
+PATIENCE_SECONDS = math.inf
 
 
 class LostAttempt(Exception):  # noqa: N818 - it is not an error to lose one
@@ -138,7 +138,6 @@ class Publisher:
 
         Raises:
             LostAttempt: nothing may be written any more.
-            BrokerAway: the broker did not answer.
         """
         for call in calls:
             self.batch.withdraw(call)
@@ -195,8 +194,6 @@ class Publisher:
             outcome = await insist(
                 lambda: self._tasks.append(ref, claim, batch, op), seconds=PATIENCE_SECONDS, what="append"
             )
-        except BrokerAway:
-            outcome = Fenced()
         except Exception:
             # The broker refuses the batch itself. Going on without it would leave a hole.
             log.exception("publisher.failed", ref=str(ref), attempt=claim.number)

@@ -28,7 +28,7 @@ from shared.tasks import Attempt, Behind, Ended, GivesWay, Heavy, Launch, Parked
 from worker.agents.failures import explain, for_operators, full_traceback
 from worker.agents.outcome import Done, NeedsClient
 from worker.budget import NoRoom
-from worker.publisher import LostAttempt, Publisher
+from worker.publisher import PATIENCE_SECONDS, LostAttempt, Publisher
 from worker.turn import Turn
 
 if TYPE_CHECKING:
@@ -52,10 +52,6 @@ if TYPE_CHECKING:
 
 
 log = structlog.get_logger(__name__)
-
-# How long a claimed launch insists on its begin. The broker may have begun it without our hearing of it: given
-# up too soon, and an attempt that nobody runs looks like a crash. After that it is left to the rescuer.
-BEGIN_SECONDS = 120.0
 
 # How long the parting words of an attempt may take: closing, releasing, parking.
 PARTING_SECONDS = 10.0
@@ -121,7 +117,7 @@ class Runner:
         while True:
             begun = await insist(
                 lambda: self._ender.tasks.begin(ref, launch, self._worker, op, room=share.size),
-                seconds=BEGIN_SECONDS,
+                seconds=PATIENCE_SECONDS,
                 what="begin",
             )
             if not isinstance(begun, Heavy):

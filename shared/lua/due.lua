@@ -1,9 +1,19 @@
 #!lua flags=allow-oom
--- Take the tasks that are due. KEYS 1 due   ARGV 1 how many at most  2 ms until one is due again
+-- Take the tasks that are due. KEYS 1 due  2 clock   ARGV 1 how many at most  2 ms until one is due again
 -- They stay noted, later: a rescuer that dies with them in its hands loses none.
 -- → the hint that they have meanwhile, then the refs
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+local former = tonumber(redis.call('GET', KEYS[2]) or '0') or 0
+if former - now > 1000 then
+  -- The clock went back: the broker failed over to a server whose clock is behind. What the former one dated would be
+  -- looked at as much too late; a look too early costs nothing.
+  local ahead = redis.call('ZRANGEBYSCORE', KEYS[1], string.format('%.0f', now), '+inf', 'WITHSCORES')
+  for index = 1, #ahead, 2 do
+    redis.call('ZADD', KEYS[1], string.format('%.0f', tonumber(ahead[index + 1]) - (former - now)), ahead[index])
+  end
+end
+redis.call('SET', KEYS[2], string.format('%.0f', now))
 local refs = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now), 'LIMIT', '0', ARGV[1])
 local again = string.format('%.0f', now + tonumber(ARGV[2]))
 for _, ref in ipairs(refs) do

@@ -52,6 +52,11 @@ end
 
 if status == 'running' then
   local lease = num(task[4])
+  if lease > NOW + LEASE then
+    -- Given by a clock that was ahead of this one, before the broker failed over.
+    lease = NOW + LEASE
+    redis.call('HSET', TASK, 'lease', int(lease))
+  end
   if task[9] then
     if lease > NOW then
       return { 'redate', int(lease - NOW) }
@@ -103,6 +108,10 @@ elseif launch == '0' then
     redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', launch, 'sweep_passed', first)
     return { 'passed', first, launch }
   end
+elseif num(task[5]) > NOW then
+  -- By a clock that was ahead, too.
+  redis.call('HSET', TASK, 'launched', int(NOW))
+  return { 'redate', ARGV[7] }
 elseif num(task[5]) + tonumber(ARGV[7]) > NOW then
   return { 'redate', int(num(task[5]) + tonumber(ARGV[7]) - NOW) }
 end

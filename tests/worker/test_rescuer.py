@@ -16,6 +16,7 @@ from shared.launches import BACKLOG_LOOK_MS
 from shared.tasks import Finished, Renewed, Tasks, operation
 from tests.conftest import Place
 from tests.shared.support import Desk, keys_of, ref
+from tests.waiting import wait_until
 from worker.rescuer import AGAIN_MS, Rescuer
 
 if TYPE_CHECKING:
@@ -138,6 +139,30 @@ async def test_the_turn_after_one_whose_worker_died_at_its_end_is_launched(place
     hint = await desk.primary.zscore(keys.DUE, str(ref()))
     assert hint is not None
     assert hint <= await desk.now() + AGAIN_MS
+
+
+@pytest.mark.parametrize("lost", ["running", "queued"])
+async def test_a_lost_turn_is_noticed_though_the_brokers_clock_went_back(place: Place, lost: str) -> None:
+    """After a failover to a clock 40 s behind, whatever the former one dated is looked at within a lease or so."""
+    desk = Desk(place, lease_seconds=1)
+    rescuer = _rescuer(desk, whole_for=60)
+    await _look(rescuer)
+    await desk.submit(ref())
+    if lost == "running":
+        await desk.begin(ref())
+    await desk.launches.remind(ref(), 1_000)
+    # All that is dated is 40 s ahead of the broker's clock now, as it would be after such a failover.
+    for field in ("lease", "launched"):
+        if (dated := await desk.field(ref(), field)) is not None:
+            await desk.put(ref(), **{field: int(dated) + 40_000})
+    await desk.primary.zincrby(keys.DUE, 40_000, str(ref()))
+    await desk.primary.incrby(keys.CLOCK, 40_000)
+
+    async def launched() -> bool:
+        await _look(rescuer)
+        return bool(await desk.launches.depth())
+
+    await wait_until(launched, "the lost turn to be launched again", 15)
 
 
 async def test_a_turn_that_is_slow_to_end_holds_up_no_other(place: Place) -> None:
