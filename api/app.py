@@ -44,6 +44,9 @@ log = structlog.get_logger(__name__)
 # How long a start waits for the broker to know the keys that the settings bring.
 KEYS_SECONDS = 2.0
 
+# Between two looks whether the broker still knows them. For so long they are refused by one that lost its data.
+KEYS_AGAIN_SECONDS = 5.0
+
 # What opens everything must not be guessed, however often somebody tries.
 LEAST_ADMIN_KEY = 32
 
@@ -118,9 +121,17 @@ async def _attend(
         ConfigurationError: it refuses us.
     """
     await services.broker.admit(FRONT_ENDS, services.name)
-    await _register(services, keys)
+    refused: set[str] = set()
+    await _register(services, keys, refused)
     known.set()
-    await asyncio.gather(presence.show(), services.limiter.keep())
+    await asyncio.gather(presence.show(), services.limiter.keep(), _keep_registered(services, keys, refused))
+
+
+async def _keep_registered(services: Services, keys: list[tuple[str, str, str]], refused: set[str]) -> None:
+    """See to it that the broker knows the settings' keys, for ever: it may come back with nothing."""
+    while True:
+        await asyncio.sleep(KEYS_AGAIN_SECONDS)
+        await _register(services, keys, refused)
 
 
 def _presence(services: Services) -> Presence:
@@ -154,9 +165,15 @@ def _keys_to_register(settings: Settings, agents: Agents) -> list[tuple[str, str
     return found
 
 
-async def _register(services: Services, keys: list[tuple[str, str, str]]) -> None:
-    """Make the settings' keys known as soon as the broker is there; requests meet a 401 until then."""
+async def _register(services: Services, keys: list[tuple[str, str, str]], refused: set[str]) -> None:
+    """Make the settings' keys known as soon as the broker is there; requests meet a 401 until then.
+
+    Of ``refused`` are those that an operator revoked or rotated, or that expired: they are not made known again, also
+    when the broker has forgotten that.
+    """
     for name, token, agent in keys:
+        if name in refused:
+            continue
         admin = name == "TURNSTREAM_ADMIN_KEY"
         key = await insist(
             lambda name=name, token=token, agent=agent, admin=admin: services.api_keys.bring(  # type: ignore[misc]
@@ -170,6 +187,7 @@ async def _register(services: Services, keys: list[tuple[str, str, str]]) -> Non
             what="register key",
         )
         if key is None or key.replaced_by or not key.valid(time.time()):
+            refused.add(name)
             log.warning(
                 "key.not_registered",
                 setting=name,

@@ -165,6 +165,8 @@ class ApiKeys:
                 if key.valid(time.time()) and not key.replaced_by:
                     key = key.model_copy(update={"owner": owner, "agent": agent, "scopes": scopes})
             key = key.model_copy(update={"setting": setting})
+            if kept == key.model_dump_json().encode():
+                return key
             if await self._swap(name, kept or b"", key):
                 return key
 

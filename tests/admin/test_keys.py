@@ -52,7 +52,7 @@ async def test_a_key_of_the_settings_that_was_ended_stays_so(stack: Stack, chang
         await wait_until(lambda: warned(logs), "the front end to say that it left the key alone")
     refused = await stack.client(client.base_url, stack.admin).http.get("/admin/v1/keys")
     assert refused.status_code == 401
-    (said,) = warned(logs)
+    said = warned(logs)[0]
     assert (said["setting"], said["key"]) == ("TURNSTREAM_ADMIN_KEY", former)
     assert said["why"].startswith({"revoke": "revoked", "rotate": "rotated to key_"}[change])
     assert said["todo"] == "set TURNSTREAM_ADMIN_KEY to another key, and restart the front ends"
@@ -141,3 +141,26 @@ async def test_a_key_that_a_setting_named_is_told_no_more_either(stack: Stack) -
     await command(stack.broker.primary, "HSET", keys.API_KEYS, digest(token), past.model_dump_json())
     assert brought.id not in await rows(admin)
     assert await command(stack.broker.primary, "HEXISTS", keys.API_KEYS, digest(token))
+
+
+async def test_the_settings_keys_outlive_the_brokers_data(stack: Stack) -> None:
+    """A broker that comes back empty is told of them again, and not of one that was revoked meanwhile."""
+    client = await stack.front_end()
+    admin = await operator(stack, client)
+    known = ApiKeys(stack.broker.primary)
+    redis: Any = stack.broker.primary
+    await redis.flushall()
+    await wait_until(lambda: redis.hlen(keys.API_KEYS), "the keys to be made known again")
+
+    async def served() -> bool:
+        answers = [await client.http.get("/liteAgent/v1/history"), await admin.http.get("/admin/v1/keys")]
+        return [answer.status_code for answer in answers] == [400, 200]
+
+    await wait_until(served, "both keys to work")
+    (dev,) = [key for key in await known.all() if key.owner == "dev"]
+    with capture_logs() as logs:
+        await known.revoke(dev.id)
+        await wait_until(lambda: warned(logs), "the front end to see that it was revoked")
+    await redis.delete(keys.API_KEYS)
+    await wait_until(lambda: redis.hlen(keys.API_KEYS), "the admin key to be made known again")
+    assert [key.owner for key in await known.all()] == ["admin"]
