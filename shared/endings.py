@@ -277,9 +277,9 @@ async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[
     """Task → its closed messages so far, in the order in which they were begun; all are of one session."""
     outputs: dict[str, list[bytes]] = {each.ref.task: [] for each in attempts}
     oldest = min(attempts, key=lambda each: each.first)
-    for entry in sorted(
-        await _read(ender, oldest, partial(_kept, ender, oldest, outputs)), key=lambda entry: entry.opened
-    ):
+    entries = await _read(ender, oldest, partial(_kept, ender, oldest, outputs))
+    # By their places: where the log begins a new epoch between two pages, the second one has them once more.
+    for entry in sorted({entry.seq: entry for entry in entries}.values(), key=lambda entry: entry.opened):
         outputs[entry.task].append(without_number(entry.event))
     return outputs
 

@@ -164,12 +164,13 @@ def history_is_told(account: Account) -> Iterator[str]:
 
 @rule
 def accepted_turns_end(account: Account) -> Iterator[str]:
-    """A turn that was accepted ends, in the log and before its client's eyes."""
+    """A turn that was accepted ends, in the log and before its client's eyes, or its client is told that it is gone."""
     for turn in account.turns:
-        rows = account.session_of(turn).of(turn.task)
-        if turn.accepted and not any(_is_end(row.event) for row in rows):
+        session = account.session_of(turn)
+        gone = turn.own.lost and turn.task not in session.tasks
+        if turn.accepted and not gone and not any(_is_end(row.event) for row in session.of(turn.task)):
             yield f"{turn}: not in the log"
-        if turn.accepted and not all(view.ended for view in turn.views):
+        if turn.accepted and not all(view.ended or view.lost for view in turn.views):
             yield f"{turn}: its followers never saw it"
 
 
@@ -192,13 +193,27 @@ def each_event_comes_once(account: Account) -> Iterator[str]:
 
 @rule
 def streams_are_the_log(account: Account) -> Iterator[str]:
-    """A follower sees what is in the log, at the place where it is."""
+    """A follower sees what is in the log, at the place where it is; what the log has lost it is told to be gone."""
     for turn, view in _views(account):
-        rows = [row for row in account.session_of(turn).of(turn.task) if row.numbered]
-        if [(row.cursor, row.event) for row in rows[: len(view.frames)]] != [_seen(f) for f in view.frames]:
-            yield str(turn)
-        elif view.ended and len(rows) != len(view.frames):
+        session = account.session_of(turn)
+        rows = [row for row in session.of(turn.task) if row.numbered]
+        same = [(row.seq, row.event) for row in rows[: len(view.frames)]] == [_seen(f) for f in view.frames]
+        same = same and all(session.has(frame) for frame in view.frames)
+        if same == view.lost and view.frames:
+            yield f"{turn}: told to be gone" if view.lost else str(turn)
+        elif view.ended and not view.lost and len(rows) != len(view.frames):
             yield f"{turn}: {len(rows) - len(view.frames)} more in the log"
+
+
+@rule
+def ids_mean_one_event(account: Account) -> Iterator[str]:
+    """Whatever was lost, no two events of a session were ever told under one id."""
+    told: dict[tuple[str, str], Any] = {}
+    for turn, view in _views(account):
+        for frame in (*view.forgotten, *view.frames):
+            if told.setdefault((turn.session, frame.id), frame.data) != frame.data:
+                yield f"{turn}: {frame.id}"
+                break
 
 
 @rule
@@ -323,8 +338,8 @@ def _text(message: dict[str, Any]) -> str:
     return "".join(part.get("text", "") for part in parts if part.get("type") == "text")
 
 
-def _seen(frame: Frame) -> tuple[str, Any]:
-    return frame.id, frame.data
+def _seen(frame: Frame) -> tuple[int, Any]:
+    return frame.seq, frame.data
 
 
 def _first_gap(numbers: list[Any]) -> str:

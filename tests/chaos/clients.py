@@ -22,6 +22,13 @@ AGAIN_SECONDS = (0.05, 0.4)
 # Silence after which a client takes its connection for dead; front ends say something every second.
 SILENT_SECONDS = 4.0
 
+# How long a client waits for its answer to a call to come back, once something has been lost.
+ANSWER_SECONDS = 3.0
+
+# How often a client sees to its former turns, and to how many of them: those of a second or two.
+LOOK_BACK_SECONDS = 1.0
+MOST_LOOKED_BACK = 20
+
 PROMPTS = ("tokens", "tokens", "tokens", "tokens", "words", "tool", "call", "calls", "dispatch", "slow")
 
 
@@ -33,6 +40,13 @@ class Town:
         self.fronts = fronts
         self.turns: list[Turn] = []
         self.closing = asyncio.Event()
+        # How often the broker has lost something. Before, nobody may be told that something is gone.
+        self.losses = 0
+        self.healed = asyncio.Event()
+
+    def lose(self) -> None:
+        """The broker is about to lose something."""
+        self.losses += 1
 
 
 class ChaosClient:
@@ -42,23 +56,69 @@ class ChaosClient:
         self._number = number
         self._town = town
         self._rng = rng
+        self._turns: list[Turn] = []
         self._http = httpx.AsyncClient(
             headers=town.headers, timeout=httpx.Timeout(SILENT_SECONDS, pool=60), trust_env=False
         )
 
     async def live(self) -> None:
         """Chat until the town closes; turns that have begun are seen to their end."""
-        sessions = 0
         try:
-            while not self._town.closing.is_set():
-                sessions += 1
-                session = f"c{self._number}s{sessions}"
-                for at in range(self._rng.randint(1, 4)):
-                    if self._town.closing.is_set():
-                        break
-                    await self._some_turns(session, at)
+            chatting = asyncio.create_task(self._chat())
+            await _all([self._see(chatting), self._look_back(chatting)])
         finally:
             await self._http.aclose()
+
+    async def _see(self, chatting: asyncio.Task[None]) -> None:
+        try:
+            await chatting
+        finally:
+            chatting.cancel()
+
+    async def _chat(self) -> None:
+        sessions = 0
+        while not self._town.closing.is_set():
+            sessions += 1
+            session = f"c{self._number}s{sessions}"
+            for at in range(self._rng.randint(1, 4)):
+                if self._town.closing.is_set():
+                    break
+                await self._some_turns(session, at)
+
+    async def _look_back(self, chatting: asyncio.Task[None]) -> None:
+        """After each loss: what became of the turns that had ended. One that has not any more needs its client."""
+        seen = 0
+        while not (chatting.done() and self._town.healed.is_set() and seen == self._town.losses):
+            await asyncio.sleep(LOOK_BACK_SECONDS)
+            if seen == self._town.losses:
+                continue
+            seen = self._town.losses
+            ended = [turn for turn in self._turns if turn.own.ended and not turn.own.lost]
+            await _all([self._follow_again(turn) for turn in ended[-MOST_LOOKED_BACK:]])
+
+    async def _follow_again(self, turn: Turn) -> None:
+        status = await self._status(turn)
+        if status == 410:
+            turn.own.forget()
+            turn.own.ended = False
+            await self._follow(turn, turn.own)
+        elif status == 404:
+            turn.own.lost = True
+
+    async def _status(self, turn: Turn) -> int:
+        """What a client is answered that comes back to the turn."""
+        params = {"session_id": turn.session, "response_id": turn.task}
+        headers = {"Last-Event-ID": turn.own.frames[-1].id}
+        while True:
+            try:
+                async with self._http.stream(
+                    "GET", self._front() + "/process", params=params, headers=headers
+                ) as answer:
+                    if answer.status_code not in (429, 503):
+                        return answer.status_code
+            except httpx.HTTPError:
+                pass
+            await asyncio.sleep(self._again())
 
     async def _some_turns(self, session: str, at: int) -> None:
         # Sometimes the next one is sent before the first has ended: it waits its turn.
@@ -69,6 +129,7 @@ class ChaosClient:
         rng = self._rng
         turn = Turn(session, task, self._prompt())
         self._town.turns.append(turn)
+        self._turns.append(turn)
         following = [self._follow(turn, turn.own, stop_after=rng.randint(1, 40) if rng.random() < 0.1 else 0)]
         if rng.random() < 0.2:
             turn.views.append(View())
@@ -104,7 +165,7 @@ class ChaosClient:
         """Send the turn until it is accepted, and follow it to its end, over as many connections as it takes."""
         acts: list[asyncio.Task[None]] = []
         try:
-            while not view.ended:
+            while not (view.ended or view.lost):
                 leaves_after = self._rng.randint(0, 50) if self._rng.random() < 0.25 else -1
                 try:
                     async for frame in self._connection(turn, view, begins=begins):
@@ -117,7 +178,7 @@ class ChaosClient:
                             break
                 except httpx.HTTPError as error:
                     turn.trouble[type(error).__name__] += 1
-                if not view.ended:
+                if not (view.ended or view.lost):
                     await asyncio.sleep(self._again())
             await asyncio.gather(*acts)
         finally:
@@ -138,7 +199,11 @@ class ChaosClient:
             if response.status_code != 200:
                 turn.trouble[str(response.status_code)] += 1
                 await response.aread()
-                if response.status_code not in (429, 503):
+                if self._town.losses and response.status_code in (404, 410):
+                    # What was seen is gone. The turn is sent again by who sent it first, if that one still cares.
+                    view.forget()
+                    view.lost = not begins and response.status_code == 404 and turn.own.ended
+                elif response.status_code not in (429, 503):
                     turn.refusals.append(f"{given['method']} {response.status_code} {response.text[:200]}")
                 return
             turn.accepted = True
@@ -163,8 +228,23 @@ class ChaosClient:
             # A repeat changes nothing, and a turn that was stopped takes no answer.
             for _ in range(2 if self._rng.random() < 0.3 else 1):
                 body = {"id": call, "result": {"of": call}}
-                doing.append(self._ask(turn, "callback", {"sessionId": turn.session}, body))
+                doing.append(self._answer(turn, view, call, body))
         return [asyncio.create_task(each) for each in doing]
+
+    async def _answer(self, turn: Turn, view: View, call: str, body: Any) -> None:
+        """Answer a call; once more whenever the answer does not come back in the stream, as where it was lost."""
+        known = len(view.forgotten)
+        while not view.ended and len(view.forgotten) == known:
+            await self._ask(turn, "callback", {"sessionId": turn.session}, body)
+            if not self._town.losses:
+                # Should something be lost later, the stream says it, or has shown the answer by then.
+                return
+            await asyncio.sleep(ANSWER_SECONDS)
+            if any(
+                frame.data.get("type") == "function_call_output" and call in str(frame.data)
+                for frame in view.frames
+            ):
+                return
 
     async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: Any) -> None:
         """Ask any front end until one answers."""
@@ -181,7 +261,8 @@ class ChaosClient:
                 turn.trouble[str(answer.status_code)] += 1
             await asyncio.sleep(self._again())
         ended_meanwhile = answer.status_code in (409, 410) and _may_have_ended(turn)
-        if answer.status_code != 200 and not ended_meanwhile:
+        gone = self._town.losses and answer.status_code in (404, 409, 410)
+        if answer.status_code != 200 and not ended_meanwhile and not gone:
             turn.refusals.append(f"{what} {answer.status_code} {answer.text[:200]}")
 
     def _front(self) -> str:

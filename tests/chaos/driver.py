@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from tests.chaos.checker import Violation, check
 from tests.chaos.clients import ChaosClient, Town
 from tests.chaos.faults import PACE_SECONDS, Faults
-from tests.chaos.records import ENDS, Account, Session, rows
+from tests.chaos.records import ENDS, Account, Session, Turn, View, rows
 from tests.processes.broker import Broker
 from tests.processes.deployment import Deployment, free_port
 from tests.waiting import wait_until
@@ -122,15 +122,16 @@ async def run(plan: Plan, folder: Path) -> Report:
     deployment = Deployment(broker.port, folder, **SETTINGS)
     try:
         ports = [free_port() for _ in range(plan.fronts)]
-        faults = Faults(broker, deployment, ports, plan.workers, random.Random(f"faults {plan.seed}"))
         town = Town(deployment.key, [f"http://127.0.0.1:{port}" for port in ports])
+        chosen = random.Random(f"faults {plan.seed}")
+        faults = Faults(broker, deployment, ports, plan.workers, chosen, town.lose)
         await faults.serving()
         await wait_until(lambda: _ready(town), "the front ends to be ready")
         clients = [ChaosClient(number, town, random.Random(rng.random())) for number in range(plan.clients)]
         living = [asyncio.create_task(client.live()) for client in clients]
         await _injure(faults, plan, town)
         await asyncio.wait(living, timeout=BALANCE_SECONDS)
-        stuck = [str(turn) for turn in town.turns if not all(view.ended for view in turn.views)]
+        stuck = [str(turn) for turn in town.turns if not all(view.ended or view.lost for view in turn.views)]
         for each in living:
             each.cancel()
         for outcome in await asyncio.gather(*living, return_exceptions=True):
@@ -161,6 +162,7 @@ async def _injure(faults: Faults, plan: Plan, town: Town) -> None:
     town.closing.set()
     await faults.heal()
     await injecting
+    town.healed.set()
 
 
 async def _ready(town: Town) -> bool:
@@ -192,11 +194,25 @@ async def _account(port: int, town: Town) -> Account:
         for session in account.sessions.values():
             session.log = rows(await redis.xrange(_key(session.name, "log")))
             session.history = rows(await redis.xrange(_key(session.name, "history")))
+            epoch, seq, former = await redis.hmget(_key(session.name, "meta"), "epoch", "seq", "former")
+            ended = [f"{epoch.decode()}-{seq.decode()}", *(former or b"").decode().split()] if epoch else []
+            session.epochs = {int(one): int(last) for one, _, last in (each.partition("-") for each in ended)}
             if session.log:
                 url = f"{town.fronts[0]}/liteAgent/v1/history"
                 session.told = (await http.get(url, params={"sessionId": session.name})).json()
+        for turn in town.turns if town.losses else ():
+            for view in turn.views:
+                view.lost = view.lost or bool(view.frames and await _is_gone(http, town, turn, view))
     await redis.aclose()
     return account
+
+
+async def _is_gone(http: httpx.AsyncClient, town: Town, turn: Turn, view: View) -> bool:
+    """Whether a client that comes back is told that what it has is gone."""
+    url, params = f"{town.fronts[-1]}/process", {"session_id": turn.session, "response_id": turn.task}
+    headers = {"Last-Event-ID": view.frames[-1].id}
+    async with http.stream("GET", url, params=params, headers=headers) as answer:
+        return answer.status_code in (404, 410)
 
 
 def _key(session: str, rest: str) -> str:

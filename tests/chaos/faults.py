@@ -35,8 +35,14 @@ LONG_AWAY_SECONDS = (3.0, 6.0)
 # How long the broker takes no writes: within a lease (2 s) or past it.
 REFUSING_SECONDS = (0.2, 4.0)
 
+# How much of what it had taken a broker loses: seconds before its end.
+LOST_SECONDS = (0.1, 1.0)
+
 # By how much the clocks of the processes' hosts are wrong.
 SKEWS_SECONDS = (-5, 0, 5)
+
+# Those that lose what was acknowledged.
+LOSSY = frozenset({"restore_broker", "promote_replica"})
 
 # How often each is done, relative to the others. Those that start a process cost most of a core for seconds.
 WEIGHTS = {
@@ -52,6 +58,8 @@ WEIGHTS = {
     "cut_commands": 4,
     "cut_subscribers": 3,
     "flush_scripts": 2,
+    "restore_broker": 2,
+    "promote_replica": 2,
     # Only when it is asked for by name.
     "roll": 0,
 }
@@ -64,11 +72,18 @@ class Faults:
     """
 
     def __init__(
-        self, broker: Broker, deployment: Deployment, ports: list[int], workers: int, rng: random.Random
+        self,
+        broker: Broker,
+        deployment: Deployment,
+        ports: list[int],
+        workers: int,
+        rng: random.Random,
+        on_loss: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._deployment = deployment
         self._rng = rng
+        self._on_loss = on_loss
         self._healing = asyncio.Event()
         self.done: list[tuple[float, str]] = []
         self._thaws: set[asyncio.Task[None]] = set()
@@ -156,6 +171,25 @@ class Faults:
         await asyncio.sleep(self._rng.uniform(*away))
         await asyncio.to_thread(self._broker.start)
         return True
+
+    async def restore_broker(self) -> bool:
+        """Killed, and started with its file of a moment ago."""
+        copy = await asyncio.to_thread(self._broker.remember)
+        await self._about_to_lose()
+        await asyncio.to_thread(self._broker.go_back, copy)
+        return True
+
+    async def promote_replica(self) -> bool:
+        """Killed, and a replica that lags takes its place."""
+        await asyncio.to_thread(self._broker.replicate)
+        await asyncio.to_thread(self._broker.lag)
+        await self._about_to_lose()
+        await asyncio.to_thread(self._broker.promote)
+        return True
+
+    async def _about_to_lose(self) -> None:
+        await asyncio.sleep(self._rng.uniform(*LOST_SECONDS))
+        self._on_loss()
 
     async def fill_memory(self) -> bool:
         """No memory left, for a while: whatever would need some is refused."""

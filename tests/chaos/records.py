@@ -17,11 +17,26 @@ ENDS = frozenset({"completed", "failed", "canceled"})
 
 @dataclass
 class View:
-    """What one follower of a turn received, over all its connections, and when (monotonic seconds)."""
+    """What one follower of a turn received, over all its connections, and when (monotonic seconds).
+
+    Attributes:
+        frames, times: since it was told last that what it had seen is gone.
+        forgotten: what it had received before.
+        ended: it has seen the turn's end.
+        lost: it was told that what it has is gone, and there is nothing to begin anew with.
+    """
 
     frames: list[Frame] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    forgotten: list[Frame] = field(default_factory=list)
     ended: bool = False
+    lost: bool = False
+
+    def forget(self) -> None:
+        """The broker lost what it had seen, and it was told so: it begins anew."""
+        self.forgotten += self.frames
+        self.frames.clear()
+        self.times.clear()
 
     def take(self, frame: Frame) -> None:
         """A whole frame came in."""
@@ -92,6 +107,7 @@ class Session:
         log, history: the broker's two streams.
         tasks: each task's hash.
         told: what ``/history`` answered.
+        epochs: its log's epochs, the present one and those before, each with its last seq.
     """
 
     name: str
@@ -99,6 +115,11 @@ class Session:
     history: list[Row] = field(default_factory=list)
     tasks: dict[str, dict[str, str]] = field(default_factory=dict)
     told: list[dict[str, Any]] = field(default_factory=list)
+    epochs: dict[int, int] = field(default_factory=dict)
+
+    def has(self, frame: Frame) -> bool:
+        """Whether the frame's cursor is good: of an epoch of this log, and not beyond its end."""
+        return frame.seq <= self.epochs.get(int(frame.id.partition("-")[0]), -1)
 
     def of(self, task: str) -> list[Row]:
         """The task's entries."""

@@ -45,6 +45,7 @@ async def account(place: Place) -> Account:
         redis: Any = stack.broker.sessions
         session.log = rows(await redis.xrange("ts:{dev/s1}:log"))
         session.history = rows(await redis.xrange("ts:{dev/s1}:history"))
+        session.epochs = {int(row.cursor.partition("-")[0]): row.seq for row in session.log}
         session.tasks = {turn.task: {"status": "completed", "crashes": "0"} for turn in account.turns}
         answer = await client.http.get("/liteAgent/v1/history", params={"sessionId": "s1"})
         session.told = answer.json()
@@ -196,6 +197,23 @@ def _change_a_frame(account: Account) -> None:
     frames[6] = _again(frames[6], text="something else ")
 
 
+def _be_of_a_lost_epoch(account: Account) -> None:
+    account.sessions["s1"].epochs = {1: 1000}
+
+
+def _be_told_gone(account: Account) -> None:
+    account.turns[0].own.lost = True
+
+
+def _give_an_id_twice(account: Account) -> None:
+    account.turns[0].own.forgotten.append(_again(_frames(account)[6], text="something else "))
+
+
+def _lose_a_turn(account: Account) -> None:
+    _log(account)[:] = [row for row in _log(account) if row.task != "t2"]
+    del account.sessions["s1"].tasks["t2"]
+
+
 def _frame_after_the_end(account: Account) -> None:
     frames = _frames(account)
     frames.append(_again(frames[5], sequence_number=len(frames)))
@@ -227,10 +245,18 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
     "calls_are_made_and_answered_once": (_call_twice, _never_answer),
     "history_is_what_was_streamed": (_forget_history,),
     "history_is_told": (_tell_otherwise,),
-    "accepted_turns_end": (_never_end, _unended_for_the_client),
+    "accepted_turns_end": (_never_end, _unended_for_the_client, _lose_a_turn),
     "cursors_increase": (_swap_frames, _double_a_frame),
     "each_event_comes_once": (_double_a_frame, _lose_a_frame),
-    "streams_are_the_log": (_change_a_frame, _lose_a_frame, _lose_an_entry),
+    "streams_are_the_log": (
+        _change_a_frame,
+        _lose_a_frame,
+        _lose_an_entry,
+        _lose_a_turn,
+        _be_of_a_lost_epoch,
+        _be_told_gone,
+    ),
+    "ids_mean_one_event": (_give_an_id_twice,),
     "nothing_follows_the_end": (_frame_after_the_end,),
     "wires_are_spoken": (_change_a_frame,),
     "answers_are_right": (_answer_wrongly,),
