@@ -7,6 +7,7 @@ import gc
 import weakref
 from typing import TYPE_CHECKING
 
+import httpx
 import orjson
 import pytest
 from structlog.testing import capture_logs
@@ -197,6 +198,17 @@ def _poke(writer: asyncio.StreamWriter) -> bool:
     if writer.transport.is_closing():
         raise ConnectionResetError
     return False
+
+
+async def test_under_another_server_nothing_is_begun(client: Client, stack: Stack) -> None:
+    """It is told at once what to use, not after a turn was taken that nobody can be shown."""
+    (front_end, _) = stack._front_ends[0]
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(front_end.app), base_url="http://x", headers=client.http.headers
+    ) as other:
+        with pytest.raises(RuntimeError, match="FrontEnd"):
+            await other.post("/process", json=asked("s1", "hi"))
+    assert (await client.http.get("/process", params={"session_id": "s1"})).status_code == 404
 
 
 def test_another_http_server_is_noticed_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
