@@ -19,6 +19,8 @@ from shared.broker import command
 from shared.scripts import Script
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from redis.asyncio import Redis
 
     from shared.keys import TaskRef
@@ -84,6 +86,38 @@ def queued_at(data: bytes) -> int:
         return 0
 
 
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The slots of who claims.
+
+    An owner may hold ``share`` of all slots that are free or its own. So one owner leaves some free, a second one
+    takes its share of these, and so on: whoever comes finds a slot, until there are many. With 1, each may hold all.
+
+    Attributes:
+        free: how many are free.
+        share: above 0, at most 1.
+        held: owner → how many it holds.
+    """
+
+    free: int
+    share: float
+    held: Mapping[str, int]
+
+    def words(self, count: int) -> list[str | int]:
+        """As lua/claim.lua wants them, to claim ``count``: the owners that may meet their share by it."""
+        if self.share >= 1:
+            return [self.free, 0]
+        times = round(self.share / (1 - self.share), 6)
+        words: list[str | int] = [self.free, str(times)]
+        for owner, holds in self.held.items():
+            if holds + count >= times * (self.free - count):
+                words += [owner, holds]
+        return words
+
+
+ANY = Slots(0, 1.0, {})
+
+
 class Launches:
     """The queue, and the hints that tell rescuers when to look at a task."""
 
@@ -123,13 +157,16 @@ class Launches:
         self.waiting = waiting
         return True
 
-    async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS) -> dict[str, bytes]:
+    async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS, slots: Slots = ANY) -> dict[str, bytes]:
         """Take up to ``count`` launches out of the queue, owners in turn: job ids and jobs, in the order to run them.
 
-        After ``look_ms`` a rescuer looks whether they were begun, and are still held.
+        After ``look_ms`` a rescuer looks whether they were begun, and are still held. Launches of owners that hold
+        their share of the ``slots`` are left where they are.
         """
         claimed: list[bytes] = await _claim(
-            self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE, keys.job("")), (count, look_ms)
+            self._redis,
+            (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE, keys.job("")),
+            (count, look_ms, *slots.words(count)),
         )
         jobs = zip(claimed[::2], claimed[1::2], strict=True)
         return {job.decode(errors="replace"): payload for job, payload in jobs}

@@ -61,6 +61,13 @@ class Settings(BaseSettings):
         description="Bytes that the turns of one worker are given together (requests, memory, results); others wait, and one "
         "that is larger runs alone. A process needs about eight times as much.",
     )
+    owner_share: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Share of a worker's slots that are free or its own that one owner may hold; the rest is for others. "
+        "1 lets each owner take all.",
+    )
     drain_seconds: float = Field(30, ge=0, le=3600, description="Time that running turns get at a shutdown.")
     lease_seconds: float = Field(
         10,

@@ -9,6 +9,7 @@ drain), results, retries and aborts (unused: our own lease, attempts and stop ar
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -18,7 +19,7 @@ from arq.worker import Worker, func
 
 from shared import keys
 from shared.broker import is_trouble
-from shared.launches import FUNCTION, deserialize, serialize
+from shared.launches import FUNCTION, Slots, deserialize, serialize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +46,7 @@ class ArqWorker(Worker):
     """Claims launches and runs each as a task.
 
     Duties:
-        1. claim as many launches as there are free slots, woken by the doorbell;
+        1. claim as many launches as there are free slots, woken by the doorbell; of one owner, not more than its share;
         2. outlive the broker's absence;
         3. stop claiming when told (`pause`), and say when nothing runs any more (`idle`).
     """
@@ -59,6 +60,7 @@ class ArqWorker(Worker):
         max_jobs: int,
         budget: Budget,
         look_ms: int,
+        owner_share: float,
         doorbell: asyncio.Event,
         on_trouble: Callable[[], None],
     ) -> None:
@@ -80,6 +82,7 @@ class ArqWorker(Worker):
         self._launches = launches
         self._budget = budget
         self._look_ms = look_ms
+        self._owner_share = owner_share
         self._doorbell = doorbell
         self._on_trouble = on_trouble
         self.idle = asyncio.Event()
@@ -110,7 +113,10 @@ class ArqWorker(Worker):
         free = self.max_jobs - len(self.tasks) + self._budget.waiting
         if self.allow_pick_jobs and free > 0:
             self._doorbell.clear()
-            claimed = await self._launches.claim(min(free, CLAIM_AT_ONCE), self._look_ms)
+            held = Counter(job_id.partition("/")[0] for job_id in self.tasks)
+            claimed = await self._launches.claim(
+                min(free, CLAIM_AT_ONCE), self._look_ms, Slots(free, self._owner_share, held)
+            )
             for job_id, job in claimed.items():
                 # A launch repeated while it runs here (a client's second callback) has nothing to do.
                 if job_id not in self.tasks:

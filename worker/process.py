@@ -76,6 +76,7 @@ class WorkerProcess:
             runner.run_task,
             max_jobs=settings.max_jobs,
             budget=self.budget,
+            owner_share=settings.owner_share,
             # A worker that is lost at once is noticed when its lease is over, like any other.
             look_ms=min(LAUNCH_GRACE_MS, settings.lease_ms),
             doorbell=self._doorbell,

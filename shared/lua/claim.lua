@@ -2,17 +2,59 @@
 -- Take launches out of the queue. KEYS 1 queue  2 owners' tags  3 due  4 prefix of the jobs' strings
 -- ARGV 1 how many at most
 --      2 ms after which a rescuer looks whether they were begun
+--      3 free slots of who claims  4 times the free slots that one owner may hold of them (0: any)
+--      5… owner and how many slots it holds there, for those that hold many
+-- Slots cannot be taken back, so an owner is passed over that holds many and would leave few: the more are taken, the
+-- fewer it may add, and some stay free for others. Those that are passed over keep their places.
 -- A claimed launch is in no queue any more: what it costs to claim does not depend on what runs. It is noted
 -- in the same breath: who claimed it may die, or never hear that it did.
 -- → id and job, for each, in the order to run them; a job that has expired is empty
-local popped = redis.call('ZPOPMIN', KEYS[1], ARGV[1])
+local function int(number)
+  return string.format('%.0f', number)
+end
+
+local count, free, times = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local held = {}
+for index = 5, #ARGV, 2 do
+  held[ARGV[index]] = tonumber(ARGV[index + 1])
+end
+local popped, seen, last = {}, {}, 0
+
+-- Choose of these launches, each with its turn; whether some were passed over.
+local function choose(launches)
+  local passed = false
+  for index = 1, #launches, 2 do
+    local id = launches[index]
+    if #popped < count and not seen[id] then
+      seen[id] = true
+      local owner = string.match(id, '^([^/]*)/') or ''
+      local holds = held[owner] or 0
+      if times == 0 or holds < times * (free - #popped) then
+        popped[#popped + 1] = id
+        held[owner] = holds + 1
+        last = math.max(last, tonumber(launches[index + 1]))
+      else
+        passed = true
+      end
+    end
+  end
+  return passed
+end
+
+local turn = redis.call('HGET', KEYS[2], '') or '0'
+if choose(redis.call('ZRANGE', KEYS[1], '0', int(count - 1), 'WITHSCORES')) then
+  -- Others stand behind those that were passed over: not far, or where newcomers are put.
+  choose(redis.call('ZRANGE', KEYS[1], '0', '63', 'WITHSCORES'))
+  choose(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. turn, '+inf', 'WITHSCORES', 'LIMIT', '0', '64'))
+end
 if #popped == 0 then
   return popped
 end
+redis.call('ZREM', KEYS[1], unpack(popped))
 local clock = redis.call('TIME')
 local look = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(ARGV[2]))
 local jobs, hints = {}, {}
-for index = 1, #popped, 2 do
+for index = 1, #popped do
   local ref = string.match(popped[index], '^(.*):')
   -- Without a ref it was not put there by launch.lua: it is dropped, and must not take the others with it.
   if ref then
@@ -28,7 +70,7 @@ end
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('DEL', KEYS[2])
 else
-  redis.call('HSET', KEYS[2], '', popped[#popped])
-  redis.call('HINCRBY', KEYS[2], '#', -#popped / 2)
+  redis.call('HSET', KEYS[2], '', int(math.max(last, tonumber(turn) or 0)))
+  redis.call('HINCRBY', KEYS[2], '#', -#popped)
 end
 return jobs

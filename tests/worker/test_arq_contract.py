@@ -20,7 +20,7 @@ from arq.worker import Worker
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from shared import keys
-from shared.launches import FUNCTION, JOB_MS, Job, Launches, deserialize, serialize
+from shared.launches import ANY, FUNCTION, JOB_MS, Job, Launches, Slots, deserialize, serialize
 from tests.shared.support import Desk, ref
 from tests.waiting import wait_until
 from worker.arq_worker import CLAIM_AT_ONCE, ArqWorker
@@ -74,11 +74,11 @@ class Faulty(Launches):
         super().__init__(redis)
         self.errors = list(errors)
 
-    async def claim(self, count: int, look_ms: int = 2_000) -> dict[str, bytes]:
+    async def claim(self, count: int, look_ms: int = 2_000, slots: Slots = ANY) -> dict[str, bytes]:
         """Fail while there is something to fail with."""
         if self.errors:
             raise self.errors.pop(0)
-        return await super().claim(count, look_ms)
+        return await super().claim(count, look_ms, slots)
 
 
 @asynccontextmanager
@@ -87,6 +87,7 @@ async def working(
     turns: Turns,
     *,
     max_jobs: int = 10,
+    owner_share: float = 1.0,
     launches: Launches | None = None,
     on_trouble: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[tuple[ArqWorker, asyncio.Event]]:
@@ -99,6 +100,7 @@ async def working(
         max_jobs=max_jobs,
         look_ms=2_000,
         budget=Budget(2**20),
+        owner_share=owner_share,
         doorbell=doorbell,
         on_trouble=on_trouble,
     )
@@ -172,6 +174,7 @@ async def test_arqs_bookkeeping_is_where_we_use_it(place: Place) -> None:
         max_jobs=7,
         look_ms=2_000,
         budget=Budget(2**20),
+        owner_share=1.0,
         doorbell=asyncio.Event(),
         on_trouble=lambda: None,
     )

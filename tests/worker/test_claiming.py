@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+from shared.launches import Slots
 from tests.shared.support import Desk, ref
 from tests.waiting import wait_until
 from tests.worker.test_arq_contract import Turns, working
@@ -79,3 +80,45 @@ async def test_a_backlog_of_one_owner_does_not_delay_another(place: Place) -> No
         # What waits still is nobody's any more: the workers would run it all.
         await desk.primary.delete("ts:queue", "ts:queue:tags")
         turns.let_go(100)
+
+
+async def test_an_owner_leaves_slots_to_others(place: Place) -> None:
+    """One holds 80 of 100 slots whatever it has waiting; a second one 16 of the others; a third one runs at once, too."""
+    desk = Desk(place)
+    turns = Turns(free=False)
+
+    async def launched(owner: str, count: int) -> None:
+        for number in range(count):
+            await desk.launches.launch(ref(f"t{number}", owner=owner), 1)
+
+    async with working(Desk(place), turns, max_jobs=100, owner_share=0.8):
+        await launched("eve", 150)
+        await wait_until(lambda: turns.running == 80, "the first owner's share to be taken")
+        await launched("alice", 30)
+        await wait_until(lambda: turns.running == 96, "the second owner's share to be taken")
+        await launched("bob", 1)
+        await wait_until(lambda: turns.running == 97, "the third owner's turn")
+        began = [text for text, _ in turns.started]
+        assert Counter(text.split("/")[0] for text in began) == {"eve": 80, "alice": 16, "bob": 1}
+        # In the order in which they were launched, whoever was passed over.
+        assert began[:80] == [str(ref(f"t{number}", owner="eve")) for number in range(80)]
+        await desk.primary.delete("ts:queue", "ts:queue:tags")
+        turns.let_go(300)
+
+
+async def test_others_are_found_behind_a_backlog_that_is_passed_over(place: Place) -> None:
+    """However often another owner's turns were claimed past one that holds its share, the next one is found."""
+    desk = Desk(place)
+    full = Slots(2, 0.8, {"eve": 8})
+    for number in range(300):
+        await desk.launches.launch(ref(f"t{number}", owner="eve"), 1)
+    assert await desk.launches.claim(2, 2_000, full) == {}
+    for number in range(100):
+        await desk.launches.launch(ref(f"t{number}", owner="alice"), 1)
+        assert list(await desk.launches.claim(2, 2_000, full)) == [f"alice/s1/t{number}:1"]
+    # Eve's keep their order, and newcomers are not put behind all of them.
+    assert list(await desk.launches.claim(2)) == ["eve/s1/t0:1", "eve/s1/t1:1"]
+    await desk.launches.launch(ref("new", owner="alice"), 1)
+    assert list(await desk.launches.claim(2, 2_000, full)) == ["alice/s1/new:1"]
+    assert await desk.launches.depth() == 298
+    assert not await desk.launches.lost()
