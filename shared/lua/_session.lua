@@ -367,8 +367,8 @@ local function claimed(text)
   return { number = number, holder = holder, epoch = tonumber(epoch), seq = tonumber(seq) }
 end
 
--- Why a claim's holder may not write, as the script's reply, or nil. `task`: its status, attempt, op, holder, launch and
--- ending. `op` is the last operation kept for the task: the operation ids of a process grow, and an attempt is held by
+-- Why a claim's holder may not write, as the script's reply, or nil. `task`: its status, attempt, op and holder.
+-- `op` is the last operation kept for the task: the operation ids of a process grow, and an attempt is held by
 -- the one that took it. So a write that the network delayed past a later one is fenced, too; whoever sent it has long
 -- had its outcome from a repeat.
 -- A holder whose own writes were lost cannot go on from what it knows: the task is queued again, for an attempt that
@@ -376,7 +376,7 @@ end
 -- → gone | ended | fenced | behind launch
 local function refusal(task, claim)
   local behind = agree(claim)
-  local status, attempt, op, holder, launch, ending = unpack(task, 1, 6)
+  local status, attempt, op, holder = unpack(task, 1, 4)
   if not status then
     return { 'gone' }
   elseif TERMINAL[status] then
@@ -386,11 +386,13 @@ local function refusal(task, claim)
     return { 'fenced' }
   elseif not behind then
     return nil
-  elseif ending then
+  end
+  local more = redis.call('HMGET', TASK, 'launch', 'ending')
+  if more[2] then
     -- Whoever ends it tries again; should it not, a rescuer does.
     return { 'fenced' }
   end
-  launch = int(tonumber(launch) + 1)
+  local launch = int(tonumber(more[1]) + 1)
   redis.call('HDEL', TASK, 'lease', 'op')
   redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW))
   return { 'behind', launch }

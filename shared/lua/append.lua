@@ -2,15 +2,15 @@
 -- ARGV 7 claim  8… groups, entries, calls, state
 -- → ok seq epoch | behind launch | fenced | ended | gone
 local claim = claimed(ARGV[7])
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'out', 'number')
 if task[3] == OP and task[2] == claim.number then
-  return { 'ok', task[7], session()[1] }
+  return { 'ok', task[5], session()[1] }
 end
 local no = refusal(task, claim)
 if no then
   return no
 end
-local at, seq, number = write(group(8), task[8])
+local at, seq, number = write(group(8), task[6])
 keep(at)
 redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', int(seq), 'number', number)
 touch(false)

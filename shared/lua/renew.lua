@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Keep a lease. ARGV 7 claim
 -- → ok | behind launch | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder')
 local no = refusal(task, claimed(ARGV[7]))
 if no then
   return no
