@@ -19,7 +19,7 @@ from shared.broker import command
 from shared.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from redis.asyncio import Redis
 
@@ -51,6 +51,7 @@ _lost = Script("lost")
 _claim = Script("claim")
 _remind = Script("remind")
 _due = Script("due")
+_recall = Script("recall")
 _redate = Script("redate")
 
 
@@ -213,6 +214,11 @@ class Launches:
         """
         again, *hints = await _due(self._redis, (keys.DUE, keys.CLOCK), (count, again_ms))
         return int(again), hints
+
+    async def recall(self, refs: Sequence[TaskRef], ms: int) -> None:
+        """Have a rescuer look in ``ms`` at those of the tasks that nobody would look at: their hints were lost."""
+        if refs:
+            await _recall(self._redis, (keys.DUE,), (ms, *map(str, refs)))
 
     async def forget(self, hint: bytes) -> None:
         """Drop a hint that names no task."""

@@ -251,9 +251,10 @@ class MustEnd:
 
 @dataclass(frozen=True, slots=True)
 class Redate:
-    """Look again in ``ms``."""
+    """Look again in ``ms``. ``holder`` is the task that this one waits for, if it waits for one."""
 
     ms: int
+    holder: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,8 +631,8 @@ class Tasks:
             case [b"end", attempt, launch, ending]:
                 status, _, why = ending.decode().partition(" ")
                 return MustEnd(f"{attempt.decode()} {launch.decode()}", status, why)
-            case [b"redate", ms]:
-                return Redate(int(ms))
+            case [b"redate", ms, *holder]:
+                return Redate(int(ms), holder[0].decode() if holder else "")
         return Drop()
 
     async def clear(self, keys: SessionKeys, epoch: int) -> Cleared | Live | Missing:

@@ -172,8 +172,11 @@ class Rescuer:
                 measures.rescues.add("ended")
                 log.warning("rescuer.ends", ref=str(ref), status=status, why=why)
                 await end_from_outside(self._ender, ref, status, why, who="rescuer", seen=seen)
-            case Redate(ms):
+            case Redate(ms, holder):
                 await launches.redate(ref, ms, taken)
+                if holder:
+                    # Its own hint may have been lost with the broker's newest data, and then nobody ends this wait.
+                    await launches.recall([TaskRef(ref.owner, ref.session, holder)], AGAIN_MS)
             case Drop():
                 await launches.redate(ref, -1, taken)
                 # Its events may have been cut.

@@ -72,6 +72,22 @@ async def test_a_sign_of_life_of_another_release_keeps_nobody_from_being_rescued
     await _taken_up(stack, spoil)
 
 
+async def test_a_worker_sees_to_it_that_what_it_runs_is_looked_at(stack: Stack) -> None:
+    """Hints that the broker lost come back, so that the turn is taken up should its worker die later."""
+    client = await stack.front_end()
+    await stack.worker()
+    redis: Any = stack.broker.primary
+    async with client.process("s1", "/tokens 100000 20", id="t1") as stream:
+        await stream.until(lambda frames: len(frames) >= 10)
+        await redis.delete(keys.DUE)
+        await wait_until(lambda: _noted(redis), "the turn to be noted again")
+        assert (await client.stop("s1", "t1")).status_code == 200
+
+
+async def _noted(redis: Any) -> bool:
+    return await redis.zscore(keys.DUE, "dev/s1/t1") is not None
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_junk_keeps_anybody_from_being_rescued(stack: Stack, seed: int) -> None:
     """Junk in every list of the deployment: the turn goes on in time, and operators see what can be read."""

@@ -165,6 +165,24 @@ async def test_a_lost_turn_is_noticed_though_the_brokers_clock_went_back(place: 
     await wait_until(launched, "the lost turn to be launched again", 15)
 
 
+async def test_who_waits_for_a_turn_whose_hint_was_lost_brings_it_back(place: Place) -> None:
+    """The first broker lost its newest data, then the worker dies: the wait leads to the turn that holds it up."""
+    desk = Desk(place)
+    await _lost(desk)
+    await desk.submit(ref("t2"))
+    await desk.primary.delete(keys.DUE)
+    await desk.launches.remind(ref("t2"), 0)
+    rescuer = _rescuer(desk, whole_for=60)
+    await _look(rescuer)
+
+    async def launched() -> bool:
+        await _look(rescuer)
+        return bool(await desk.launches.depth())
+
+    await wait_until(launched, "the lost turn to be launched again")
+    assert list(await desk.launches.claim(1)) == ["o1/s1/t1:2"]
+
+
 async def test_a_turn_that_is_slow_to_end_holds_up_no_other(place: Place) -> None:
     """Turns that are over are ended side by side: the first one's end here waits for the second one's."""
     desk = Desk(place)
