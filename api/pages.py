@@ -10,11 +10,15 @@ from api.ring import Shown
 from shared.log import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
-    from shared.entry import Cursor
+    from shared.entry import Cursor, Entry
     from shared.keys import SessionKeys
     from shared.log import Log, Page
+
+
+# From that size on an entry is worth to be looked for among those that other followers hold.
+LARGE_BYTES = 16 * 1024
 
 
 class Read(list[Shown]):
@@ -22,8 +26,8 @@ class Read(list[Shown]):
 
     __slots__ = ("__weakref__", "epoch", "former", "seq", "whole", "written")
 
-    def __init__(self, page: Page, after: Cursor) -> None:
-        super().__init__(Shown(entry) for entry in page.entries)
+    def __init__(self, page: Page, after: Cursor, shown: Iterable[Shown]) -> None:
+        super().__init__(shown)
         self.epoch = page.epoch
         self.seq = page.seq
         self.written = page.written
@@ -53,6 +57,7 @@ class Pages:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._held: WeakValueDictionary[Hashable, Read] = WeakValueDictionary()
+        self._large: WeakValueDictionary[Hashable, Shown] = WeakValueDictionary()
         self._coming: dict[Hashable, asyncio.Task[Read | None]] = {}
 
     async def read(self, reader: Reader, after: Cursor) -> Read | None:
@@ -82,9 +87,21 @@ class Pages:
     async def _fetch(self, reader: Reader, after: Cursor) -> Read | None:
         doubts, news = reader.doubts, reader.news
         page = await self._log.page(reader.keys, after, PAGE_BYTES)
-        read = None if page is None else Read(page, after)
+        read = None
+        if page is not None:
+            read = Read(page, after, [self._shown(reader, page.epoch, entry) for entry in page.entries])
         reader.learn(read, doubts, news)
         return read
+
+    def _shown(self, reader: Reader, epoch: int, entry: Entry) -> Shown:
+        """The entry, once for all pages that hold it if it is large: these begin at any place."""
+        if len(entry.event) < LARGE_BYTES:
+            return Shown(entry)
+        name = (reader.keys.tail, epoch, entry.seq, reader.doubts)
+        shown = self._large.get(name)
+        if shown is None:
+            shown = self._large[name] = Shown(entry)
+        return shown
 
     def _came(self, name: Hashable, done: asyncio.Task[Read | None]) -> None:
         del self._coming[name]

@@ -22,7 +22,7 @@ ENTRY_BYTES = 512
 class Shown:
     """An entry, with the frames that were made of it: each dialect renders it once for all followers."""
 
-    __slots__ = ("_dialect", "_frames", "_others", "entry")
+    __slots__ = ("__weakref__", "_dialect", "_frames", "_others", "entry")
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
