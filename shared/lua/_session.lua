@@ -53,9 +53,9 @@ end
 -- Give the session's keys and this task's their time to live again. It costs a call for each key, so it is done once
 -- in a sixteenth of the TTL, or when a script may have made a key (force). Other tasks see to themselves: one that runs
 -- by its renewals, a parked one has time until its deadline from the start. Only those that wait for this one are
--- touched with it, when that is due or it parks (waiting). A parked task holds all of its session until its deadline.
-local function touch(force, waiting)
-  local fresh = redis.call('HGET', TASK, 'fresh')
+-- touched with it, when that is due or it parks (waiting). `fresh`: the task's field, where it was read already. A parked task holds all of its session until its deadline.
+local function touch(force, waiting, fresh)
+  fresh = fresh or redis.call('HGET', TASK, 'fresh')
   local due = fresh and NOW - tonumber(fresh) >= TTL / 16
   if fresh and not due and not force then
     return
@@ -109,6 +109,7 @@ local function adopt()
       redis.call('HDEL', META, meta[index])
     end
   end
+  redis.call('HSET', META, 'dropped', '0')
 end
 
 -- The bytes that a stream holds from `seq` on, of `sum` that were ever written into it: each entry says how many were
@@ -143,41 +144,47 @@ end
 
 -- Cut the log's head off before `target`, but never past what a live task needs.
 local function cut(epoch, target)
-  local known = redis.call('HMGET', META, 'head', 'bytes', 'written')
+  local known = redis.call('HMGET', META, 'head', 'bytes', 'dropped')
+  local bytes, dropped = tonumber(known[2]), tonumber(known[3] or '0')
   target = math.min(target, needed() or target)
   if target > tonumber(known[1]) then
-    local _, left = drop(LOG, epoch, target, target, tonumber(known[3] or known[2]))
-    redis.call('HSET', META, 'head', int(target), 'bytes', int(left or tonumber(known[2])))
+    local _, left = drop(LOG, epoch, target, target, bytes + dropped)
+    left = left or bytes
+    redis.call('HSET', META, 'head', int(target), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
   end
 end
 
 -- Cut log and history down to their limits once they are a tenth above them. What a live task may still need stays,
 -- unless it has come to four times the limit.
 local function trim()
-  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'written', 'kept', 'stored')
+  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten')
   local epoch, seq, head = meta[1], tonumber(meta[2]), tonumber(meta[3])
-  local bytes, kept = tonumber(meta[4]), tonumber(meta[6])
+  local bytes, dropped = tonumber(meta[4]), tonumber(meta[5] or '0')
+  local kept, forgotten = tonumber(meta[6] or '0'), tonumber(meta[7] or '0')
   local first = needed() or seq + 1
   if bytes > 1.1 * MAX_BYTES or seq - head + 1 > 1.1 * MAX_EVENTS then
     local high = bytes > 4 * MAX_BYTES and seq + 1 or first
     if head < high then
       local left
-      head, left = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, tonumber(meta[5]))
-      redis.call('HSET', META, 'head', int(head), 'bytes', int(left or bytes))
+      head, left = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
+      left = left or bytes
+      redis.call('HSET', META, 'head', int(head), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
     end
   end
   if kept > 1.1 * MAX_BYTES then
-    local _, left = drop(HISTORY, epoch, 1, kept > 4 * MAX_BYTES and seq or math.min(first, seq), tonumber(meta[7]))
-    redis.call('HSET', META, 'kept', int(left or kept))
+    local high = kept > 4 * MAX_BYTES and seq or math.min(first, seq)
+    local _, left = drop(HISTORY, epoch, 1, high, kept + forgotten)
+    left = left or kept
+    redis.call('HSET', META, 'kept', int(left), 'forgotten', int(forgotten + kept - left))
   end
 end
 
--- The session's numbers: epoch, seq, head, bytes, written, kept, stored, incarnation, former. Read once in a script,
+-- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation, former. Read once in a script,
 -- before its first write. `incarnation` is that of the server which the log was last written on; `former` holds the
 -- epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
 local SESSION
 local function session()
-  SESSION = SESSION or redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'written', 'kept', 'stored',
+  SESSION = SESSION or redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten',
     'incarnation', 'former')
   return SESSION
 end
@@ -274,7 +281,7 @@ local function write(at, number)
   if not meta[5] then
     adopt()
   end
-  local written, stored = tonumber(meta[5] or bytes), tonumber(meta[7] or kept)
+  local dropped, forgotten = tonumber(meta[5] or '0'), tonumber(meta[7] or '0')
   local first = seq + 1
   local now = int(NOW)
   local lines, size = {}, 0
@@ -303,18 +310,21 @@ local function write(at, number)
     end
     local line = TID .. '\t' .. path .. '\t' .. kind .. '\t' .. now .. '\t' .. body .. '\t' .. extra
     local costs = #line + ENTRY_BYTES
-    redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 's', int(written))
-    written, bytes = written + costs, bytes + costs
+    redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 's',
+      int(dropped + bytes))
+    bytes = bytes + costs
     if op == 'c' or op == 's' or op == 'h' then
       redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 'o', opened,
-        's', int(stored))
-      stored, kept = stored + costs, kept + costs
+        's', int(forgotten + kept))
+      kept = kept + costs
     end
     lines[index] = line
     size = size + #line
   end
-  redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes), 'written', int(written), 'kept', int(kept),
-    'stored', int(stored))
+  redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes))
+  if kept > tonumber(meta[6] or '0') then
+    redis.call('HSET', META, 'kept', int(kept))
+  end
   local message = epoch .. '-' .. int(first) .. '-' .. int(seq) .. '-' .. now
   if size <= TAIL_BYTES then
     message = message .. '\n' .. table.concat(lines, '\n')

@@ -2,7 +2,7 @@
 -- ARGV 7 claim  8… groups, entries, calls, state
 -- → ok seq epoch | behind launch | fenced | ended | gone
 local claim = claimed(ARGV[7])
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'out', 'number')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'out', 'number', 'fresh')
 if task[3] == OP and task[2] == claim.number then
   return { 'ok', task[5], session()[1] }
 end
@@ -13,5 +13,5 @@ end
 local at, seq, number = write(group(8), task[6])
 keep(at)
 redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', int(seq), 'number', number)
-touch(false)
+touch(false, false, task[7])
 return { 'ok', int(seq), session()[1] }

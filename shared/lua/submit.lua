@@ -28,7 +28,7 @@ if not meta[1] then
   if ARGV[9] ~= '1' then
     return { 'missing' }
   end
-  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'head', '1', 'written', '0', 'kept', '0', 'stored', '0',
+  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
     'agent', ARGV[7], 'user', ARGV[8], 'active', '', 'created', int(NOW), 'incarnation', INCARNATION)
   meta = { int(NOW), ARGV[7], ARGV[8], '', '0' }
 end

@@ -97,7 +97,7 @@ async def test_what_an_earlier_release_wrote_is_counted_from_its_first_cut(place
         fields = {"t": "old", "a": "", "y": "message", "c": "1", "e": '{"a":"' + "x" * 500 + '"}', "x": ""}
         await desk.redis.xadd(keys_of().log, fields, id=f"{epoch}-{seq}")
     await desk.redis.hset(keys_of().meta, mapping={"seq": 199, "bytes": 120_000, "live:t2": 150})
-    await desk.redis.hdel(keys_of().meta, "written", "stored")
+    await desk.redis.hdel(keys_of().meta, "dropped", "forgotten")
     await desk.put(ref("t2"), status="parked", first=150)
     attempt = await desk.running(ref("t3"), busy="parallel")
     assert (await desk.entries())[0].seq == 150
