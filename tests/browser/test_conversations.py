@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Console, Tabs
     from tests.client import Client
     from tests.conftest import Place
-    from tests.turnstream.client.proxy import CuttingProxy
 
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 
@@ -292,19 +291,19 @@ async def test_a_refused_tool_is_no_success(console: Console) -> None:
     assert colours[0] != colours[1]
 
 
-async def test_tools_are_told_once_and_missing_ones_always(
-    tabs: Tabs, place: Place, proxy: CuttingProxy
-) -> None:
+async def test_tools_are_told_once_and_missing_ones_always(tabs: Tabs, place: Place, stack: Stack) -> None:
     """A server that cannot be reached is no server without tools; a turn without an answer says that."""
     server = str(Path(next(iter(tests.__path__))) / "mcp_server.py")
     there = {"label": "there", "command": sys.executable, "args": [server]}
     gone = {"label": "gone", "command": sys.executable, "args": ["-c", ""]}
-    stack = Stack(place, team(lead={"mcp": [there, gone]}), dev_agent="lead")
+    # The usual worker does not know this agent.
+    await stack.stop_worker(stack.workers[0][0])
+    team_stack = Stack(place, team(lead={"mcp": [there, gone]}), dev_agent="lead")
     try:
-        await stack.worker()
-        front_end = await stack.front_end()
+        await team_stack.worker()
+        front_end = await team_stack.front_end()
         console = await tabs.tab(url=front_end.base_url)
-        await console.add_key(stack.key)
+        await console.add_key(team_stack.key)
         first = await console.say(script("hi"))
         await console.ended(first)
         await console.sees(first, re.compile(r"there offers \d+ tools"))
@@ -319,7 +318,7 @@ async def test_tools_are_told_once_and_missing_ones_always(
         await console.sees(third.locator(".state"), "The agent said nothing")
         await console.picture("tools")
     finally:
-        await stack.close()
+        await team_stack.close()
 
 
 async def test_what_is_written_from_right_to_left_is_shown_so(console: Console) -> None:
