@@ -1,0 +1,40 @@
+"""One attacker with an ordinary key, every known attack in turn: a neighbour's turns all complete, and soon.
+
+Shortened: ``python -m tests.security.siege --minutes 10`` is the whole of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from deploy.cluster import ClusterError, find_nginx
+from tests.security.siege.siege import NOISE_SECONDS, Siege
+
+# For each attack; starting the attacker's process takes about one of them.
+ATTACK_SECONDS = 4
+ALONE_SECONDS = 12
+
+
+async def test_a_neighbours_turns_complete_whatever_one_key_does() -> None:
+    """None fails, none waits for long, and no process of the deployment is killed for want of memory."""
+    try:
+        find_nginx()
+    except ClusterError as error:
+        pytest.skip(str(error))
+    with tempfile.TemporaryDirectory(prefix="siege-") as folder:
+        siege = Siege(Path(folder), name="siege-test")
+        async with siege:
+            alone = await siege.alone(ALONE_SECONDS)
+            await siege.all(ATTACK_SECONDS)
+            report = siege.report()
+            kills = siege.cages.kills()
+    phases = siege.phases[1:]
+    assert not [failure for phase in phases for failure in phase.failures], report
+    assert not sum(kills.values()), report
+    assert all(phase.seconds for phase in phases), report
+    under = statistics.quantiles([each for phase in phases for each in phase.seconds], n=100)[98]
+    assert under <= 2 * alone.p99 + NOISE_SECONDS, report
