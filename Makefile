@@ -10,7 +10,7 @@ ROWS ?= --write
 PORT ?= 8080
 
 .DEFAULT_GOAL := help
-.PHONY: help serve secrets cluster test check format lint types protocol fuzz chaos rolling soak bench lock clean
+.PHONY: help serve secrets cluster test check format lint types protocol fuzz chaos siege rolling soak bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,9 +32,9 @@ cluster: $(INSTALLED) ## The whole deployment as local processes: nginx, 2 front
 	@$(BIN)/python -m deploy --port $(PORT)
 
 test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
-	@# Chaos by itself, since it wants the machine; the rest side by side, since most tests wait more than they work.
-	$(BIN)/python -m pytest tests/chaos
-	$(BIN)/python -m pytest -n 4 --ignore tests/chaos
+	@# Chaos and siege by themselves, since they want the machine; the rest side by side, since most tests wait more than they work.
+	$(BIN)/python -m pytest tests/chaos tests/security/test_siege.py
+	$(BIN)/python -m pytest -n 4 --ignore tests/chaos --ignore tests/security/test_siege.py
 
 check: $(INSTALLED) format lint types test ## What must hold before a commit: format, lint, types, tests
 
@@ -55,6 +55,9 @@ fuzz: $(INSTALLED) ## Generated requests against both brokers for MINUTES (10)
 
 chaos: $(INSTALLED) ## Kill, freeze and cut a deployment for MINUTES (10) with each of SEEDS (1 2 3 4 5)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
+
+siege: $(INSTALLED) ## Attack a deployment with one key for MINUTES (10); a neighbour's turns must complete, and soon
+	$(BIN)/python -m tests.security.siege --minutes $(MINUTES)
 
 rolling: $(INSTALLED) ## Replace every process of a deployment under load, 20 times
 	$(BIN)/python -m tests.chaos --rolls 20 --seeds 1 --minutes 120
