@@ -28,6 +28,8 @@ local TERMINAL = { completed = true, failed = true, canceled = true }
 
 -- Epochs remembered of a log: one for each time that its broker failed over or restarted.
 local MOST_FORMER = 16
+-- Characters of the names of the servers that it was written on: eight of them.
+local MOST_NAMES = 104
 
 -- Numbers as digits: Lua's own conversion turns large ones into 1.7e+12.
 local function int(number)
@@ -180,8 +182,8 @@ local function trim()
 end
 
 -- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation, former. Read once in a script,
--- before its first write. `incarnation` is that of the server which the log was last written on; `former` holds the
--- epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
+-- before its first write. `incarnation` holds those of the servers which the log was written on, with spaces between,
+-- the newest first; `former` holds the epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
 local SESSION
 local function session()
   SESSION = SESSION or redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten',
@@ -194,10 +196,21 @@ local function last_of(epoch)
   return tonumber(string.match(' ' .. (session()[9] or ''), ' ' .. int(epoch) .. '%-(%d+)'))
 end
 
+-- The log's incarnations with the one that the caller names. A server never gets a former name again: a name that is
+-- known, but not the newest, was learnt by a connection before the server took another one, as a primary does while it
+-- serves (when its last replica has long been away). It shows no loss.
+local function named(names)
+  if INCARNATION == '' or string.find(' ' .. names .. ' ', ' ' .. INCARNATION .. ' ', 1, true) then
+    return names
+  end
+  return string.sub(names == '' and INCARNATION or INCARNATION .. ' ' .. names, 1, MOST_NAMES)
+end
+
 -- Begin a new epoch, greater than `seen`: what is left of the log keeps its places, but what comes next gets none that
 -- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers are told as by clear.
 local function begin_epoch(seen)
   local known = session()
+  local names = named(known[8] or '')
   local epoch = int(math.max(tonumber(known[1]) + 1, NOW, seen + 1))
   for _, stream in ipairs({ LOG, HISTORY }) do
     local at, page = '-', nil
@@ -218,14 +231,14 @@ local function begin_epoch(seen)
       former = former .. ' ' .. cursor
     end
   end
-  redis.call('HSET', META, 'epoch', epoch, 'former', former, 'incarnation', INCARNATION)
+  redis.call('HSET', META, 'epoch', epoch, 'former', former, 'incarnation', names)
   redis.call('PUBLISH', TAIL, epoch .. '-' .. int(tonumber(known[2]) + 1) .. '-' .. known[2])
-  known[1], known[8], known[9] = epoch, INCARNATION, former
+  known[1], known[8], known[9] = epoch, names, former
 end
 
 -- Make sure, before anything is written, that no place in the log is given twice. It may have lost its end: this server
--- was a replica that lagged, or came back with an older file. Two things show it: another incarnation than the log was
--- last written on, and a writer that has seen more than there is (`claim`, or nil).
+-- was a replica that lagged, or came back with an older file. Two things show it: an incarnation that the log was not
+-- written on before, and a writer that has seen more than there is (`claim`, or nil).
 -- → whether that writer has seen what is not in the log
 local function agree(claim)
   local known = session()
@@ -235,11 +248,13 @@ local function agree(claim)
   local epoch, seq = tonumber(known[1]), tonumber(known[2])
   local seen = claim and claim.epoch or 0
   local ahead = seen > epoch or (seen == epoch and claim.seq > seq)
-  if ahead or (INCARNATION ~= '' and known[8] and known[8] ~= '' and known[8] ~= INCARNATION) then
+  local before = known[8] or ''
+  local names = named(before)
+  if ahead or (before ~= '' and names ~= before) then
     begin_epoch(seen)
-  elseif INCARNATION ~= '' and known[8] ~= INCARNATION then
-    redis.call('HSET', META, 'incarnation', INCARNATION)
-    known[8] = INCARNATION
+  elseif names ~= before then
+    redis.call('HSET', META, 'incarnation', names)
+    known[8] = names
   end
   if ahead or seen == 0 or seen == epoch then
     return ahead

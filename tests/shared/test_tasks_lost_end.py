@@ -314,6 +314,32 @@ async def test_an_attempt_lives_through_a_change_that_lost_nothing_of_it(
     await desk.sound()
 
 
+async def test_a_connection_that_learnt_a_former_name_begins_no_epoch(
+    desk: Desk, incarnation: Callable[[str], None]
+) -> None:
+    """A server may take another name while it serves. Connections from before it lead to the same data."""
+    attempt = await desk.running()
+    incarnation("second")
+    await desk.append(attempt, closed("m", "x"))
+    epoch = await desk.epoch()
+    for number in range(6):
+        incarnation("second" if number % 2 else "first")
+        await desk.append(attempt, closed(f"m{number}", "x"))
+    assert await desk.epoch() == epoch
+    await desk.finish(attempt)
+    incarnation("first")
+    cleared = await desk.tasks.clear(keys_of(), epoch)
+    assert cleared.epoch > epoch  # type: ignore[union-attr]
+    incarnation("second")
+    await desk.running(ref("t2"))
+    assert len((await _meta(desk)).former) == 0
+    # A name that was never heard is another server's.
+    incarnation("third")
+    await desk.submit(ref("t3"), busy="parallel")
+    assert len((await _meta(desk)).former) == 1
+    await desk.sound()
+
+
 async def test_only_so_many_former_epochs_are_remembered(
     desk: Desk, incarnation: Callable[[str], None]
 ) -> None:
