@@ -167,18 +167,20 @@ class _Protocol(HttpToolsProtocol):
         2. bound a request's head in bytes, headers and time, and the number of connections;
         3. cut a client that does not take its answer;
         4. say in our own words and log what is wrong with a request that is none;
-        5. let go of a request with its connection.
+        5. let go of a request with its connection;
+        6. take an offer to upgrade for a request like any other, with its body.
     """
 
     # Beside the base's attributes: a few more among them, and each connection's would take a kilobyte more.
     __slots__ = (
-        "_bytes", "_count", "_deaf", "_in_head", "_lost", "_out", "_plain", "_pressure", "_taking", "_waiting", "on_lost",
+        "_bytes", "_count", "_deaf", "_in_head", "_lost", "_out", "_plain", "_pressure", "_repeating", "_taking", "_waiting",
+        "on_lost",
     )  # fmt: skip
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.on_lost: Callable[[], None] | None = None
-        self._lost = self._deaf = self._in_head = self._plain = False
+        self._lost = self._deaf = self._in_head = self._plain = self._repeating = False
         self._bytes = self._count = 0
         self._waiting: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
@@ -216,10 +218,7 @@ class _Protocol(HttpToolsProtocol):
         # A head that began with the bytes before: it has not ended, and must not gather for ever.
         self._bytes += len(data) if self._in_head else 0
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Answered as what else it is: an upgrade is an offer.
-            return
+            self._parse(data)
         except httptools.HttpParserError as error:
             if self._is_too_large():
                 self._too_large()
@@ -230,25 +229,63 @@ class _Protocol(HttpToolsProtocol):
         if self._in_head and self._is_too_large():
             self._too_large()
 
+    def _parse(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as offered:
+                rest = rest[offered.args[0] :]
+                self._decline()
+            else:
+                return
+
+    def _decline(self) -> None:
+        """Go on behind a head that offers to upgrade.
+
+        The parser takes what follows for another protocol, and the body for the next request: a new one is told the
+        head again, as far as it says where the body ends.
+        """
+        framing = [
+            b"%b: %b\r\n" % header
+            for header in self.headers
+            if header[0] in (b"content-length", b"transfer-encoding")
+        ]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._repeating = True
+        try:
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(framing))
+        finally:
+            self._repeating = False
+
     # ── a request's head ──
 
     def on_message_begin(self) -> None:
+        if self._repeating:
+            return
         super().on_message_begin()
         self._in_head = True
         self._bytes = self._count = 0
         self.scope["extensions"] = extension(self)  # type: ignore[typeddict-item]
 
     def on_url(self, url: bytes) -> None:
+        if self._repeating:
+            return
         super().on_url(url)
         self._check_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._repeating:
+            return
         self._count += 1
         self._bytes = max(self._bytes, len(name) + len(value))
         super().on_header(name, value)
         self._check_head()
 
     def on_headers_complete(self) -> None:
+        if self._repeating:
+            return
         self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         self._bytes = size
@@ -258,6 +295,11 @@ class _Protocol(HttpToolsProtocol):
         self._plain = self.scope.get("http_version") == "1.0"
         if self._plain:
             self.cycle.send = partial(_send_plain, self.cycle, self.cycle.send)  # type: ignore[method-assign, arg-type]
+
+    def on_message_complete(self) -> None:
+        # Behind an offer to upgrade the body is still to come: see `_decline`.
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def _check_head(self) -> None:
         if self._is_too_large():
@@ -284,9 +326,14 @@ class _Protocol(HttpToolsProtocol):
         """Answer what is no request, and hear no more; behind another request, its answer is the last one."""
         self._deaf = True
         log.warning("request.malformed", status=status, why=why)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.keep_alive = False
-            return
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body or cycle.response_started or self.pipeline:
+                cycle.keep_alive = False
+                return
+            # Its own body: nothing more of it will come, and this is its answer. An event stream is not written past it.
+            self._plain = cycle.disconnected = True
+            cycle.message_event.set()
         body = orjson.dumps({"code": code, "message": said})
         head = (
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -350,7 +397,7 @@ async def _send_plain(cycle: RequestResponseCycle, send: Send, message: Message)
 # What `_Protocol` uses of the base's and of a request's attributes: methods, and what their constructors set.
 _METHODS = (
     "connection_made", "connection_lost", "data_received", "on_message_begin", "on_url", "on_header",
-    "on_headers_complete", "on_response_complete", "_unset_keepalive_if_required",
+    "on_headers_complete", "on_message_complete", "on_response_complete", "_unset_keepalive_if_required",
 )  # fmt: skip
 _CONNECTION = {
     "connections",
@@ -367,7 +414,10 @@ _CYCLE = {
     "scope",
     "more_body",
     "keep_alive",
+    "response_started",
     "response_complete",
+    "disconnected",
+    "message_event",
     "chunked_encoding",
     "expected_content_length",
 }

@@ -217,3 +217,63 @@ def test_another_http_server_is_noticed_at_the_start(monkeypatch: pytest.MonkeyP
     monkeypatch.delattr("uvicorn.protocols.http.httptools_impl.HttpToolsProtocol.on_message_begin")
     with pytest.raises(ConfigurationError, match="on_message_begin"):
         server.check_server()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [
+        ("Transfer-Encoding: chunked", "zz\r\n"),
+        ("Transfer-Encoding: chunked", "2\r\n{}\r\n0\r\n" + "X: y\r\n" * 200 + "\r\n"),
+        ("Transfer-Encoding: unknown", "{}"),
+    ],
+    ids=["size", "trailers", "encoding"],
+)
+async def test_a_body_that_cannot_be_read_is_refused_at_once(client: Client, kind: str, sent: str) -> None:
+    """Nothing more of it can come: nobody waits for the rest until its time is over."""
+    head = _request(client, "POST", "/process", kind)
+    async with raw(client, head) as connection:
+        await connection.writer.drain()
+        connection.writer.write(sent.encode())
+        answer = await asyncio.wait_for(connection.answer(), 15)
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 ")), answer[:200]
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_offer_to_upgrade_is_a_request_with_its_body(client: Client, chunked: bool) -> None:
+    """Java's own client offers HTTP/2 with each first request: its body is read, and is never taken for a request."""
+    data = orjson.dumps({**asked("s1", "GET /version"), "stream": False}).decode()
+    kind, body = f"Content-Length: {len(data)}", data
+    if chunked:
+        kind, body = "Transfer-Encoding: chunked", f"{len(data):x}\r\n{data}\r\n0\r\n\r\n"
+    offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAE\r\n{kind}"
+    head = _request(client, "POST", "/process", offer)
+    last = HEALTH + "Connection: close\r\n\r\n"
+    for pieces in ((head + body + last,), (head, body, last), (head + body[:20], body[20:] + last)):
+        async with raw(client, pieces[0]) as connection:
+            for piece in pieces[1:]:
+                await connection.writer.drain()
+                connection.writer.write(piece.encode())
+            answer = await connection.answer()
+        assert answer.count(b"HTTP/1.1 200 ") == answer.count(b"HTTP/1.1 ") == 2, answer
+        assert b"You said: GET /version" in answer
+        assert answer.endswith(b'{"status":"up"}')
+
+
+async def test_a_request_hidden_in_the_body_of_an_upgrade_is_none(client: Client) -> None:
+    """Who passes a body on must not find an answer to what stood in it."""
+    hidden = HEALTH + "Connection: close\r\n\r\n"
+    offer = f"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: {len(hidden)}"
+    async with raw(client, f"POST /process HTTP/1.1\r\nHost: x\r\n{offer}\r\n\r\n") as connection:
+        answer = await asyncio.wait_for(connection.reader.readuntil(b"}"), 20)
+        assert answer.startswith(b"HTTP/1.1 401 ")
+        connection.writer.write(hidden.encode())
+        assert await connection.answer() == b""
+
+
+async def test_many_offers_to_upgrade_behind_each_other_are_answered(client: Client) -> None:
+    """As many as fit into one piece."""
+    offer = HEALTH + "Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    async with raw(client, offer * 1500 + HEALTH + "Connection: close\r\n\r\n") as connection:
+        answer = await connection.answer()
+    assert answer.count(b'{"status":"up"}') == 1501
