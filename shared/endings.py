@@ -22,6 +22,7 @@ from shared.broker import command, insist, is_trouble
 from shared.cancellation import Reason
 from shared.entry import END, Cursor, Entry
 from shared.keys import TaskRef
+from shared.launches import LAUNCH_GRACE_MS
 from shared.log import BULK_BYTES
 from shared.protocol import Fold, incomplete_events
 from shared.storage import Storage
@@ -215,6 +216,12 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
 async def _take(
     ender: Ender, ref: TaskRef, ending: str, who: str, seen: str
 ) -> Attempt | Moved | Ended | Gone:
+    if not seen:
+        # What stands still (parked, waiting for a worker) is looked at rarely. Should this process die before the end is
+        # written and the turn passed on, a rescuer sees to both. One that saw it has its hint in hand already.
+        await insist(
+            lambda: ender.launches.remind(ref, LAUNCH_GRACE_MS), seconds=ender.patience, what="remind"
+        )
     op = operation()
     return await insist(
         lambda: ender.tasks.take(ref, who, ending, op, seen), seconds=ender.patience, what="take"

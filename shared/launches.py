@@ -42,8 +42,9 @@ LAUNCH_GRACE_MS = 3_000
 # When a launch is looked at that was put into the queue, if nobody wanted an earlier look.
 QUEUED_LOOK_MS = 10_000
 
-# How often one is looked at that a rescuer found to wait there: for its deadline, and to keep its session. That a launch
-# is lost shows otherwise: the queue knows how many it has (`Launches.lost`), and what was claimed has an early hint.
+# How often one is looked at that a rescuer found to wait, there or for another turn of its session: for its deadline, and
+# to keep its session. That a launch is lost shows otherwise: the queue knows how many it has (`Launches.lost`), and what
+# was claimed has an early hint; so has a turn that others wait for, before it is ended.
 BACKLOG_LOOK_MS = 7_200_000
 
 _launch = Script("launch")

@@ -38,8 +38,8 @@ RUNNING = "running"
 PARKED = "parked"
 TERMINAL = frozenset({"completed", "failed", "canceled"})
 
-# How often a rescuer looks whether a waiting task's turn was forgotten.
-WAITING_LOOK_MS = 15_000
+# How often a rescuer looks at a task that another release wrote and this one does not understand.
+STRANGE_LOOK_MS = 15_000
 
 # How long a session lives in which nobody has spoken.
 EMPTY_MS = 15 * 60_000
@@ -259,7 +259,9 @@ class Redate:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The task has ended: never look again."""
+    """The task has ended, or is gone: never look again. ``waiting`` is one that may have waited for its turn."""
+
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -621,7 +623,7 @@ class Tasks:
             ref.keys,
             ref.task,
             op,
-            (LAUNCH_GRACE_MS, MAX_CRASHES, WAITING_LOOK_MS, self._grace_ms, BACKLOG_LOOK_MS),
+            (LAUNCH_GRACE_MS, MAX_CRASHES, STRANGE_LOOK_MS, self._grace_ms, BACKLOG_LOOK_MS),
         )
         match reply:
             case [b"launch", launch, look]:
@@ -633,7 +635,7 @@ class Tasks:
                 return MustEnd(f"{attempt.decode()} {launch.decode()}", status, why)
             case [b"redate", ms, *holder]:
                 return Redate(int(ms), holder[0].decode() if holder else "")
-        return Drop()
+        return Drop(reply[1].decode() if reply[1:] else "")
 
     async def clear(self, keys: SessionKeys, epoch: int) -> Cleared | Live | Missing:
         """Drop log, memory and history of a session without live tasks, and begin a new epoch after ``epoch``.

@@ -177,7 +177,9 @@ class Rescuer:
                 if holder:
                     # Its own hint may have been lost with the broker's newest data, and then nobody ends this wait.
                     await launches.recall([TaskRef(ref.owner, ref.session, holder)], AGAIN_MS)
-            case Drop():
+            case Drop(waiting):
+                if waiting:
+                    await launches.remind(TaskRef(ref.owner, ref.session, waiting), 0)
                 await launches.redate(ref, -1, taken)
                 # Its events may have been cut.
                 await self._ender.storage.try_report(ref.keys)

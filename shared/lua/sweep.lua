@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
---      8 crashes that end a task  9 ms between looks at a waiting task  10 ms that an ended task's events stay
---      11 ms between looks at a launch that waits in the queue
--- → launch n ms | passed task n | end attempt launch why | redate ms holder (whom it waits for, or none) | drop
+--      8 crashes that end a task  9 ms between looks at what is not understood  10 ms that an ended task's events stay
+--      11 ms between looks at what waits, in the queue or for its turn
+-- → launch n ms | passed task n | end attempt launch why | redate ms holder (whom it waits for, or none)
+--   | drop task (who may have waited for it, or none)
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
   'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next')
@@ -11,9 +12,10 @@ local function num(field)
   return tonumber(field) or 0
 end
 if not status or redis.call('EXISTS', META) == 0 then
-  -- Its hash was lost. It will never end, and must not keep what others said from being cut.
+  -- Its hash was lost. It will never end, and must not keep what others said from being cut, nor their turn.
   redis.call('ZREM', LIVE, TID)
-  return { 'drop' }
+  redis.call('LREM', WAITING, 0, TID)
+  return { 'drop', redis.call('LINDEX', WAITING, 0) or nil }
 elseif task[10] == OP then
   if task[15] ~= '' then
     return { 'passed', task[15], task[11] }
@@ -45,6 +47,11 @@ elseif TERMINAL[status] then
   return { 'drop' }
 end
 local deadline = num(task[6])
+-- ms until one that waits must be looked at again.
+local function patient()
+  local look = math.min(tonumber(ARGV[11]), math.floor(TTL / 4))
+  return deadline > 0 and math.max(1, math.min(look, deadline - NOW)) or look
+end
 if status == 'queued' then
   -- Nobody else touches a session whose turns all wait.
   touch(false)
@@ -90,11 +97,12 @@ elseif status ~= 'queued' then
 elseif deadline > 0 and NOW > deadline then
   return { 'end', attempt, launch, 'failed deadline' }
 elseif launch == '0' then
-  -- It waits its turn. Whoever should have passed the turn on may be gone with its keys.
+  -- It waits its turn. Whoever has it is looked at, also when that ends: there is no other reason to look here than the
+  -- deadline, and the session that must be there still.
   local active = redis.call('HGET', META, 'active')
   local holder = active and active ~= '' and redis.call('HGET', sibling(TASK, active), 'status')
   if holder and not TERMINAL[holder] then
-    return { 'redate', ARGV[9], active }
+    return { 'redate', int(patient()), active }
   end
   -- First come, first served: the turn goes to the one that has waited longest.
   local first
@@ -120,9 +128,5 @@ end
 -- to be there still: whether the queue has it is not asked again (lost.lua).
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'sweep_op', OP,
   'sweep_launch', launch, 'sweep_passed', '')
-local look = math.min(tonumber(ARGV[11]), math.floor(TTL / 4))
-if deadline > 0 then
-  look = math.max(1, math.min(look, deadline - NOW))
-end
 touch(false)
-return { 'launch', launch, int(look) }
+return { 'launch', launch, int(patient()) }

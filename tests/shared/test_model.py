@@ -28,14 +28,13 @@ from hypothesis.stateful import (
 
 from shared.batch import Batch
 from shared.entry import END
-from shared.launches import LAUNCH_GRACE_MS
+from shared.launches import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
 from shared.tasks import (
     MAX_CRASHES,
     PARKED,
     QUEUED,
     RUNNING,
     TERMINAL,
-    WAITING_LOOK_MS,
     Appended,
     Attempt,
     Busy,
@@ -283,7 +282,7 @@ class Model:
         if late:
             return MustEnd(seen, "failed", "deadline")
         if task.launch == 0:
-            return Redate(WAITING_LOOK_MS)
+            return Redate if task.deadline else Redate(BACKLOG_LOOK_MS)
         return task.queue(task.launch) if "launched" in task.over else Redate
 
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.launches import LAUNCH_GRACE_MS
+from shared.launches import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
 from shared.tasks import (
     MAX_CRASHES,
-    WAITING_LOOK_MS,
     Attempt,
     Drop,
     Launch,
@@ -208,7 +207,7 @@ async def test_a_waiting_task_is_only_looked_at_while_another_has_the_turn(place
     desk = Desk(place)
     await desk.running()
     await desk.submit(ref("t2"))
-    assert await desk.nothing_written(lambda: _sweep(desk, "t2")) == Redate(WAITING_LOOK_MS)
+    assert await desk.nothing_written(lambda: _sweep(desk, "t2")) == Redate(BACKLOG_LOOK_MS)
 
 
 @pytest.mark.parametrize("left", ["ended", "gone", "nobody"])
@@ -230,8 +229,33 @@ async def test_a_forgotten_waiting_task_gets_the_turn(place: Place, left: str) -
     assert meta is not None
     assert meta.active == "t2"
     assert await desk.redis.lrange(keys_of().waiting, 0, -1) == [b"t3"]
-    assert await _sweep(desk, "t3") == Redate(WAITING_LOOK_MS)
+    assert await _sweep(desk, "t3") == Redate(BACKLOG_LOOK_MS)
     assert (await desk.finish(await desk.begin(ref("t2")))).next == "t3"
+
+
+async def test_whoever_waits_for_a_turn_that_is_gone_is_looked_at(place: Place) -> None:
+    """They are looked at rarely by themselves, so a look at the turn that they wait for leads to the first of them."""
+    desk = Desk(place)
+    await desk.running()
+    await desk.submit(ref("t2"))
+    await desk.submit(ref("t3"))
+    await desk.redis.delete(keys_of().task("t1"), keys_of().task("t2"))
+    assert await _sweep(desk) == Drop("t2")
+    assert await _sweep(desk, "t2") == Drop("t3")
+    assert await _sweep(desk, "t3") == Launch(1)
+
+
+async def test_a_waiting_task_is_looked_at_for_its_deadline(place: Place) -> None:
+    """And in time to keep its session."""
+    desk = Desk(place)
+    await desk.running()
+    await desk.submit(ref("t2"), deadline_ms=60_000)
+    outcome = await _sweep(desk, "t2")
+    assert isinstance(outcome, Redate)
+    assert 0 < outcome.ms <= 60_000
+    await desk.submit(ref("t3"))
+    hasty = Desk(place, session_ttl=400)
+    assert await _sweep(hasty, "t3") == Redate(100_000)
 
 
 async def test_forgotten_turns_keep_their_order(place: Place) -> None:
@@ -246,7 +270,7 @@ async def test_forgotten_turns_keep_their_order(place: Place) -> None:
     op = operation()
     assert await desk.twice(lambda: desk.tasks.sweep(ref("t4"), op)) == Passed("t3", 1)
     assert await desk.redis.lrange(keys_of().waiting, 0, -1) == [b"t4"]
-    assert await _sweep(desk, "t4") == Redate(WAITING_LOOK_MS)
+    assert await _sweep(desk, "t4") == Redate(BACKLOG_LOOK_MS)
     assert (await desk.finish(await desk.begin(ref("t3")))).next == "t4"
     assert (await desk.begin(ref("t4"))).number == 1
 

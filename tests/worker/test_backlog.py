@@ -7,15 +7,15 @@ import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from shared import keys
 from tests.shared.support import Desk, ref
 from tests.waiting import wait_until
 from worker.rescuer import Rescuer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    import pytest
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.conftest import Place
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 WAITING = 2_000
 MOST_COMMANDS = 100 * WAITING / 40_000
 
-# Seconds for which is counted: longer than the shortest time between two looks at a launch used to be.
-COUNTED_SECONDS = 12
+# Seconds for which is counted: longer than the times between two looks used to be.
+COUNTED_SECONDS = 16
 
 # Commands of a rescuer that finds nothing due, in a second.
 IDLE_COMMANDS = 5
@@ -43,13 +43,24 @@ async def rescuing(desk: Desk) -> AsyncIterator[Rescuer]:
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def _submit(desk: Desk, count: int) -> None:
+async def _submit(desk: Desk, count: int, session: str = "") -> None:
     for number in range(count):
-        task = ref("t1", f"s{number}")
+        task = ref("t1", session or f"s{number}")
         await desk.submit(task)
         await desk.launches.launch(task, 1)
         await desk.launches.remind(task, 0)
         await desk.put(task, launched=await desk.past())
+
+
+async def _wait_in_turn(desk: Desk, count: int) -> None:
+    """A tenth of them wait for a worker, and the others for these."""
+    for session in range(count // 10):
+        await _submit(desk, 1, f"s{session}")
+        for number in range(1, 10):
+            task = ref(f"t{number}", f"s{session}")
+            await desk.submit(task)
+            await desk.launches.note(task)
+            await desk.launches.remind(task, 0)
 
 
 async def _commands(desk: Desk) -> int:
@@ -57,10 +68,13 @@ async def _commands(desk: Desk) -> int:
     return sum(int(each["calls"]) for each in told.values())
 
 
-async def test_a_backlog_that_waits_costs_next_to_nothing(real: Place) -> None:
-    """With thousands of turns in the queue the broker does little more for an idle fleet than with none."""
+@pytest.mark.parametrize(("submit", "launched"), [(_submit, WAITING), (_wait_in_turn, WAITING // 10)])
+async def test_a_backlog_that_waits_costs_next_to_nothing(
+    real: Place, submit: Callable[[Desk, int], Awaitable[None]], launched: int
+) -> None:
+    """With thousands of turns in the queue, or behind these, the broker does little more than for none."""
     desk = Desk(real)
-    await _submit(desk, WAITING)
+    await submit(desk, WAITING)
     async with rescuing(desk):
 
         async def looked_at() -> bool:
@@ -73,7 +87,7 @@ async def test_a_backlog_that_waits_costs_next_to_nothing(real: Place) -> None:
         await wait_until(lambda: loop.time() > until, "the time to count", COUNTED_SECONDS + 10)
         commands = await _commands(desk)
     assert commands < COUNTED_SECONDS * (MOST_COMMANDS + IDLE_COMMANDS), commands
-    assert await desk.launches.depth() == WAITING
+    assert await desk.launches.depth() == launched
 
 
 async def test_launches_that_the_queue_lost_are_missed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ from redis.exceptions import RedisError
 
 from shared import keys
 from shared.broker import is_trouble
-from shared.endings import Ender
+from shared.endings import Ender, end_from_outside
+from shared.errors import BrokerAway
 from shared.launches import BACKLOG_LOOK_MS
 from shared.tasks import Finished, Renewed, Tasks, operation
 from tests.conftest import Place
-from tests.shared.support import Desk, keys_of, ref
+from tests.shared.support import HOUR_MS, Desk, keys_of, ref
 from tests.waiting import wait_until
 from worker.rescuer import AGAIN_MS, Rescuer
 
@@ -181,6 +182,34 @@ async def test_who_waits_for_a_turn_whose_hint_was_lost_brings_it_back(place: Pl
 
     await wait_until(launched, "the lost turn to be launched again")
     assert list(await desk.launches.claim(1)) == ["o1/s1/t1:2"]
+
+
+async def test_a_front_end_that_dies_while_it_ends_a_parked_turn_is_noticed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would have looked at that turn before its call expires: its end is written, and who waits for it goes on."""
+    desk = Desk(place)
+    await desk.parked("c1")
+    await desk.launches.remind(ref(), HOUR_MS)
+    await desk.primary.zadd(keys.DUE, {str(ref()): await desk.now() + HOUR_MS})
+    await desk.submit(ref("t2"))
+
+    async def die(*_: Any) -> None:
+        raise BrokerAway
+
+    with monkeypatch.context() as dying:
+        dying.setattr("shared.endings.write_end", die)
+        with pytest.raises(BrokerAway):
+            await end_from_outside(desk.ender, ref(), "canceled", "stopped", who="api")
+    await desk.put(ref(), lease=await desk.past())
+    rescuer = _rescuer(desk, whole_for=60)
+
+    async def launched() -> bool:
+        await _look(rescuer)
+        return bool(await desk.launches.depth())
+
+    await wait_until(launched, "the turn to be passed on", 10)
+    assert list(await desk.launches.claim(1)) == ["o1/s1/t2:1"]
 
 
 async def test_a_turn_that_is_slow_to_end_holds_up_no_other(place: Place) -> None:
