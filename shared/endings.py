@@ -169,6 +169,8 @@ async def end_from_outside(
     Raises:
         BrokerAway: the broker did not answer; the rescuer ends the task if an attempt was taken.
     """
+    if not seen:
+        await _remind(ender, ref)
     for _ in range(MOST_TRIES):
         taken = await _take(ender, ref, f"{status} {why}", who, seen)
         if not isinstance(taken, Attempt):
@@ -196,6 +198,7 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
     """
     for place in range(0, len(refs), ENDED_AT_ONCE):
         page = refs[place : place + ENDED_AT_ONCE]
+        await asyncio.gather(*(_remind(ender, ref) for ref in page))
         took = await asyncio.gather(*(_take(ender, ref, f"{status} {why}", who, "") for ref in page))
         attempts = [each for each in took if isinstance(each, Attempt)]
         if not attempts:
@@ -211,6 +214,14 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
         for each, outcome in zip(attempts, outcomes, strict=True):
             if not isinstance(outcome, Finished | Ended | Gone):
                 await end_from_outside(ender, each.ref, status, why, who=who)
+
+
+async def _remind(ender: Ender, ref: TaskRef) -> None:
+    """Have a rescuer look at a task before it is ended, should this process die before that is done and the turn passed on.
+
+    What stands still (parked, waiting for a worker) is looked at rarely. A rescuer that saw it has its hint in hand.
+    """
+    await insist(lambda: ender.launches.remind(ref, LAUNCH_GRACE_MS), seconds=ender.patience, what="remind")
 
 
 async def _take(
