@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from api.pages import Read
+    from shared.entry import Entry
     from shared.keys import SessionKeys
-    from shared.log import Log, Tail
+    from shared.log import Kept, Log, Tail
 
 log = structlog.get_logger(__name__)
 
@@ -357,6 +358,18 @@ class Feed:
             if not known:
                 await self._changed(left)
         return Over.GONE if self._lost and not self._ended else Over.CLOSED
+
+    async def trimmed(self, before: int) -> Kept:
+        """A page of what stands in the history for the entries between `after` and seq ``before``.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        return await self._pages.trimmed(self._followed.keys, self.after, before)
+
+    def shown(self, entry: Entry, kind: type[Shown], number: int | None) -> Shown:
+        """The entry as it is to be shown, with a ``number`` of its own if any; see `Pages.shown`."""
+        return self._pages.shown(self._followed, self.after.epoch, entry, kind, number)
 
     def _known(self) -> list[Shown] | None:
         """What is known without a read: entries, nothing new (empty); None: the log must be read."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from api.connection import connection_of, watched
-from api.follow import PATIENCE_SECONDS, ended, trimmed
+from api.follow import PATIENCE_SECONDS, ended
 from api.hub import Cut, Over
 from api.stream import HEADERS
 from shared.broker import insist
@@ -108,7 +108,7 @@ class Outcome:
         feed = self._feed
         epoch = feed.after.epoch
         while feed.after.seq < before - 1:
-            entries, last = await trimmed(self._log, feed.keys, feed.after, before)
+            entries, last = await feed.trimmed(before)
             if end := self._end_in(entries):
                 return end
             feed.after, feed.written = last or Cursor(epoch, before - 1), 0

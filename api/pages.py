@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
+from api.follow import trimmed
 from api.ring import Shown
 from shared.log import PAGE_BYTES
 
@@ -14,8 +15,11 @@ if TYPE_CHECKING:
 
     from shared.entry import Cursor, Entry
     from shared.keys import SessionKeys
-    from shared.log import Log, Page
+    from shared.log import Kept, Log, Page
 
+# Reads at once. A page may be one entry of a megabyte, and what a thousand followers read at the same time would not
+# all be given back to the system.
+AT_ONCE = 16
 
 # From that size on an entry is worth to be looked for among those that other followers hold.
 LARGE_BYTES = 16 * 1024
@@ -59,6 +63,7 @@ class Pages:
         self._held: WeakValueDictionary[Hashable, Read] = WeakValueDictionary()
         self._large: WeakValueDictionary[Hashable, Shown] = WeakValueDictionary()
         self._coming: dict[Hashable, asyncio.Task[Read | None]] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def read(self, reader: Reader, after: Cursor) -> Read | None:
         """What stands after the cursor; None: there is no session. Nothing is kept over a doubt.
@@ -77,6 +82,26 @@ class Pages:
         # Shielded: who gives up must not take the page from the others.
         return await asyncio.shield(coming)
 
+    async def trimmed(self, keys: SessionKeys, after: Cursor, before: int) -> Kept:
+        """As `api.follow.trimmed`."""
+        async with self._turns:
+            return await trimmed(self._log, keys, after, before)
+
+    def shown(
+        self, reader: Reader, epoch: int, entry: Entry, kind: type[Shown] = Shown, number: int | None = None
+    ) -> Shown:
+        """The entry, once for all who hold it if it is large: the pages that have it begin at any place.
+
+        ``number`` is its own, where that is not the log's.
+        """
+        if len(entry.event) + len(entry.extra) < LARGE_BYTES:
+            return kind(entry)
+        name = (reader.keys.tail, epoch, entry.seq, reader.doubts, kind, number)
+        shown = self._large.get(name)
+        if shown is None:
+            shown = self._large[name] = kind(entry)
+        return shown
+
     async def close(self) -> None:
         """Give up what is on its way."""
         coming = list(self._coming.values())
@@ -85,23 +110,14 @@ class Pages:
         await asyncio.gather(*coming, return_exceptions=True)
 
     async def _fetch(self, reader: Reader, after: Cursor) -> Read | None:
-        doubts, news = reader.doubts, reader.news
-        page = await self._log.page(reader.keys, after, PAGE_BYTES)
+        async with self._turns:
+            doubts, news = reader.doubts, reader.news
+            page = await self._log.page(reader.keys, after, PAGE_BYTES)
         read = None
         if page is not None:
-            read = Read(page, after, [self._shown(reader, page.epoch, entry) for entry in page.entries])
+            read = Read(page, after, [self.shown(reader, page.epoch, entry) for entry in page.entries])
         reader.learn(read, doubts, news)
         return read
-
-    def _shown(self, reader: Reader, epoch: int, entry: Entry) -> Shown:
-        """The entry, once for all pages that hold it if it is large: these begin at any place."""
-        if len(entry.event) < LARGE_BYTES:
-            return Shown(entry)
-        name = (reader.keys.tail, epoch, entry.seq, reader.doubts)
-        shown = self._large.get(name)
-        if shown is None:
-            shown = self._large[name] = Shown(entry)
-        return shown
 
     def _came(self, name: Hashable, done: asyncio.Task[Read | None]) -> None:
         del self._coming[name]

@@ -47,6 +47,18 @@ class Shown:
         return frames
 
 
+class Replayed(Shown):
+    """An entry as those are shown it who missed what came before it: see `Dialect.replay`."""
+
+    __slots__ = ()
+
+    def frames(self, dialect: Dialect, session: str, epoch: int) -> bytes:
+        """As `Shown.frames`; of one dialect, the one that was asked for last."""
+        if self._dialect is not dialect:
+            self._dialect, self._frames = dialect, dialect.replay(session, epoch, self.entry)
+        return self._frames
+
+
 class Ring:
     """A dense run of entries that ends with the log's last known one.
 

@@ -44,6 +44,9 @@ MOST_HEADERS = 100
 # A client that takes nothing of its answer for so long is cut. Streams have their own limit in api/stream.py.
 TAKING_SECONDS = 20.0
 
+# What is kept of an answer, beside the last write, for a client that does not take it.
+WAITING_BYTES = 16 * 1024
+
 # Connections beside those of followers: of requests that are short, or only about to be made.
 MOST_OTHERS = 4096
 
@@ -189,6 +192,7 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=WAITING_BYTES)
         # As `write_chunk` needs them, for each event: not through the instance's dictionary.
         self._out = transport
         self._pressure = self.flow

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 import structlog
 
 from api.connection import connection_of, watched
-from api.follow import ended, opening, renumbered, trimmed
+from api.follow import ended, opening, renumbered
 from api.hub import Cut, Over
+from api.ring import Replayed, Shown
 from api.torn import Telling, Torn
 from shared import measures
 from shared.entry import END, RESPONSE, Cursor
 from shared.errors import BrokerAway
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from starlette.types import Receive, Scope, Send
 
     from api.acceptance import Headers
@@ -23,16 +26,15 @@ if TYPE_CHECKING:
     from api.dialects.base import Dialect
     from api.follow import Start
     from api.hub import Feed
-    from api.ring import Shown
     from shared.entry import Entry
     from shared.log import Log
     from shared.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-# Frames that wait are joined up to this size. The server stops reading from us at the same mark, so a
-# slow client holds about twice as much of our memory.
-SEND_BYTES = 64 * 1024
+# Frames that wait are joined up to this size. A client that takes nothing holds about two writes of our memory: one that
+# waits for it, and one that the server has; and what else it holds, others hold, too.
+SEND_BYTES = 32 * 1024
 
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -64,6 +66,7 @@ class EventStream:
         "_feed",
         "_fresh",
         "_headers",
+        "_held",
         "_log",
         "_number",
         "_over",
@@ -103,6 +106,8 @@ class EventStream:
         self._headers = headers
         self._waiting: list[bytes] = []
         self._size = 0
+        # Whose frames are the last ones that wait: as long as it is held, others write the same ones.
+        self._held: Shown | None = None
         self._spoke = 0.0
         self._torn: Torn | None = None
         # Set while entries may be shown at once.
@@ -155,24 +160,26 @@ class EventStream:
                 return
             wait = self._spoke + settings.heartbeat_seconds - now
             if wait <= 0:
-                await self._write(self._dialect.ping)
+                self._put(self._dialect.ping)
                 await self._flush()
                 continue
             if not await self._go_on(wait if ends is None else min(wait, ends - now)):
                 return
 
     async def _go_on(self, wait: float) -> bool:
-        """Show what comes within that time; False when there is no more. It keeps nothing of what it showed."""
+        """Show of what comes within that time as much as is taken; False when there is no more.
+
+        While it waits for the client it keeps nothing but what it writes: the rest is read again.
+        """
         news = await self._feed.entries(wait)
         if isinstance(news, Over):
             return False
-        more = True
         if isinstance(news, Cut):
-            more = await self._fill(news.before)
-        elif news:
-            await self._show(news)
+            return await self._fill(news.before)
+        self._show(news, self._mended)
+        del news
         await self._flush()
-        return more
+        return True
 
     def _show_at_once(self, news: list[Shown]) -> bool:
         """Show what follows the feed's place while the task waits; False when it has to see to it."""
@@ -202,38 +209,44 @@ class EventStream:
             feed.end()
         return True
 
-    async def _show(self, news: list[Shown]) -> None:
-        task, dialect, epoch = self._task, self._dialect, self._feed.after.epoch
-        session = self._session
-        self._fresh = False
-        for shown in news:
-            entry = shown.entry
-            if task is not None and entry.task != task:
-                continue
-            frames = shown.frames(dialect, session, epoch) if self._torn is None else self._mended(shown)
-            await self._write(frames)
-            if task is not None and entry.kind == END:
+    def _show(self, news: Iterable[Shown], told: Callable[[Shown], Shown | None]) -> None:
+        """Write what the client takes at once, have one more write wait, and move the feed's place behind them."""
+        feed, task, dialect, session = self._feed, self._task, self._dialect, self._session
+        epoch = feed.after.epoch
+        for each in news:
+            entry = each.entry
+            if task is None or entry.task == task:
+                shown = told(each)
+                if shown is not None:
+                    self._put(shown.frames(dialect, session, epoch), shown)
+            feed.after, feed.written = Cursor(epoch, entry.seq), entry.created
+            self._fresh = False
+            if task is not None and entry.task == task and entry.kind == END:
                 self._over = True
-                break
-        last = news[-1].entry
-        self._feed.after, self._feed.written = Cursor(epoch, last.seq), last.created
+                return
+            if self._size >= SEND_BYTES and not self._flush_at_once():
+                return
 
-    def _mended(self, shown: Shown) -> bytes:
-        """An entry behind a hole."""
+    def _mended(self, shown: Shown) -> Shown | None:
+        """How to show an entry of the log; behind a hole, perhaps not at all."""
+        if self._torn is None:
+            return shown
         entry = shown.entry
-        telling = self._torn.telling(entry) if self._torn else Telling.AS_IT_IS
+        telling = self._torn.telling(entry)
         if telling is Telling.NOT_AT_ALL:
-            return b""
+            return None
         if telling is Telling.WHOLE:
-            return self._replay(entry)
-        dialect, session, epoch = self._dialect, self._session, self._feed.after.epoch
-        if self._number is None:
-            return shown.frames(dialect, session, epoch)
+            return self._replayed(shown)
+        number = self._number
+        if number is None:
+            return shown
         # How it began was said already.
-        return b"" if entry.kind == RESPONSE else dialect.frames(session, epoch, self._renumbered(entry))
+        return None if entry.kind == RESPONSE else self._feed.shown(self._renumbered(entry), Shown, number)
 
-    def _replay(self, entry: Entry) -> bytes:
-        return self._dialect.replay(self._session, self._feed.after.epoch, self._renumbered(entry))
+    def _replayed(self, shown: Shown) -> Shown:
+        """How to show an entry by itself."""
+        number = self._number
+        return self._feed.shown(self._renumbered(shown.entry), Replayed, number)
 
     def _renumbered(self, entry: Entry) -> Entry:
         if self._number is None:
@@ -245,23 +258,20 @@ class EventStream:
     async def _fill(self, before: int) -> bool:
         """Tell from the history what was cut before seq ``before``, as far as the broker answers; False: no more comes."""
         feed, task = self._feed, self._task
-        epoch = feed.after.epoch
         try:
             if task is not None and self._fresh:
                 begun = await opening(self._log, feed.keys, task)
                 self._number = 0 if begun else None
                 for entry in begun:
-                    await self._write(self._replay(entry))
+                    shown = self._replayed(Shown(entry))
+                    self._put(shown.frames(self._dialect, self._session, feed.after.epoch), shown)
+                await self._flush()
             self._fresh = False
             while feed.after.seq < before - 1:
-                entries, last = await trimmed(self._log, feed.keys, feed.after, before)
-                for entry in entries:
-                    if task is None or entry.task == task:
-                        await self._write(self._replay(entry))
-                        if task is not None and entry.kind == END:
-                            self._over = True
-                            return True
-                feed.after, feed.written = last or Cursor(epoch, before - 1), 0
+                await self._show_trimmed(before)
+                await self._flush()
+                if self._over:
+                    return True
             if task is not None:
                 end = await ended(self._log, feed.keys, task)
                 # The end itself was cut from the history.
@@ -272,26 +282,57 @@ class EventStream:
         self._torn = self._torn or Torn()
         return True
 
-    async def _write(self, frames: bytes) -> None:
-        if not frames:
-            return
-        if self._size + len(frames) > SEND_BYTES:
-            await self._flush()
-        self._waiting.append(frames)
-        self._size += len(frames)
+    async def _show_trimmed(self, before: int) -> None:
+        """Show a page of the history, or as much of it as is taken."""
+        feed = self._feed
+        entries, last = await feed.trimmed(before)
+        self._show(map(Shown, entries), self._replayed)
+        if last is None:
+            feed.after = Cursor(feed.after.epoch, before - 1)
+        # It is not in the log.
+        feed.written = 0
+
+    def _put(self, frames: bytes, shown: Shown | None = None) -> None:
+        if frames:
+            self._waiting.append(frames)
+            self._size += len(frames)
+            self._held = shown
+
+    def _flush_at_once(self) -> bool:
+        """Write what waits, if it is not much and the client takes it."""
+        if self._connection is None or self._size > 2 * SEND_BYTES:
+            return False
+        if not self._connection.write_chunk(b"".join(self._waiting)):
+            return False
+        self._wrote()
+        return True
 
     async def _flush(self) -> None:
         if not self._waiting:
             return
-        body = b"".join(self._waiting)
-        measures.bytes_out.n += len(body)
+        for piece in self._pieces():
+            if self._connection is None or not self._connection.write_chunk(piece):
+                await self._give({"type": "http.response.body", "body": piece, "more_body": True})
+        self._wrote()
+
+    def _pieces(self) -> Iterator[bytes]:
+        """What waits: the server copies what it is given, for each client, so it gets little at once."""
+        *frames, last = self._waiting
+        if self._size <= 2 * SEND_BYTES:
+            frames, last = [], b"".join(self._waiting)
+        self._waiting.clear()
+        if frames:
+            yield b"".join(frames)
+            frames.clear()
+        for at in range(0, len(last), SEND_BYTES):
+            yield last[at : at + SEND_BYTES]
+
+    def _wrote(self) -> None:
+        measures.bytes_out.n += self._size
         self._waiting.clear()
         self._size = 0
-        # In pieces, of which the server holds one or two: it copies what it is given, for each client.
-        for at in range(0, len(body), SEND_BYTES):
-            piece = body[at : at + SEND_BYTES]
-            await self._give({"type": "http.response.body", "body": piece, "more_body": True})
-        self._spoke = asyncio.get_running_loop().time()
+        self._held = None
+        self._spoke = self._time()
 
     async def _give(self, message: dict[str, object]) -> None:
         try:

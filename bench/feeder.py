@@ -63,7 +63,7 @@ class _Words:
     async def execute_command(self, *words: Any) -> list[bytes]:
         """Keep a command, and say that all is well."""
         self.packed.append(_pack(*words))
-        return [b"ok", b"0"]
+        return [b"ok", b"0", b"0"]
 
 
 class _Voice:
@@ -183,7 +183,7 @@ async def _begin(tasks: Tasks, ref: TaskRef, agent: str) -> _Voice:
     attempt = await tasks.begin(ref, taken.number, "feeder", operation())
     assert isinstance(attempt, Attempt), attempt
     voice = _Voice(attempt)
-    appended = await tasks.append(ref, attempt.number, voice.opening(), operation())
+    appended = await tasks.append(ref, attempt.claim, voice.opening(), operation())
     assert isinstance(appended, Appended), appended
     return voice
 
@@ -193,7 +193,7 @@ async def _words(settings: Any, voices: list[_Voice], batches: list[int]) -> lis
     words = _Words()
     tasks = Tasks(words, settings)  # type: ignore[arg-type]
     for voice, size in zip(itertools.cycle(voices), batches, strict=False):
-        await tasks.append(voice.attempt.ref, voice.attempt.number, voice.next(size), operation())
+        await tasks.append(voice.attempt.ref, voice.attempt.claim, voice.next(size), operation())
     return words.packed
 
 
