@@ -133,6 +133,10 @@ async def _reload(path: Path, configured: Agents, workers: _Workers) -> None:
             sys.stderr.write(f"{error.public_text}\n")
             sys.stderr.flush()
             continue
+        except Exception:
+            # Whatever it was, the next edit may mend it.
+            log.exception("serve.not_reloaded", edited=names)
+            continue
         configured.become(found)
         log.info("serve.reloaded", edited=names)
 

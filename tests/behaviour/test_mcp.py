@@ -146,7 +146,7 @@ async def test_a_server_that_died_is_started_anew(serve: Any, stdio: dict[str, A
     ("wrong", "words"),
     [
         ({"command": "/no/such/program"}, "No such file"),
-        ({"command": sys.executable, "args": ["-c", "raise SystemExit(2)"]}, "onnection closed"),
+        ({"command": sys.executable, "args": ["-c", "raise SystemExit(2)"]}, "the connection closed"),
         (
             {"command": sys.executable, "args": ["-c", "input(); input()"], "start_deadline": 0.3},
             "0.3 seconds",

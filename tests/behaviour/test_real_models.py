@@ -371,7 +371,7 @@ async def test_what_a_user_sends_reaches_the_provider_in_its_form(
     deploy: Deployments, provider: Provider, part: dict[str, Any], sent: dict[str, Any]
 ) -> None:
     """Links are passed on, never fetched; data goes as data; in the next turn again."""
-    client = await deploy(images=True)
+    client = await deploy(images=True, file_ids=True)
     provider.script = [says("Nice."), says("Indeed.")]
     content = [{"type": "text", "text": "Look:"}, part]
     async with client.open(

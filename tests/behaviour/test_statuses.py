@@ -119,7 +119,7 @@ def test_no_status_is_forgotten() -> None:
 
 async def test_every_type_of_content_reaches_the_agent(place: Place) -> None:
     """Text, images, data, audio, files, video and refusals are accepted, one by one and together, and arrive whole."""
-    client, stack = await serve(place, "witness")
+    client, stack = await serve(place, "witness", file_ids=True)
     everything = list(PARTS.values())
     for session, parts in [
         *((f"s{number}", [part]) for number, part in enumerate(everything)),

@@ -300,6 +300,7 @@ def test_what_is_most_likely_a_mistake_is_warned_of(tmp_path: Path) -> None:
         ("import os\nTOKEN = os.environ['MISSING_TOKEN']\n", ":2: KeyError('MISSING_TOKEN')"),
         ("x = 1\n\nimport no_such_package\n", ":3: No module named 'no_such_package'"),
         ("def f(:\n    pass\n", ":1: invalid syntax"),
+        ("class Odd(BaseException): pass\n\nraise Odd('no')\n", ":3: Odd('no')"),
     ],
 )
 def test_a_module_that_fails_is_named_with_its_own_line(tmp_path: Path, code: str, line: str) -> None:

@@ -323,7 +323,10 @@ def _load(spec: AgentSpec, field: str, reference: str) -> Any:
     module, _, attribute = reference.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # A module may raise anything, SystemExit and kinds of its own among it: it is wrong, and named.
         why = str(error) if isinstance(error, ImportError | AttributeError) else repr(error)
         if isinstance(error, SyntaxError):
             why = f"{error.filename}:{error.lineno}: {error.msg}"

@@ -218,7 +218,9 @@ def _words(error: BaseException) -> str:
         error = error.exceptions[0]
     error = error.__cause__ or error
     if isinstance(error, MCPError):
-        return f"it answers with error {error.code}"
+        # The library's own code for a server that ended, or hung up.
+        closed = error.code == CONNECTION_CLOSED
+        return "the connection closed" if closed else f"it answers with error {error.code}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     status = getattr(getattr(error, "response", None), "status_code", None)

@@ -27,7 +27,7 @@ def entry_of(event: bytes) -> Entry:
 def respelled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands in for the conversion to the Java edition, which has tests of its own."""
     wire = ModuleType("shared.protocol.wire")
-    wire.__dict__["java"] = lambda event: event.replace(b"sequence_number", b"sequenceNumber")
+    wire.__dict__["java"] = lambda event, *, strict: event.replace(b"sequence_number", b"sequenceNumber")
     monkeypatch.setitem(sys.modules, "shared.protocol.wire", wire)
 
 
