@@ -171,7 +171,7 @@ async def end_from_outside(
     """
     if not seen:
         await _remind(ender, ref)
-    for _ in range(MOST_TRIES):
+    for number in range(1, MOST_TRIES + 1):
         taken = await _take(ender, ref, f"{status} {why}", who, seen)
         if not isinstance(taken, Attempt):
             return taken
@@ -182,9 +182,10 @@ async def end_from_outside(
         outcome = await write_end(ender, taken, end)
         if isinstance(outcome, Finished | Ended | Gone):
             return outcome
-        # Another ender took the next attempt. Its end serves as well; wait a moment, differently long.
+        # Another ender took the next attempt. Its end serves as well; wait a moment, differently long, and longer each
+        # time: where the broker is slow, all of them take the attempt from each other within one end.
         seen = ""
-        await asyncio.sleep(random.uniform(0.005, 0.05))  # noqa: S311
+        await asyncio.sleep(random.uniform(0.005, 0.05 * number))  # noqa: S311
     raise RuntimeError(f"{MOST_TRIES} enders in a row took {ref} from each other")
 
 
@@ -227,12 +228,6 @@ async def _remind(ender: Ender, ref: TaskRef) -> None:
 async def _take(
     ender: Ender, ref: TaskRef, ending: str, who: str, seen: str
 ) -> Attempt | Moved | Ended | Gone:
-    if not seen:
-        # What stands still (parked, waiting for a worker) is looked at rarely. Should this process die before the end is
-        # written and the turn passed on, a rescuer sees to both. One that saw it has its hint in hand already.
-        await insist(
-            lambda: ender.launches.remind(ref, LAUNCH_GRACE_MS), seconds=ender.patience, what="remind"
-        )
     op = operation()
     return await insist(
         lambda: ender.tasks.take(ref, who, ending, op, seen), seconds=ender.patience, what="take"

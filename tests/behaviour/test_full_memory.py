@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from shared.api_keys import ApiKeys, make_token
 from tests.client import asked, calls_of, terminal, text_of
 from tests.stack import Stack
 from tests.waiting import wait_until
@@ -36,8 +37,13 @@ async def test_a_full_broker_recovers_by_itself(small: tuple[Stack, Any]) -> Non
     # What is left of eve's sessions is below the mark by now.
     await wait_until(lambda: _used(redis) < 0.85 * redis.info("memory")["maxmemory"], "the logs to be cut")
 
+    # Another owner's: this one holds its share of what the broker has.
+    token = make_token()
+    await ApiKeys(stack.broker.primary).register(token, owner="bob", agent="demo")
+    bob = stack.client(client.base_url, token)
+
     async def taken() -> bool:
-        return (await client.http.post("/process", json=asked("bob", "hi"))).status_code == 200
+        return (await bob.http.post("/process", json=asked("bob", "hi"))).status_code == 200
 
     await wait_until(taken, "new turns to be taken")
 

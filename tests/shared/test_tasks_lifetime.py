@@ -149,7 +149,7 @@ async def test_the_log_is_never_cut_past_a_live_task(place: Place, limits: dict[
 
 
 async def test_what_was_cut_is_still_whole_in_the_history(place: Place) -> None:
-    """A completed message outlives its details, and is found from a cursor that is gone."""
+    """A completed message outlives its details, and comes first after a cursor that is gone."""
     desk = Desk(place, log_max_events=100)
     attempt = await desk.running()
     await desk.append(attempt, closed("m1", "Hi", delta("m1", "Hi", opened("m1"))))
@@ -162,8 +162,9 @@ async def test_what_was_cut_is_still_whole_in_the_history(place: Place) -> None:
     meta = await desk.log.meta(keys_of())
     assert meta is not None
     assert meta.head > 6
-    found = await desk.log.at(keys_of(), Cursor(meta.epoch, 3))
-    assert found is not None
+    gone = Cursor(meta.epoch, 3)
+    assert await desk.log.at(keys_of(), gone) is None
+    found = (await desk.log.kept(keys_of(), gone)).entries[0]
     assert (found.seq, found.task) == (5, "t1")
 
 
