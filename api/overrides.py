@@ -29,6 +29,7 @@ MOST_MODEL_NAME = 128
 # What the protocols' clients know, in the order in which the response names it. Instructions are the agent's alone.
 _KNOWN = (*OVERRIDES[:1], "instructions", *OVERRIDES[1:])
 _SPELLINGS = {name: {name, to_camel(name)} for name in _KNOWN}
+_ALL_SPELLINGS = frozenset().union(*_SPELLINGS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ def take_out(fields: dict[str, Any], spec: AgentSpec) -> list[str]:
     Raises:
         InvalidBody: the agent is strict; the text names the field.
     """
-    ignored = []
+    ignored: list[str] = []
+    if _ALL_SPELLINGS.isdisjoint(fields):
+        return ignored
     for name in _KNOWN:
         if name not in spec.allow_overrides:
             given = [fields.pop(spelling, None) for spelling in _SPELLINGS[name]]
@@ -99,6 +102,8 @@ def _refuse_if_strict(name: str, spec: AgentSpec) -> None:
 
 
 def _tools(given: list[Any], spec: AgentSpec) -> tuple[ClientTool, ...]:
+    if not given:
+        return ()
     try:
         text = orjson.dumps(given, default=_fields)
     except orjson.JSONEncodeError:

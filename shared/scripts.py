@@ -7,6 +7,7 @@ that free memory, end turns or keep leases, and what operators and rescuers need
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from shared.batch import Argument
 
+# One of a file's own functions, with the comment on it.
+_FUNCTION = re.compile(r"(?:^--.*\n)*^local function (\w+)\(.*\n(?:.*\n)*?end\n+", re.MULTILINE)
+
 # What is larger would hold up others' commands on its way.
 LARGE_BYTES = 64 * 1024
 
@@ -28,7 +32,7 @@ _FOLDER = Path(__file__).parent / "lua"
 
 
 class Script:
-    """One Lua file; those that work on a session get ``_session.lua`` in front."""
+    """One Lua file; those that work on a session get what they use of ``_session.lua`` in front."""
 
     def __init__(self, name: str, *, session: bool = False, large: bool = False) -> None:
         """``large``: what it returns may be."""
@@ -38,7 +42,7 @@ class Script:
             flags, _, text = text.partition("\n")
             flags += "\n"
         if session:
-            text = (_FOLDER / "_session.lua").read_text() + text
+            text = _used((_FOLDER / "_session.lua").read_text(), text) + text
         self.name = name
         self._large = large
         self.text = flags + text
@@ -69,6 +73,15 @@ class Script:
         # Nothing is awaited in between: the command goes over the connection that was told this.
         named = await incarnation(redis, large=large)
         return await command(redis, how, what, len(keys), *keys, *arguments, named, large=large)
+
+
+def _used(shared: str, text: str) -> str:
+    """What is shared, without the functions that nothing in ``text`` leads to: Lua makes each anew in every run."""
+    for function in reversed(list(_FUNCTION.finditer(shared))):
+        # Functions call only what stands above them, or themselves.
+        if not re.search(rf"\b{function[1]}\(", shared[function.end() :] + text):
+            shared = shared[: function.start()] + shared[function.end() :]
+    return shared
 
 
 def _size(arguments: Sequence[Argument]) -> int:

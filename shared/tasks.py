@@ -291,9 +291,6 @@ class Claim:
     epoch: int
     seq: int
 
-    def __str__(self) -> str:
-        return f"{self.number} {self.holder} {self.epoch} {self.seq}"
-
     def saw(self, epoch: int, seq: int) -> None:
         """Something was written, and has this place."""
         self.epoch, self.seq = max((self.epoch, self.seq), (epoch, seq))
@@ -521,7 +518,7 @@ class Tasks:
     async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Write a batch and what it checkpoints; extends the lease."""
         reply = await self._run(
-            _append, ref.keys, ref.task, op, (str(attempt), *batch.all_arguments()), ref.keys.call("")
+            _append, ref.keys, ref.task, op, (*_shown(attempt), *batch.all_arguments()), ref.keys.call("")
         )
         return Appended(int(reply[1]), int(reply[2])) if reply[0] == b"ok" else _refusal(reply)
 
@@ -533,7 +530,7 @@ class Tasks:
 
     async def renew(self, ref: TaskRef, attempt: Writer) -> Renewed | Refusal:
         """Extend the lease."""
-        reply = await self._run(_renew, ref.keys, ref.task, "", (str(attempt),))
+        reply = await self._run(_renew, ref.keys, ref.task, "", _shown(attempt))
         return Renewed() if reply[0] == b"ok" else _refusal(reply)
 
     async def park(
@@ -543,7 +540,7 @@ class Tasks:
 
         ``policy`` is the agent's ``parked``: with ``supersede`` the task gives way to one that waits.
         """
-        arguments = (str(attempt), wait_ms, policy, *batch.all_arguments())
+        arguments = (*_shown(attempt), wait_ms, policy, *batch.all_arguments())
         reply = await self._run(_park, ref.keys, ref.task, op, arguments, ref.keys.call(""))
         if reply[0] == b"parked":
             return Parked()
@@ -553,7 +550,7 @@ class Tasks:
 
     async def release(self, ref: TaskRef, attempt: Writer, op: str) -> Launch | Refusal:
         """Give a running task back to the queue; not counted as a crash."""
-        reply = await self._run(_release, ref.keys, ref.task, op, (str(attempt),))
+        reply = await self._run(_release, ref.keys, ref.task, op, _shown(attempt))
         return Launch(int(reply[1])) if reply[0] == b"launch" else _refusal(reply)
 
     async def take(
@@ -582,7 +579,7 @@ class Tasks:
             ref.keys,
             ref.task,
             op,
-            (str(attempt), status, why, memory, self._settings.memory_max_bytes, *batch.arguments()),
+            (*_shown(attempt), status, why, memory, self._settings.memory_max_bytes, *batch.arguments()),
         )
         if reply[0] == b"ok":
             return Finished(int(reply[1]), reply[2].decode(), int(reply[3]))
@@ -675,6 +672,12 @@ class Tasks:
             ),
             (task, op, *self._limits, *arguments),
         )
+
+
+def _shown(writer: Writer) -> tuple[Argument, ...]:
+    if isinstance(writer, Claim):
+        return writer.number, writer.holder, writer.epoch, writer.seq
+    return writer, "", 0, 0
 
 
 def _refusal(reply: list[bytes]) -> Refusal:

@@ -1,4 +1,5 @@
--- Put in front of every script that works on a session. What all of them share:
+-- Put in front of every script that works on a session, but for the functions that it does not use: to make one costs
+-- something in each run (see shared/scripts.py). What they share:
 -- the keys, the broker's clock, the time to live, and the one way to write into the log.
 --
 -- KEYS  1 meta  2 log  3 history  4 memory  5 waiting  6 task  7 calls  8 state  9 tail channel
@@ -181,19 +182,24 @@ local function trim()
   end
 end
 
--- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation, former. Read once in a script,
--- before its first write. `incarnation` holds those of the servers which the log was written on, with spaces between,
--- the newest first; `former` holds the epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
+-- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation. Read once in a script, before
+-- its first write. `incarnation` holds those of the servers which the log was written on, with spaces between, the
+-- newest first.
 local SESSION
 local function session()
   SESSION = SESSION or redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten',
-    'incarnation', 'former')
+    'incarnation')
   return SESSION
+end
+
+-- The epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
+local function former()
+  return redis.call('HGET', META, 'former') or ''
 end
 
 -- The last seq of an epoch that this log went through before; nil when it is none of those.
 local function last_of(epoch)
-  return tonumber(string.match(' ' .. (session()[9] or ''), ' ' .. int(epoch) .. '%-(%d+)'))
+  return tonumber(string.match(' ' .. former(), ' ' .. int(epoch) .. '%-(%d+)'))
 end
 
 -- The log's incarnations with the one that the caller names. A server never gets a former name again: a name that is
@@ -223,31 +229,31 @@ local function begin_epoch(seen)
     until #page < 256
     redis.call('XTRIM', stream, 'MINID', epoch .. '-0')
   end
-  local former = known[1] .. '-' .. known[2]
+  local cursors = known[1] .. '-' .. known[2]
   local count = 1
-  for cursor in string.gmatch(known[9] or '', '%S+') do
+  for cursor in string.gmatch(former(), '%S+') do
     count = count + 1
     if count <= MOST_FORMER then
-      former = former .. ' ' .. cursor
+      cursors = cursors .. ' ' .. cursor
     end
   end
-  redis.call('HSET', META, 'epoch', epoch, 'former', former, 'incarnation', names)
+  redis.call('HSET', META, 'epoch', epoch, 'former', cursors, 'incarnation', names)
   redis.call('PUBLISH', TAIL, epoch .. '-' .. int(tonumber(known[2]) + 1) .. '-' .. known[2])
-  known[1], known[8], known[9] = epoch, names, former
+  known[1], known[8] = epoch, names
 end
 
 -- Make sure, before anything is written, that no place in the log is given twice. It may have lost its end: this server
 -- was a replica that lagged, or came back with an older file. Two things show it: an incarnation that the log was not
--- written on before, and a writer that has seen more than there is (`claim`, or nil).
+-- written on before, and a writer that has seen more than there is (up to `seen_seq` of epoch `seen`, if any).
 -- → whether that writer has seen what is not in the log
-local function agree(claim)
+local function agree(seen, seen_seq)
   local known = session()
   if not known[1] then
     return false
   end
   local epoch, seq = tonumber(known[1]), tonumber(known[2])
-  local seen = claim and claim.epoch or 0
-  local ahead = seen > epoch or (seen == epoch and claim.seq > seq)
+  seen = seen or 0
+  local ahead = seen > epoch or (seen == epoch and seen_seq > seq)
   local before = known[8] or ''
   local names = named(before)
   if ahead or (before ~= '' and names ~= before) then
@@ -261,7 +267,7 @@ local function agree(claim)
   end
   -- Of an epoch that is neither this one nor one before it, the log was cleared since: its tasks have ended.
   local last = last_of(seen)
-  return last ~= nil and claim.seq > last
+  return last ~= nil and seen_seq > last
 end
 
 -- Close a message; the seq of its first entry, by which a response's output is ordered.
@@ -304,14 +310,15 @@ local function write(at, number)
     local op, path, kind, body, extra = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
     at = at + 5
     seq = seq + 1
-    local id = epoch .. '-' .. int(seq)
-    local opened = int(seq)
+    local place = int(seq)
+    local id = epoch .. '-' .. place
+    local opened = place
     if string.byte(body) ~= 123 then
       body = '{"sequence_number":' .. int(number) .. ',' .. body
       number = number + 1
     end
     if op == 'o' then
-      redis.call('HSET', TASK, 'open:' .. ARGV[at], int(seq))
+      redis.call('HSET', TASK, 'open:' .. ARGV[at], place)
       at = at + 1
     elseif op == 'c' then
       opened = close(ARGV[at]) or opened
@@ -382,31 +389,25 @@ local function remind(due, ref, ms)
   redis.call('ZADD', due, int(at), ref)
 end
 
--- What a writer shows for its attempt: 'number holder epoch seq', the last three left out by one that has seen nothing.
--- `holder` is the operation that took the attempt: a broker that went back may give a number twice, to two processes.
-local function claimed(text)
-  local number, holder, epoch, seq = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
-  if not number then
-    return { number = text }
-  end
-  return { number = number, holder = holder, epoch = tonumber(epoch), seq = tonumber(seq) }
-end
-
--- Why a claim's holder may not write, as the script's reply, or nil. `task`: its status, attempt, op and holder.
+-- Why a writer may not write, as the script's reply, or nil. `task`: its status, attempt, op and holder.
+-- ARGV 7 to 10 is what the writer shows: attempt, holder, and the epoch and seq that it has seen; the last three are
+-- '', 0 and 0 for one that has seen nothing. `holder` is the operation that took the attempt: a broker that went back
+-- may give a number twice, to two processes.
 -- `op` is the last operation kept for the task: the operation ids of a process grow, and an attempt is held by
 -- the one that took it. So a write that the network delayed past a later one is fenced, too; whoever sent it has long
 -- had its outcome from a repeat.
 -- A holder whose own writes were lost cannot go on from what it knows: the task is queued again, for an attempt that
 -- begins with what is left. That is no crash.
 -- → gone | ended | fenced | behind launch
-local function refusal(task, claim)
-  local behind = agree(claim)
+local function refusal(task)
+  local mine, holds = ARGV[7], ARGV[8]
+  local behind = agree(tonumber(ARGV[9]), tonumber(ARGV[10]))
   local status, attempt, op, holder = unpack(task, 1, 4)
   if not status then
     return { 'gone' }
   elseif TERMINAL[status] then
     return { 'ended' }
-  elseif status ~= 'running' or attempt ~= claim.number or (claim.holder and holder and claim.holder ~= holder)
+  elseif status ~= 'running' or attempt ~= mine or (holds ~= '' and holder and holds ~= holder)
     or (op and OP ~= '' and tonumber(OP) < tonumber(op)) then
     return { 'fenced' }
   elseif not behind then

@@ -1,16 +1,15 @@
 -- Write a batch for an attempt and keep what it checkpoints. KEYS 10 prefix of the calls' strings
--- ARGV 7 claim  8… groups, entries, calls, state
+-- ARGV 7 to 10 what the writer shows  11… groups, entries, calls, state
 -- → ok seq epoch | behind launch | fenced | ended | gone
-local claim = claimed(ARGV[7])
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'out', 'number', 'fresh')
-if task[3] == OP and task[2] == claim.number then
+if task[3] == OP and task[2] == ARGV[7] then
   return { 'ok', task[5], session()[1] }
 end
-local no = refusal(task, claim)
+local no = refusal(task)
 if no then
   return no
 end
-local at, seq, number = write(group(8), task[6])
+local at, seq, number = write(group(11), task[6])
 keep(at)
 redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', int(seq), 'number', number)
 touch(false, false, task[7])

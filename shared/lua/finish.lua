@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Write the end of a task. ARGV 7 claim  8 status  9 why (code, may be empty)  10 memory (may be empty)
---      11 most bytes of memory  12… entries, the last one terminal
+-- Write the end of a task. ARGV 7 to 10 what the writer shows  11 status  12 why (code, may be empty)
+--      13 memory (may be empty)  14 most bytes of memory  15… entries, the last one terminal
 -- → ok seq next launch (next: the session's next task, to be launched, or '')
 --   | behind launch | fenced | ended | gone
 
@@ -25,18 +25,17 @@ local function remember(element, most, limit)
   redis.call('HSET', META, 'memory', length > 0 and int(bytes) or '0')
 end
 
-local claim = claimed(ARGV[7])
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'next')
-if task[3] == OP and task[2] == claim.number then
+if task[3] == OP and task[2] == ARGV[7] then
   return { 'ok', task[7], task[9], '1' }
 end
-local no = refusal(task, claim)
+local no = refusal(task)
 if no then
   return no
 end
-local _, seq, number = write(12, task[8])
-if ARGV[10] ~= '' then
-  remember(ARGV[10], tonumber(redis.call('HGET', META, 'remember') or '1000'), tonumber(ARGV[11]))
+local _, seq, number = write(15, task[8])
+if ARGV[13] ~= '' then
+  remember(ARGV[13], tonumber(redis.call('HGET', META, 'remember') or '1000'), tonumber(ARGV[14]))
 end
 redis.call('ZREM', LIVE, TID)
 redis.call('HINCRBY', META, 'asked', -redis.call('HSTRLEN', TASK, 'request'))
@@ -60,7 +59,7 @@ if redis.call('HGET', META, 'active') == TID then
     redis.call('HSET', sibling(TASK, following), 'launch', '1', 'launched', int(NOW))
   end
 end
-redis.call('HSET', TASK, 'status', ARGV[8], 'why', ARGV[9], 'ended', int(NOW), 'op', OP, 'out', int(seq),
+redis.call('HSET', TASK, 'status', ARGV[11], 'why', ARGV[12], 'ended', int(NOW), 'op', OP, 'out', int(seq),
   'next', following, 'number', number)
 touch(true)
 return { 'ok', int(seq), following, '1' }

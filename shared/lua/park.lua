@@ -1,9 +1,8 @@
 -- Wait for the client without a worker. KEYS 10 prefix of the calls' strings
--- ARGV 7 claim  8 ms the client has to answer  9 parked policy  10… groups, entries, calls, state
+-- ARGV 7 to 10 what the writer shows  11 ms the client has to answer  12 parked policy  13… groups, entries, calls, state
 -- → parked | launch n (all answers are already in) | superseded | behind launch | fenced | ended | gone
-local claim = claimed(ARGV[7])
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number')
-if task[3] == OP and task[2] == claim.number then
+if task[3] == OP and task[2] == ARGV[7] then
   if task[7] == '' then
     return { 'parked' }
   elseif task[7] == 'superseded' then
@@ -11,15 +10,15 @@ if task[3] == OP and task[2] == claim.number then
   end
   return { 'launch', task[7] }
 end
-local no = refusal(task, claim)
+local no = refusal(task)
 if no then
   return no
 end
-local at, seq, number = write(group(10), task[8])
+local at, seq, number = write(group(13), task[8])
 keep(at)
 redis.call('HSET', TASK, 'number', number)
 local pending = tonumber(redis.call('HGET', TASK, 'pending'))
-if pending > 0 and ARGV[9] == 'supersede' and redis.call('LLEN', WAITING) > 0 then
+if pending > 0 and ARGV[12] == 'supersede' and redis.call('LLEN', WAITING) > 0 then
   -- Another turn waits already: this one gives way at once, and its holder writes the end.
   redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', 'superseded')
   touch(true)
@@ -32,10 +31,10 @@ if pending == 0 then
   touch(true)
   return { 'launch', launch }
 end
-local until_ms = NOW + tonumber(ARGV[8])
+local until_ms = NOW + tonumber(ARGV[11])
 redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '')
 -- The calls' strings outlive the wait, however long: a late answer is told that it is late.
-local life = int(tonumber(ARGV[8]) + TTL)
+local life = int(tonumber(ARGV[11]) + TTL)
 for _, call in ipairs(redis.call('HKEYS', CALLS)) do
   if string.sub(call, -7) ~= ':result' then
     local answered = redis.call('HEXISTS', CALLS, call .. ':result') == 1

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Keep a lease. ARGV 7 claim
+-- Keep a lease. ARGV 7 to 10 what the writer shows
 -- → ok | behind launch | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder')
-local no = refusal(task, claimed(ARGV[7]))
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'fresh')
+local no = refusal(task)
 if no then
   return no
 end
 redis.call('HSET', TASK, 'lease', int(NOW + LEASE))
-touch(false)
+touch(false, false, task[5])
 return { 'ok' }
