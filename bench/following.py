@@ -90,7 +90,7 @@ class Delivery:
 
 
 # What `run` is given, where it is not one front end and one worker.
-NEEDS = {"workers": 0}
+NEEDS = {"workers": 0, "program": "bench.unlooking"}
 
 
 def run(built: Topology, scale: Scale) -> Iterator[Row]:

@@ -34,8 +34,9 @@ READY_SECONDS = 60
 class Topology:
     """Processes and where they listen."""
 
-    def __init__(self, broker: ValkeyServer, folder: Path) -> None:
+    def __init__(self, broker: ValkeyServer, folder: Path, program: str) -> None:
         self.broker = broker
+        self._program = program
         self.client: Any = broker.client()
         self.ports: list[int] = []
         self.pids: dict[str, int] = {"broker": _pid_of(broker)}
@@ -84,7 +85,7 @@ class Topology:
         }
         with (self.folder / f"{len(self._processes)}-{role}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "turnstream", role, *arguments],
+                [sys.executable, "-m", self._program, role, *arguments],
                 cwd=ROOT,
                 env=environment,
                 stdout=log,
@@ -143,10 +144,12 @@ class Topology:
 
 
 @contextmanager
-def topology(front_ends: int = 1, workers: int = 1, **variables: str) -> Iterator[Topology]:
-    """A running deployment; everything is ended on the way out."""
+def topology(
+    front_ends: int = 1, workers: int = 1, program: str = "turnstream", **variables: str
+) -> Iterator[Topology]:
+    """A running deployment, its processes those of the module ``program``; everything is ended on the way out."""
     with ValkeyServer(save="", appendonly="no") as broker, tempfile.TemporaryDirectory() as folder:
-        built = Topology(broker, Path(folder))
+        built = Topology(broker, Path(folder), program)
         try:
             for role in ["api"] * front_ends + ["worker"] * workers:
                 built.start(role, **variables)
