@@ -35,8 +35,8 @@ EMBEDDED_DRAIN_SECONDS = 1.0
 async def serve(settings: Settings, *, reload: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; running turns get their time to finish.
 
-    With ``reload`` an edit of the agents file, or of code beside it, takes effect at once: turns that run end as they
-    began, sessions and connections stay.
+    With ``reload`` an edit of the agents file, or of code beside it, takes effect at once: turns that run have the
+    drain's time to end as they began, sessions and connections stay.
 
     Raises:
         ConfigurationError: a setting or an agent is wrong, or the port is taken.

@@ -39,6 +39,11 @@ async def broker(tmp_path: Path) -> AsyncIterator[tuple[Broker, ValkeyServer]]:
     broker.stop()
 
 
+async def _taken(client: Client) -> bool:
+    answer = await client.http.post("/process", json=asked("healed", "hi", stream=False))
+    return answer.status_code == 200
+
+
 async def test_a_broker_that_refuses_costs_a_pause(
     broker: tuple[Broker, ValkeyServer], tmp_path: Path
 ) -> None:
@@ -58,6 +63,8 @@ async def test_a_broker_that_refuses_costs_a_pause(
                     await _refused(client, session)
                     redis.execute_command(*end.split())
                     frames = await stream.all()
+                # A front end looks at the broker's memory once a second.
+                await wait_until(lambda: _taken(client), "turns to be taken again")
                 assert len(frames) > seen
                 _whole(frames, 150)
                 assert text_of(await client.turn(session, "hi")) == "You said: hi"

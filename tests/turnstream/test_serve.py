@@ -211,10 +211,10 @@ VERSION = {price}
 
 
 async def test_an_edit_takes_effect_without_a_restart(tmp_path: Path) -> None:
-    """The next turn runs the edited code, in the same session with its memory; what runs ends as it began."""
+    """The next turn runs the edited code, in the same session with its memory; what runs has a second to end as it began."""
     (tmp_path / "agents.toml").write_text('[agents.shop]\npython = "shop:shop"\n')
     (tmp_path / "prices.py").write_text("PRICE = 3\n")
-    (tmp_path / "shop.py").write_text(shop(3, seconds=1.5))
+    (tmp_path / "shop.py").write_text(shop(3, seconds=0.3))
     variables = {"TURNSTREAM_AGENTS": "agents.toml", "TURNSTREAM_DEV_AGENT": "shop"}
     async with serve(tmp_path, "--reload", **variables) as serving:
         client = Client(serving.url, serving.keys[0])
