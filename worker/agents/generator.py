@@ -1,11 +1,11 @@
-"""Agents that are plain async generators: whatever they yield is said.
+"""Agents that are plain async generators: what they yield becomes events.
 
 @agent
 async def weather(turn):
-if "where" not in turn.results:
-yield ClientCall("get_location", key="where")   # parks; the generator is called anew
-else:
-yield f"It is sunny in {turn.results['where']}."
+    if "where" not in turn.results:
+        yield ClientCall("get_location", key="where")  # parks; the generator is called anew
+    else:
+        yield f"It is sunny in {turn.results['where']}."
 """
 
 from __future__ import annotations
