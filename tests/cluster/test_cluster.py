@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
@@ -136,6 +136,8 @@ async def test_without_any_front_end_clients_are_told_to_come_back(cluster: Clus
     assert answer.status_code == 503
     assert answer.json()["code"] == "unavailable"
     assert int(answer.headers["retry-after"]) > 0
+    version = b"GET /liteAgent/v1/version HTTP/1.1\r\nHost: x\r\n\r\n"
+    _check_refusal(await _refusal(cluster, version), "/liteAgent/v1/version", 503, "unavailable")
 
     async def accepted() -> bool:
         answer = await client.http.post("/process", json=asked("s4", "hi"), headers=again)
@@ -193,24 +195,69 @@ async def test_bodies_without_a_key_are_not_gathered(cluster: Cluster, client: C
         writer.close()
 
 
-async def test_what_nginx_refuses_has_the_documented_shape(cluster: Cluster) -> None:
-    """JSON with code and message, whatever it is that nginx itself says no to."""
-    for sent, status in (
-        (b"RUBBISH\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 9000 + b"\r\n\r\n", 400),
-        (b"GET /" + b"y" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
-        (b"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n", 405),
-        (b"POST /process HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
+async def _refusal(cluster: Cluster, sent: bytes) -> tuple[int, bytes, dict[str, Any]]:
+    """Status, head and body of the answer to what is sent on a connection of its own."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
+    writer.write(sent)
+    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+    body = await asyncio.wait_for(reader.readuntil(b"}"), 20)
+    writer.close()
+    assert b"content-type: application/json" in head.lower()
+    return int(head.split(b" ")[1]), head, orjson.loads(body)
+
+
+def _check_refusal(found: tuple[int, bytes, dict[str, Any]], path: str, status: int, word: str) -> None:
+    """The shape of the front end's own refusals, which LiteAgent's clients read by number."""
+    was, head, body = found
+    assert was == status, found
+    assert set(body) - {"message"} == ({"code", "reason"} if path.startswith("/liteAgent/") else {"code"})
+    assert body.get("reason", body["code"]) == word
+    if path.startswith("/liteAgent/"):
+        assert body["code"] == status * 100
+    assert (b"\r\nretry-after: " in head.lower()) is (status in {429, 500, 503})
+
+
+@pytest.mark.parametrize("path", ["/process", "/liteAgent/v1/chat"])
+async def test_what_nginx_refuses_has_the_documented_shape(cluster: Cluster, path: str) -> None:
+    """JSON with code and message, whatever it is that nginx itself says no to; numbers on LiteAgent's routes."""
+    line, long = f"POST {path} HTTP/1.1\r\n".encode(), b"y" * 9000
+    for sent, status, word in (
+        (line + b"\r\n", 400, "bad_request"),
+        (line + b"Host: x\r\nX: " + long + b"\r\n\r\n", 400, "bad_request"),
+        (line.replace(b" HTTP", b"?" + long + b" HTTP") + b"Host: x\r\n\r\n", 414, "bad_request"),
+        (line.replace(b"POST", b"TRACE") + b"Host: x\r\n\r\n", 405, "method_not_allowed"),
+        (line + b"Host: x\r\nTransfer-Encoding: gzip\r\n\r\n", 400, "bad_request"),
+        (line + b"Host: x\r\nContent-Length: 12000000\r\n\r\n", 413, "body_too_large"),
     ):
+        _check_refusal(await _refusal(cluster, sent), path, status, word)
+    _check_refusal(await _refusal(cluster, b"RUBBISH\r\n\r\n"), "", 400, "bad_request")
+
+
+async def test_one_address_holds_so_many_connections(cluster: Cluster, client: Client) -> None:
+    """Beyond them it is refused, in the shape of each protocol, until some are closed."""
+    await client.turn("s8", "hi")
+    follow = b"GET /process?session_id=s8 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n\r\n"
+    held = []
+
+    async def hold() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", cluster.port)
-        writer.write(sent)
-        answer = await asyncio.wait_for(reader.read(65536), 20)
-        writer.close()
-        head, _, body = answer.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 %d " % status), (sent[:40], answer)
-        assert b"application/json" in head
-        assert set(orjson.loads(body)) == {"code", "message"}
+        writer.write(follow % cluster.key.encode())
+        held.append(writer)
+        assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 200 ")
+
+    try:
+        await asyncio.gather(*(hold() for _ in range(512)))
+        for path in ("/process", "/liteAgent/v1/chat"):
+            sent = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            _check_refusal(await _refusal(cluster, sent), path, 429, "too_many")
+    finally:
+        for writer in held:
+            writer.close()
+
+    async def taken() -> bool:
+        return (await _refusal(cluster, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"))[0] == 200
+
+    await wait_until(taken, "room to come back")
 
 
 async def test_half_sent_requests_are_cut_off(cluster: Cluster) -> None:
