@@ -16,7 +16,7 @@ from shared import measures
 from shared.api_keys import Limits
 from shared.broker import insist, is_trouble
 from shared.caps import NOTHING, Admitted, ManyBytes, ManyTurns, Room, TooFast
-from shared.errors import Overloaded, Refused, ShuttingDown, TooMany
+from shared.errors import BodyTooLarge, Overloaded, Refused, ShuttingDown, TooMany
 from shared.keys import TaskRef
 from shared.storage import SESSION_BYTES, TURN_BYTES
 from shared.tasks import EMPTY_MS, operation
@@ -95,6 +95,7 @@ class Limiter:
 
         Raises:
             TooMany: the key's limits say no.
+            BodyTooLarge: it is more than all sessions of the owner may hold.
             Overloaded: too many turns of all owners wait, or as `admit_data`.
             BrokerAway: the broker did not answer.
         """
@@ -104,6 +105,13 @@ class Limiter:
             raise Overloaded
         # Its message stands in the log and in the history, and what it asks for in its own hash.
         room = self._room(caller, SESSION_BYTES + TURN_BYTES + 3 * size, self._ttl_ms)
+        if 0 < room.most < room.bytes:
+            measures.turns_refused.add("storage")
+            raise BodyTooLarge(
+                f"This turn takes {room.bytes} bytes of storage, three times its request and some more, and all your "
+                f"sessions together may hold {room.most}: it never fits. Send less at once, or ask the operator for "
+                "more storage."
+            )
         if not (caller.limits.turns or room.most):
             return None
         outcome = await self._ask(ref, op, caller, room)

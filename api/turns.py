@@ -23,6 +23,7 @@ from shared.endings import CANCELED, end_from_outside
 from shared.entry import Cursor
 from shared.errors import (
     BadRequest,
+    BodyTooLarge,
     IdempotencyMismatch,
     InvalidBody,
     NoSession,
@@ -167,6 +168,7 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
         NoSession: the session is unknown, or belongs to another agent or user.
         SessionBusy: the session takes no more turns at the moment.
         TooMany: the session has too many turns waiting, or the key's limits are reached.
+        BodyTooLarge: the turn takes more than all sessions of the owner may hold.
         Overloaded: too many turns of all owners wait.
         IdempotencyMismatch: the id or idempotency key was used for something else.
         InvalidBody: the input cannot be written as JSON.
@@ -232,7 +234,7 @@ async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str, siz
     """
     try:
         return await services.limiter.admit(turn.ref, op, caller, size)
-    except (TooMany, Overloaded):
+    except (TooMany, BodyTooLarge, Overloaded):
         keys = turn.ref.keys
         sessions = services.broker.sessions
         known = await insist(

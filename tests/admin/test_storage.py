@@ -77,6 +77,27 @@ async def test_who_holds_too_much_is_refused(stack: Stack) -> None:
     assert (await ask(b, "other", LARGE)).status_code == 200
 
 
+async def test_what_never_fits_is_refused_for_good(stack: Stack) -> None:
+    """A turn that is larger than all that an owner may hold: 413 with both sizes, and no time to come again."""
+    await stack.worker()
+    (client,) = await limited(stack, await stack.front_end(), storage=500_000)
+    assert (await ask(client, "s1", "hello", id="t1")).status_code == 200
+    session = await client.init()
+    before = await held(stack)
+    content = [{"type": "text", "message": LARGE}]
+    for refused in (
+        await ask(client, "s1", LARGE),
+        await client.http.post(
+            "/liteAgent/v1/chat", params={"sessionId": session}, json={"content": content}
+        ),
+    ):
+        assert refused.status_code == 413, refused.text
+        assert "retry-after" not in refused.headers
+        assert refused.json()["code"] in {"body_too_large", 41300}
+        assert "may hold 500000: it never fits" in refused.json()["message"]
+    assert await held(stack) == before
+
+
 async def test_refused_turns_hold_nothing(stack: Stack) -> None:
     """A repeat, and one whose idempotency key was used otherwise, leave the count as it was."""
     await stack.worker()
