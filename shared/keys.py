@@ -17,6 +17,9 @@ NAME = (
     r"|\.[A-Za-z0-9_:@-][A-Za-z0-9_.:@-]{0,126}"
     r"|\.\.[A-Za-z0-9_.:@-]{1,126})"
 )
+NAME_IN_WORDS = (
+    "letters (A-Z, a-z), digits and _ . : @ -, at most 128 of them (a taskId: 36), but not '.' or '..'"
+)
 
 DUE = "ts:due"
 CLOCK = "ts:clock"

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from api.body import json_object, read_bytes
 from shared.api_keys import IDENTIFIER
@@ -26,7 +36,18 @@ MOST_STOPPED = 1000
 _LONGEST_SECONDS = 31_536_000
 
 _Name = Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
-_Ref = Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}(/{IDENTIFIER.pattern}){{2}}$")]
+_REF = re.compile(f"{IDENTIFIER.pattern}(?:/{IDENTIFIER.pattern}){{2}}", re.ASCII)
+
+
+def _a_ref(text: str) -> str:
+    if not _REF.fullmatch(text):
+        raise PydanticCustomError("ref", "A task is named owner/session/task, as the list of tasks has it")
+    return text
+
+
+_Ref = Annotated[
+    str, AfterValidator(_a_ref), WithJsonSchema({"type": "string", "pattern": f"^{_REF.pattern}$"})
+]
 _Seconds = Annotated[float, Field(gt=0, le=_LONGEST_SECONDS)]
 
 
@@ -71,7 +92,7 @@ async def body_of(request: Request, settings: Settings, model: type[_Body]) -> _
 
     Raises:
         InvalidBody: as `parse`.
-        BodyTooLarge, BadRequest: as `read_bytes`.
+        BodyTooLarge, BodyTooSlow: as `read_bytes`.
     """
     return parse(await read_bytes(request, settings.max_body), model)
 

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from shared.keys import NAME
+from shared.keys import NAME, NAME_IN_WORDS
 from shared.protocol.base import ProtocolModel
 from shared.protocol.message import Message
 from shared.protocol.tools import Tool
@@ -139,6 +139,8 @@ _IN_JSON = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "Input should be an object"),
     "list_type": "Input should be an array",
     "too_short": "Input should not be empty",
+    # Ids are all that has a pattern here.
+    "string_pattern_mismatch": f"An id is made of {NAME_IN_WORDS}",
 }
 
 

@@ -70,6 +70,28 @@ async def test_a_wrong_chat_body_is_named(client: Client, body: bytes, words: tu
     refused(answer, 422, "invalid_body", *words)
 
 
+@pytest.mark.parametrize("name", ["a b", "{x}", "..", "é", "x" * 129])
+async def test_what_an_id_may_be_is_said_in_words(client: Client, stack: Stack, name: str) -> None:
+    """In both protocols and for operators, not as a regular expression."""
+    words = ("letters (A-Z, a-z), digits and _ . : @ -, at most 128", "36", "not '.' or '..'")
+    message = {"role": "user", "content": "x"}
+    for field in ("session_id", "id", "response_id"):
+        answer = await client.http.post("/process", json={"input": [message], field: name})
+        refused(answer, 422, "invalid_body", f"{field}: An id is made of", *words)
+    session = await client.init()
+    if len(name) <= 36:
+        content = [{"type": "text", "message": "x"}]
+        answer = await client.http.post(
+            "/liteAgent/v1/chat", params={"sessionId": session}, json={"content": content, "taskId": name}
+        )
+        refused(answer, 422, "invalid_body", "taskId: An id is made of", *words)
+    admin = {"Authorization": f"Bearer {stack.admin}"}
+    answer = await client.http.post("/admin/v1/keys", json={"owner": name}, headers=admin)
+    refused(answer, 422, "invalid_body", "owner: An id is made of", *words)
+    answer = await client.http.post("/admin/v1/stop", json={"refs": [name]}, headers=admin)
+    refused(answer, 422, "invalid_body", "refs[0]: A task is named owner/session/task")
+
+
 async def test_another_address_is_no_redirect(client: Client) -> None:
     """An address is made of the Host header nowhere: a redirect could lead a key to another server."""
     for path in ("/process/", "/liteAgent/v1/chat/"):
