@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from shared.errors import BadRequest, BodyTooLarge, InvalidBody, Overloaded, TooMany
+from shared.errors import BodyTooLarge, BodyTooSlow, InvalidBody, Overloaded, TooMany
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ class Bodies:
 
         Raises:
             BodyTooLarge: it is larger than the caller's agent takes.
-            BadRequest: it did not come in time.
+            BodyTooSlow: it did not come in time.
             TooMany, Overloaded: too much is being read already.
             Others: as ``parse``.
         """
@@ -91,7 +91,7 @@ async def read_bytes(request: Request, most: int, hold: Callable[[int], None] = 
 
     Raises:
         BodyTooLarge: it is larger.
-        BadRequest: it did not come in time.
+        BodyTooSlow: it did not come in time.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > most:
@@ -106,7 +106,7 @@ async def read_bytes(request: Request, most: int, hold: Callable[[int], None] = 
                 hold(len(piece))
                 body += piece
     except TimeoutError:
-        raise BadRequest(f"The body did not arrive within {BODY_SECONDS:.0f} seconds.") from None
+        raise BodyTooSlow(f"The body did not arrive within {BODY_SECONDS:.0f} seconds.") from None
     return bytes(body)
 
 

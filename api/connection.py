@@ -26,6 +26,9 @@ class Connection(Protocol):
     def awaits_body(self, scope: Scope) -> bool:
         """Whether the rest of this request's body is still to come."""
 
+    def part(self) -> None:
+        """Let the answer that has begun be the connection's last one, whatever of the request is still to come."""
+
     def is_lost(self) -> bool:
         """Whether the client has left."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,10 +25,6 @@ log = structlog.get_logger(__name__)
 # Letters that can do no harm in a log or a header.
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
 
-# Who is answered before the body is all there, and goes on sending, would not read the answer of a connection that
-# is closed at once. For so long it is listened to, and what it sends thrown away.
-PARTING_SECONDS = 5.0
-
 _COMMON = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
@@ -50,25 +44,23 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = parting = False
+        started = False
         connection = connection_of(scope)
         request_id = _request_id(scope)
 
         async def with_headers(message: Message) -> None:
-            nonlocal started, parting
+            nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                parting = connection.awaits_body(scope)
                 given = message.setdefault("headers", [])
                 names = {name.lower() for name, _ in given}
                 common = (*_COMMON, (b"x-request-id", request_id.encode()))
                 message["headers"] = [*given, *(header for header in common if header[0] not in names)]
-                if parting:
+                if connection.awaits_body(scope):
                     message["headers"].append((b"connection", b"close"))
-            elif parting and not message.get("more_body"):
-                await send({**message, "more_body": True})
-                await _pass_over(receive)
-                message = {"type": "http.response.body", "body": b"", "more_body": False}
+                    await send(message)
+                    connection.part()
+                    return
             await send(message)
 
         # What is logged from here on says of which request; the task that serves it keeps this to itself.
@@ -87,14 +79,6 @@ class Edge:
                 log.warning("stream.broken", path=scope["path"], error=type(error).__name__)
                 return
             await answer(scope, receive, with_headers)
-
-
-async def _pass_over(receive: Receive) -> None:
-    """Throw away the rest of a body, for a while."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(PARTING_SECONDS):
-            while (message := await receive())["type"] == "http.request" and message.get("more_body"):
-                pass
 
 
 # The routes of the protocol whose clients compare numbers.
@@ -124,6 +108,13 @@ def error_response(error: Exception, path: str) -> Response:
     return JSONResponse(body, error.status, headers=headers)
 
 
+def refusal(path: str, status: int, word: str, message: str) -> dict[str, str | int]:
+    """The body of an answer that is none of our errors, in the shape of theirs."""
+    if path.startswith(_NUMBERED):
+        return {"code": status * 100, "reason": word, "message": message}
+    return {"code": word, "message": message}
+
+
 async def our_error(request: Request, error: Exception) -> Response:
     """Answer one of our own errors."""
     return error_response(error, request.url.path)
@@ -135,9 +126,7 @@ async def http_error(request: Request, error: Exception) -> Response:
         raise error
     path, status, headers = request.url.path, error.status_code, dict(error.headers or {})
     word = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
-    body: dict[str, str | int] = {"code": word, "message": error.detail}
-    if path.startswith(_NUMBERED):
-        body = {"code": status * 100, "reason": word, "message": error.detail}
+    body = refusal(path, status, word, error.detail)
     if status == 405:
         headers["Allow"] = ", ".join(sorted(_methods_of(request)))
     return JSONResponse(body, status, headers=headers)

@@ -31,6 +31,7 @@ from shared.errors import (
     BadRequest,
     BadToken,
     BodyTooLarge,
+    BodyTooSlow,
     BrokerAway,
     CallEnded,
     CallExpired,
@@ -114,7 +115,7 @@ _KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbid
 _SESSION = _KEY | {BadRequest, NoSession}
 _FOLLOW = _SESSION | {NoTask, BadCursor, CursorGone, ShuttingDown, Overloaded, TooMany}
 _CALL = frozenset({UnknownCall, CallEnded, CallWithdrawn, CallExpired})
-_BODY = frozenset({InvalidBody, BodyTooLarge})
+_BODY = frozenset({InvalidBody, BodyTooLarge, BodyTooSlow})
 _TURN = _FOLLOW | _BODY | {SessionBusy, IdempotencyMismatch}
 
 AGENT_STREAM = Stream(

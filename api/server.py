@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from api.app import create_app
 from api.connection import extension
-from api.edge import PARTING_SECONDS
+from api.edge import refusal
 from shared.errors import BadRequest, ConfigurationError, Overloaded
 
 if TYPE_CHECKING:
@@ -40,6 +40,14 @@ GRACE_SECONDS = 10
 HEADER_SECONDS = 20.0
 HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
+
+# How long a connection may wait for its next request. Longer than the other side keeps one that it does not use (nginx
+# 60 s, see deploy/nginx.conf; Java's and Python's clients 30 s and less): else a request meets one that is being closed.
+KEEP_ALIVE_SECONDS = 75
+
+# Who is answered before all of its request is there, and goes on sending, would not read the answer of a connection
+# that is closed at once. It is told that no more comes, and for so long listened to, and what it sends thrown away.
+PARTING_SECONDS = 5.0
 
 # A client that takes nothing of its answer for so long is cut. Streams have their own limit in api/stream.py.
 TAKING_SECONDS = 20.0
@@ -69,14 +77,14 @@ class FrontEnd:
         self.started = asyncio.Event()
         config = uvicorn.Config(
             self.app,
-            http=_Protocol,
+            http=partial(_Protocol, _Room(settings.max_followers + MOST_OTHERS)),  # type: ignore[arg-type]
             ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=settings.max_followers + MOST_OTHERS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
         self._server = _Server(config, self.app.state.services.hub, self.started)
@@ -162,12 +170,23 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Room:
+    """How many connections a process may have, and which of them wait for a request, the one that rests longest first."""
+
+    __slots__ = ("most", "resting")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.resting: dict[_Protocol, None] = {}
+
+
 class _Protocol(HttpToolsProtocol):
     """One connection: what the HTTP server leaves open is bounded here.
 
     Duties:
         1. give a response its connection (see `Connection`);
-        2. bound a request's head in bytes, headers and time, and the number of connections;
+        2. bound a request's head in bytes, headers and time, and the number of connections: a new one takes the place of
+           the one that has waited for a request the longest;
         3. cut a client that does not take its answer;
         4. say in our own words and log what is wrong with a request that is none;
         5. let go of a request with its connection;
@@ -176,14 +195,16 @@ class _Protocol(HttpToolsProtocol):
 
     # Beside the base's attributes: a few more among them, and each connection's would take a kilobyte more.
     __slots__ = (
-        "_bytes", "_count", "_deaf", "_in_head", "_lost", "_out", "_plain", "_pressure", "_repeating", "_taking", "_waiting",
-        "on_lost",
+        "_bytes", "_count", "_deaf", "_in_head", "_lost", "_out", "_parting", "_plain", "_pressure", "_repeating", "_room",
+        "_taking", "_waiting", "on_lost",
     )  # fmt: skip
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, room: _Room, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._room = room
         self.on_lost: Callable[[], None] | None = None
-        self._lost = self._deaf = self._in_head = self._plain = self._repeating = False
+        self.url = b""
+        self._lost = self._deaf = self._in_head = self._plain = self._repeating = self._parting = False
         self._bytes = self._count = 0
         self._waiting: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
@@ -196,15 +217,30 @@ class _Protocol(HttpToolsProtocol):
         # As `write_chunk` needs them, for each event: not through the instance's dictionary.
         self._out = transport
         self._pressure = self.flow
-        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            self._refuse(
-                503, Overloaded.code, "There are too many connections. Try again.", why="connections"
-            )
-        else:
-            self._wait_for_headers()
+        room = self._room
+        if len(self.connections) > room.most:
+            oldest = next(iter(room.resting), None)
+            if oldest is None:
+                self.connections.discard(self)
+                self._refuse(
+                    503, str(Overloaded.code), "There are too many connections. Try again.", why="connections"
+                )
+                return
+            oldest.give_way()
+        room.resting[self] = None
+        self._wait_for_headers()
+
+    def give_way(self) -> None:
+        """Leave at once, for another connection."""
+        del self._room.resting[self]
+        self.connections.discard(self)
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
+        self._room.resting.pop(self, None)
+        # The base does so only when the connection was not broken.
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
         self._lost = True
         if self._taking is not None:
@@ -219,6 +255,8 @@ class _Protocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self._deaf:
             return
+        if self._waiting is None and not self._is_busy():
+            self._wait_for_headers()
         # A head that began with the bytes before: it has not ended, and must not gather for ever.
         self._bytes += len(data) if self._in_head else 0
         try:
@@ -228,7 +266,7 @@ class _Protocol(HttpToolsProtocol):
                 self._too_large()
             else:
                 why = type(error).__name__
-                self._refuse(400, BadRequest.code, "This is not a valid HTTP request.", why=why)
+                self._refuse(400, str(BadRequest.code), "This is not a valid HTTP request.", why=why)
             return
         if self._in_head and self._is_too_large():
             self._too_large()
@@ -295,6 +333,7 @@ class _Protocol(HttpToolsProtocol):
         self._bytes = size
         self._check_head()
         self._headers_came()
+        self._room.resting.pop(self, None)
         super().on_headers_complete()
         self._plain = self.scope.get("http_version") == "1.0"
         if self._plain:
@@ -315,7 +354,7 @@ class _Protocol(HttpToolsProtocol):
 
     def _too_large(self) -> None:
         said = f"The request's head is larger than {HEAD_BYTES} bytes or {MOST_HEADERS} headers."
-        self._refuse(431, BadRequest.code, said, why="head too large")
+        self._refuse(431, str(BadRequest.code), said, why="head too large")
 
     def _wait_for_headers(self) -> None:
         self._headers_came()
@@ -326,7 +365,7 @@ class _Protocol(HttpToolsProtocol):
             self._waiting.cancel()
             self._waiting = None
 
-    def _refuse(self, status: int, code: str | int, said: str, *, why: str) -> None:
+    def _refuse(self, status: int, word: str, said: str, *, why: str) -> None:
         """Answer what is no request, and hear no more; behind another request, its answer is the last one."""
         self._deaf = True
         log.warning("request.malformed", status=status, why=why)
@@ -338,33 +377,59 @@ class _Protocol(HttpToolsProtocol):
             # Its own body: nothing more of it will come, and this is its answer. An event stream is not written past it.
             self._plain = cycle.disconnected = True
             cycle.message_event.set()
-        body = orjson.dumps({"code": code, "message": said})
+        body = orjson.dumps(refusal(self.url.decode("latin-1"), status, word, said))
         head = (
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
             "cache-control: no-store\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(STATUS_LINE[status] + head.encode() + body)
-        # Closed at once, a client that is still sending would find a broken connection instead of the answer.
+        self._leave_slowly()
+
+    def _leave_slowly(self) -> None:
+        """Close in two steps, as RFC 9112 (9.6) has it: the client reads the answer to its end, whatever it still sends."""
+        self._deaf = True
+        self.flow.resume_reading()
         self.transport.write_eof()
+        self._see_it_taken()
         self._headers_came()
-        self._waiting = self.loop.call_later(PARTING_SECONDS, self.transport.abort)
+        self._waiting = self.loop.call_later(PARTING_SECONDS, self.transport.close)
+        if self in self.connections:
+            self._room.resting[self] = None
 
     # ── its answer ──
 
     def on_response_complete(self) -> None:
+        pipelined = bool(self.pipeline)
         super().on_response_complete()
-        if left := self.transport.get_write_buffer_size():
+        if self.transport.is_closing():
+            self._see_it_taken()
+        elif self._parting:
+            self._leave_slowly()
+        else:
+            taken = self._see_it_taken()
+            if not pipelined:
+                if taken:
+                    self._room.resting[self] = None
+                if self._in_head:
+                    # It has its time from now on; until then what came of it disturbed nobody.
+                    self._wait_for_headers()
+
+    def _see_it_taken(self) -> bool:
+        """Whether the client has taken what was written; one that does not go on taking it is cut."""
+        left = self.transport.get_write_buffer_size()
+        if left:
             self._taking = self.loop.call_later(TAKING_SECONDS, self._look_whether_it_takes, left)
-        if not self.pipeline and not self.transport.is_closing():
-            # The next head has its time from now on; until then what came of it disturbed nobody.
-            self._wait_for_headers()
+        return not left
 
     def _look_whether_it_takes(self, before: int) -> None:
-        left = self.transport.get_write_buffer_size()
-        if left >= before:
+        if self.transport.get_write_buffer_size() >= before:
             self.transport.abort()
-        elif left:
-            self._taking = self.loop.call_later(TAKING_SECONDS, self._look_whether_it_takes, left)
+        elif self._see_it_taken() and not self._is_busy():
+            self._room.resting[self] = None
+
+    def _is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     # ── as `Connection` ──
 
@@ -375,6 +440,11 @@ class _Protocol(HttpToolsProtocol):
         cycle = self.cycle
         # Another one came behind it: then it is all there.
         return cycle is not None and cycle.scope is scope and cycle.more_body
+
+    def part(self) -> None:
+        self._parting = True
+        # The server would close at once.
+        self.cycle.keep_alive = True
 
     def abort(self) -> None:
         self.transport.abort()
@@ -405,7 +475,6 @@ _METHODS = (
 )  # fmt: skip
 _CONNECTION = {
     "connections",
-    "limit_concurrency",
     "parser",
     "flow",
     "scope",

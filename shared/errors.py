@@ -6,6 +6,7 @@
     │   ├── BadCursor          400  cursor_malformed
     │   ├── InvalidBody        422  invalid_body
     │   ├── BodyTooLarge       413  body_too_large
+    │   ├── BodyTooSlow        408  request_timeout
     │   ├── BadToken           401  10001   no usable Authorization header
     │   ├── UnknownKey         401  10004   well formed, but not a key of ours
     │   ├── Forbidden          403  forbidden
@@ -104,6 +105,16 @@ class BodyTooLarge(Refused):
     code = "body_too_large"
     number = 41300
     text = "The body is too large."
+
+
+class BodyTooSlow(Refused):
+    """The body did not arrive in time. A client may send the request again, on another connection."""
+
+    status = 408
+    code = "request_timeout"
+    number = 40800
+    text = "The request did not arrive in time."
+    retry_may_help = True
 
 
 class BadToken(Refused):

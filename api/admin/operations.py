@@ -28,6 +28,7 @@ from shared.errors import (
     BadRequest,
     BadToken,
     BodyTooLarge,
+    BodyTooSlow,
     BrokerAway,
     CursorGone,
     Forbidden,
@@ -94,7 +95,7 @@ ADMIN_PARAMETERS: dict[str, Json] = {
 }
 
 _KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
-_BODY = frozenset({InvalidBody, BodyTooLarge, BadRequest})
+_BODY = frozenset({InvalidBody, BodyTooLarge, BodyTooSlow})
 _REF = ("ref_owner", "ref_session", "ref_task")
 _FILTERS = ("status", "agent", "of_owner", "user", "session", "older_than", "younger_than")
 

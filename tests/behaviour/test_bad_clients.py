@@ -76,10 +76,13 @@ async def test_a_stream_outlives_the_time_for_headers(
 async def test_half_sent_bodies_are_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that does not come in time is answered, and begins no turn."""
     monkeypatch.setattr(body, "BODY_SECONDS", 0.2)
-    request = _request(client, "POST", "/process", "Content-Type: application/json", "Content-Length: 500")
-    async with raw(client, request + '{"session_id": "s1"') as connection:
-        head = await asyncio.wait_for(connection.reader.readline(), 20)
-        assert head.startswith(b"HTTP/1.1 400 ")
+    for path, code in (("/process", b'"request_timeout"'), ("/liteAgent/v1/chat?sessionId=s1", b"40800")):
+        request = _request(client, "POST", path, "Content-Type: application/json", "Content-Length: 500")
+        async with raw(client, request + '{"session_id": "s1"') as connection:
+            answer = await connection.answer()
+        assert answer.startswith(b"HTTP/1.1 408 "), answer
+        assert b"\r\nconnection: close\r\n" in answer
+        assert b'"code":' + code in answer
     assert (await client.http.get("/process", params={"session_id": "s1"})).status_code == 404
 
 

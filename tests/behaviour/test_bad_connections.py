@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from api import edge, server
+from api import server
 from shared.errors import ConfigurationError
-from tests.behaviour.test_bad_clients import _request, raw
+from tests.behaviour.test_bad_clients import Raw, _request, raw
 from tests.client import asked, check_whole
 from tests.waiting import wait_until
 
@@ -44,6 +45,8 @@ async def test_a_head_is_bounded_as_it_arrives(client: Client, more: str) -> Non
     assert b'"code":"bad_request"' in answer
     async with raw(client, f"GET /{'y' * 400_000}") as connection:
         assert (await connection.answer()).startswith(b"HTTP/1.1 431 ")
+    async with raw(client, HEALTH.replace("/healthz", "/liteAgent/v1/version") + more) as connection:
+        assert b'"code":43100,"reason":"bad_request"' in await connection.answer()
 
 
 async def test_an_ordinary_head_passes(client: Client) -> None:
@@ -62,31 +65,50 @@ async def test_what_a_head_held_is_given_back(client: Client, stack: Stack) -> N
     try:
         async with raw(client, HEALTH + "\r\n") as connection:
             await connection.reader.readuntil(b"}")
-            (ours,) = [
-                each
-                for each in front_end._server.server_state.connections
-                if each.client and each.client[1] == connection.writer.get_extra_info("sockname")[1]  # type: ignore[union-attr]
-            ]
-            held = weakref.ref(ours.cycle)  # type: ignore[union-attr]
+            (ours,) = _at(front_end, connection)
+            held = weakref.ref(ours.cycle)
             del ours
         await wait_until(lambda: held() is None, "the request to be let go")
     finally:
         gc.enable()
 
 
+def _at(front_end: Any, connection: Raw) -> list[Any]:
+    """The server's side of the connection, as long as it has one."""
+    port = connection.writer.get_extra_info("sockname")[1]
+    connections = front_end._server.server_state.connections
+    return [each for each in connections if each.client and each.client[1] == port]
+
+
 @pytest.mark.parametrize("path", ["/process", "/nowhere", "/healthz"])
 async def test_who_is_answered_before_the_body_is_there_is_parted_with(
     client: Client, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The answer says that it is the last one; what goes on coming is listened to for a while, and no longer."""
-    monkeypatch.setattr(edge, "PARTING_SECONDS", 0.3)
-    for kind in ("Content-Length: 1000", "Transfer-Encoding: chunked"):
+    """The answer says that it is the last one, and has its end at once; what goes on coming disturbs nobody."""
+    monkeypatch.setattr(server, "PARTING_SECONDS", 3600)
+    for kind in ("Content-Length: 5000000", "Transfer-Encoding: chunked", "Content-Length: 50000000"):
         sent = f"POST {path} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n"
         async with raw(client, sent) as connection:
-            head = await asyncio.wait_for(connection.reader.readuntil(b"\r\n\r\n"), 20)
-            assert b"connection: close" in head
-            connection.writer.write(b"1\r\n")
-            await connection.answer()
+            answer = await connection.answer()
+            assert b"\r\nconnection: close\r\n" in answer.partition(b"\r\n\r\n")[0] + b"\r\n"
+            assert answer.endswith(b"}")
+            for _ in range(50):
+                connection.writer.write(b"x" * 100_000)
+                await asyncio.wait_for(connection.writer.drain(), 20)
+
+
+async def test_who_goes_on_sending_after_the_answer_is_cut(
+    client: Client, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is listened to for a while, and no longer."""
+    monkeypatch.setattr(server, "PARTING_SECONDS", 0.3)
+    (front_end, _) = stack._front_ends[0]
+    async with raw(
+        client, "POST /process HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n\r\n"
+    ) as connection:
+        assert (await connection.answer()).startswith(b"HTTP/1.1 401 ")
+        connection.writer.write(b"{")
+        await wait_until(lambda: not _at(front_end, connection), "the connection to be cut")
 
 
 async def test_a_refused_body_may_be_sent_to_its_end(client: Client) -> None:
@@ -101,6 +123,7 @@ async def test_what_comes_after_an_answer_has_its_time(
 ) -> None:
     """Line ends, or the beginning of a head, do not keep a connection for longer than a head may take."""
     monkeypatch.setattr(server, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(server, "KEEP_ALIVE_SECONDS", 3600)
     for drip in (b"\r\n", b"G"):
         async with raw(client, HEALTH + "\r\n") as connection:
             await connection.reader.readuntil(b"}")
@@ -158,27 +181,70 @@ async def test_what_is_no_http_is_said_and_logged_in_our_shape(client: Client) -
     assert "secret" not in str(lines)
 
 
-async def test_connections_are_counted(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the number of followers and some more, new ones are told so and closed; room comes back."""
+async def test_an_idle_connection_is_kept_for_the_next_request(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an answer it may wait for longer than a head may take, and longer than others keep one that they do not use."""
+    monkeypatch.setattr(server, "HEADER_SECONDS", 0.2)
+    async with raw(client, HEALTH + "\r\n") as connection:
+        await connection.reader.readuntil(b"}")
+        async with raw(client, "") as silent:
+            assert await silent.answer() == b""
+        connection.writer.write((HEALTH + "Connection: close\r\n\r\n").encode())
+        assert (await connection.answer()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("sent", ["", "GET /healthz", HEALTH + "\r\n"], ids=["silent", "half", "answered"])
+async def test_idle_connections_give_way_to_new_ones(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, sent: str
+) -> None:
+    """At the limit the one that has waited for a request the longest is closed; who is being answered is not."""
     monkeypatch.setattr(server, "MOST_OTHERS", 3)
     await stack.worker()
     client = await stack.front_end(max_followers=3)
     check_whole(await client.turn("s1", "hello"))
-    opened = []
-    for _ in range(5):
-        place = raw(client, "")
-        opened.append((place, await place.__aenter__()))
-    refused = raw(client, "")
-    connection = await refused.__aenter__()
-    assert (await connection.answer()).startswith(b"HTTP/1.1 503 ")
-    for place, _ in (*opened, (refused, connection)):
-        await place.__aexit__(None, None, None)
-    await wait_until(lambda: _served(client), "room to come back")
+    await client.close()
+    async with AsyncExitStack() as stacked:
+
+        async def opened(text: str) -> Raw:
+            connection = await stacked.enter_async_context(raw(client, text))
+            if text.endswith("\r\n\r\n"):
+                assert (await connection.reader.readline()).startswith(b"HTTP/1.1 200 ")
+            return connection
+
+        follower = await opened(_request(client, "GET", "/process?session_id=s1"))
+        idle = [await opened(sent) for _ in range(5)]
+        for connection in idle:
+            await opened(HEALTH + "\r\n")
+            await connection.answer()
+        assert not follower.reader.at_eof()
 
 
-async def _served(client: Client) -> bool:
-    async with raw(client, HEALTH + "Connection: close\r\n\r\n") as connection:
-        return (await connection.answer()).startswith(b"HTTP/1.1 200 ")
+async def test_connections_are_counted(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all that there may be are being answered, new ones are told so and closed; the others are served, and room comes back."""
+    monkeypatch.setattr(server, "MOST_OTHERS", 1)
+    await stack.worker()
+    client = await stack.front_end(max_followers=3)
+    check_whole(await client.turn("s1", "hello"))
+    await client.close()
+    last = HEALTH + "Connection: close\r\n\r\n"
+    async with AsyncExitStack() as followers:
+        for _ in range(3):
+            follower = await followers.enter_async_context(
+                raw(client, _request(client, "GET", "/process?session_id=s1"))
+            )
+            assert (await follower.reader.readline()).startswith(b"HTTP/1.1 200 ")
+        head = _request(client, "POST", "/process", "Content-Length: 2")
+        slow = await followers.enter_async_context(raw(client, head + "{"))
+        await wait_until(lambda: _told(client, last, b"HTTP/1.1 503 "), "all to be taken")
+        slow.writer.write(b"}")
+        assert (await slow.reader.readline()).startswith(b"HTTP/1.1 422 ")
+        await wait_until(lambda: _told(client, last, b"HTTP/1.1 200 "), "room to come back")
+
+
+async def _told(client: Client, sent: str, status: bytes) -> bool:
+    async with raw(client, sent) as connection:
+        return (await connection.answer()).startswith(status)
 
 
 async def test_who_does_not_take_the_answer_is_cut(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
