@@ -15,16 +15,17 @@ from tests.security.siege.siege import Siege
 
 async def _run(siege: Siege, minutes: float, attacks: list[str]) -> None:
     async with siege:
-        print(await siege.alone(30), flush=True)
-        for attack in attacks:
-            print(await siege.under(attack, minutes * 60 / len(attacks)), flush=True)
-        print(siege.report())
+        async for phase in siege.all(minutes * 60 / len(attacks), attacks):
+            print(phase, flush=True)
+        print("", siege.report(), sep="\n")
 
 
 def main() -> int:
     """Attack in turn; 1 when a turn of the neighbour failed."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="of attacks; the time between them comes on top"
+    )
     parser.add_argument("--only", nargs="*", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument("--log", type=Path, help="where to keep what the parts logged")
     given = parser.parse_args()

@@ -2,6 +2,11 @@
 
 The shipped topology (nginx, front ends, workers, the broker with its `maxmemory`) as local processes; front ends
 and workers in memory cgroups of the size that docker-compose.yml gives them, where this machine lets us make some.
+
+Two things differ from real life, and are taken out of the measure. The attacker's machine is this one: what makes its
+traffic runs at the lowest weight of the scheduler (`attacks.py`), so that the deployment and the neighbour have the cores
+first; the deployment's own work for the attacker counts in full. And the speed of a machine drifts: each phase is compared
+with what the neighbour saw right before and right after it, alone, with all that the attacker left running stopped.
 """
 
 from __future__ import annotations
@@ -11,18 +16,23 @@ import os
 import statistics
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import orjson
+import psutil
+import redis
 
 from deploy.cluster import ROOT, Cluster
 from tests.client import Client
 from tests.security.siege.attacks import ATTACKS
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 # What docker-compose.yml gives each role.
 LIMITS = {"worker": 2**30, "api": 2**30, "broker": 2 * 2**30, "nginx": 512 * 2**20}
@@ -36,6 +46,9 @@ LONGEST_SECONDS = 60.0
 
 # What the neighbour's p99 may grow by, besides doubling: one pause of the scheduler of a busy machine.
 NOISE_SECONDS = 0.05
+
+# The time of the neighbour alone before and after each attack, as a share of the attack's.
+ALONE_SHARE = 1 / 3
 
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 
@@ -93,6 +106,24 @@ class Deployment(Cluster):
     async def _begin(self, name: str, command: Sequence[str], **given: Any) -> None:
         await super()._begin(name, self._cages.command(name, command), **given)
 
+    def cpu(self) -> Counter[str]:
+        """Role → seconds of the processor that its processes have had."""
+        seconds: Counter[str] = Counter()
+        for name, part in self.parts.items():
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(part.pid)
+                for each in (process, *process.children(recursive=True)):
+                    times = each.cpu_times()
+                    seconds[name.partition("-")[0]] += times.user + times.system
+        return seconds
+
+    def slowest_command(self, since: float) -> int:
+        """Milliseconds that one command held the broker since that Unix time; 0 when none took ten."""
+        password = self.passwords["operator"]
+        with redis.Redis(port=self.broker_port, username="operator", password=password) as broker:
+            logged = broker.slowlog_get(128)
+        return max((each["duration"] // 1000 for each in logged if each["start_time"] >= since), default=0)
+
 
 @dataclass
 class Phase:
@@ -102,6 +133,11 @@ class Phase:
     seconds: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     answers: str = ""
+    # What it saw alone, right before and right after.
+    beside: list[Phase] = field(default_factory=list)
+    # Cores that each role used, and the longest command at the broker, ms.
+    cores: dict[str, float] = field(default_factory=dict)
+    slowest_command: int = 0
 
     @property
     def p50(self) -> float:
@@ -111,14 +147,34 @@ class Phase:
     @property
     def p99(self) -> float:
         """The slowest turn but one in a hundred, seconds."""
-        return statistics.quantiles(self.seconds, n=100)[98] if len(self.seconds) > 1 else float("inf")
+        return _p99(self.seconds)
+
+    @property
+    def alone(self) -> float:
+        """The p99 of the turns beside it, seconds."""
+        return _p99([each for phase in self.beside for each in phase.seconds])
+
+    @property
+    def held(self) -> bool:
+        """Whether all turns completed, and the p99 was within twice that of the turns beside it."""
+        return not self.failures and self.p99 <= 2 * self.alone + NOISE_SECONDS
 
     def __str__(self) -> str:
-        return (
+        told = (
             f"{self.attack:14} {len(self.seconds):5} turns, {len(self.failures):3} failed, "
-            f"p50 {1000 * self.p50:7.0f} ms, p99 {1000 * self.p99:7.0f} ms, "
-            f"most {1000 * max(self.seconds, default=0):7.0f} ms   {self.answers}"
+            f"p50 {1000 * self.p50:7.0f} ms, p99 {1000 * self.p99:7.0f} ms"
         )
+        if not self.beside:
+            return told
+        cores = " ".join(f"{role} {used:.2f}" for role, used in self.cores.items())
+        return (
+            f"{told}, alone {1000 * self.alone:5.0f} ms, {'held' if self.held else 'NOT HELD'}; "
+            f"cores: {cores}; longest command {self.slowest_command} ms; answers: {self.answers}"
+        )
+
+
+def _p99(seconds: Sequence[float]) -> float:
+    return statistics.quantiles(seconds, n=100)[98] if len(seconds) > 1 else float("inf")
 
 
 class Neighbour:
@@ -183,33 +239,50 @@ class Siege:
     async def __aenter__(self) -> Self:
         """Start everything, and make the keys."""
         await self.deployment.__aenter__()
-        operator = Client(self.deployment.url, self.deployment.admin)
+        self._operator = Client(self.deployment.url, self.deployment.admin)
         made = {}
         for owner, agent in (("alice", "demo"), ("eve", "demo"), ("eve", "parallel")):
-            answer = await operator.http.post("/admin/v1/keys", json={"owner": owner, "agent": agent})
+            answer = await self._operator.http.post("/admin/v1/keys", json={"owner": owner, "agent": agent})
             assert answer.status_code in (200, 201), answer.text
             made[owner, agent] = answer.json()["token"]
-        await operator.close()
         self._eve, self._eves_parallel = made["eve", "demo"], made["eve", "parallel"]
         self.alice = Neighbour(self.deployment.url, made["alice", "demo"])
+        # The first turns import and connect; they are nobody's measure.
+        await self.alice.chat(Phase("warm-up"), 3)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """End everything."""
         await self.alice.close()
+        await self._operator.close()
         await self.deployment.end()
         self.cages.remove()
 
-    async def alone(self, seconds: float) -> Phase:
+    async def all(self, seconds: float, attacks: Sequence[str] = tuple(ATTACKS)) -> AsyncIterator[Phase]:
+        """The attacks in turn, each for ``seconds``, the neighbour alone between them: each phase when it is complete."""
+        before = await self._alone(seconds * ALONE_SHARE)
+        for attack in attacks:
+            phase = await self._under(attack, seconds)
+            await self._calm()
+            after = await self._alone(seconds * ALONE_SHARE)
+            phase.beside = [before, after]
+            self.phases.append(phase)
+            yield phase
+            before = after
+
+    @property
+    def alone(self) -> list[float]:
+        """All that the neighbour saw while nobody attacked, seconds."""
+        phases = {id(each): each for phase in self.phases for each in phase.beside}
+        return [each for phase in phases.values() for each in phase.seconds]
+
+    async def _alone(self, seconds: float) -> Phase:
         """What the neighbour sees when nobody attacks."""
-        # The first turns import and connect; they are nobody's measure.
-        await self.alice.chat(Phase("warm-up"), min(3.0, seconds))
         phase = Phase("(alone)")
         await self.alice.chat(phase, seconds)
-        self.phases.append(phase)
         return phase
 
-    async def under(self, attack: str, seconds: float) -> Phase:
+    async def _under(self, attack: str, seconds: float) -> Phase:
         """What the neighbour sees during an attack."""
         phase = Phase(attack)
         front_end = next(part for name, part in self.deployment.parts.items() if name.startswith("api"))
@@ -221,8 +294,17 @@ class Siege:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=asyncio.subprocess.PIPE,
+            # The scheduler weighs sessions first, and processes within them.
+            start_new_session=True,
         )
+        assert attacker.stdout is not None
+        # What it has to load takes a while at its weight.
+        assert await attacker.stdout.readline(), f"the attacker of {attack} did not start"
+        begun, used = time.time(), self.deployment.cpu()
         await self.alice.chat(phase, seconds)
+        lasted = time.time() - begun
+        phase.cores = {role: all_of / lasted for role, all_of in (self.deployment.cpu() - used).items()}
+        phase.slowest_command = self.deployment.slowest_command(begun)
         try:
             async with asyncio.timeout(15):
                 said, _ = await attacker.communicate()
@@ -230,17 +312,23 @@ class Siege:
         except TimeoutError:
             attacker.kill()
             await attacker.wait()
-        self.phases.append(phase)
         return phase
 
-    async def all(self, seconds: float) -> None:
-        """Every attack in turn, each for ``seconds``."""
-        for attack in ATTACKS:
-            await self.under(attack, seconds)
+    async def _calm(self) -> None:
+        """Stop what the attacker left running or queued."""
+
+        async def stopped() -> bool:
+            asked = {"owner": "eve", "status": ["queued", "running"]}
+            answer = await self._operator.http.post("/admin/v1/stop", json=asked)
+            told = answer.json()
+            return answer.status_code == 200 and not told["stopped"] and not told["more"]
+
+        await wait_until(stopped, "the attacker's turns to be stopped", seconds=60)
 
     def report(self) -> str:
         """A line for each phase, then what the parts needed."""
-        lines = [str(phase) for phase in self.phases]
+        alone = Phase("(alone)", self.alone)
+        lines = [str(alone), *map(str, self.phases)]
         lines += [f"  {phase.attack}: {failure}" for phase in self.phases for failure in phase.failures[:3]]
         if self.cages.real:
             lines.append(f"killed for want of memory: {self.cages.kills()}; peaks, MiB: {self.cages.peaks()}")
