@@ -24,6 +24,7 @@ import structlog
 
 from api.pages import Pages
 from api.ring import Ring, Shown
+from api.rounds import Rounds
 from api.tails import TailReader
 from shared.broker import is_trouble
 from shared.entry import Cursor
@@ -58,6 +59,11 @@ LOOK_SECONDS = 60.0
 _PARTS = 60
 
 
+# A session's followers that are shown what is heard in the very call that brought it. More have their turns: what
+# one message costs must not grow with the followers of its session.
+FIRST_FOLLOWERS = 8
+
+
 class Over(Enum):
     """Why a feed has no more entries."""
 
@@ -76,7 +82,7 @@ class Hub:
 
     Duties:
         1. subscribe to each followed session once, and unsubscribe a moment after its last follower left;
-        2. hand what is heard to the session's ring, and wake its followers;
+        2. hand what is heard to the session's ring, and wake its followers: many of them in turn with others' (`Rounds`);
         3. look now and then whether each session is still there, and empty the rings of those that are idle;
         4. end every feed at shutdown.
 
@@ -92,6 +98,7 @@ class Hub:
         self._most = most
         self._most_per_owner = most_per_owner
         self._tails = TailReader(redis, self)
+        self.rounds = Rounds()
         self._running: tuple[asyncio.Task[None], ...] = ()
         self._followed: dict[bytes, _Followed] = {}
         self._followers: Counter[str] = Counter()
@@ -135,7 +142,7 @@ class Hub:
         channel = keys.tail.encode()
         followed = self._followed.get(channel)
         if followed is None:
-            followed = self._followed[channel] = _Followed(keys, randrange(_PARTS))  # noqa: S311
+            followed = self._followed[channel] = _Followed(keys, self.rounds, randrange(_PARTS))  # noqa: S311
             self._tails.join(channel)
         feed = Feed(self, followed, self._pages, operator=operator)
         followed.join(feed)
@@ -251,6 +258,7 @@ class Feed:
         "_left",
         "_lost",
         "_pages",
+        "_queued",
         "_stirred",
         "_timer",
         "_timer_at",
@@ -279,6 +287,7 @@ class Feed:
         self._left = False
         self._lost = False
         self._stirred = False
+        self._queued = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -326,6 +335,20 @@ class Feed:
                 # The follower's own task meets the same error, where it concerns nobody else.
                 log.debug("hub.not_at_once", exc_info=True)
         self._wake_task()
+
+    def wake_in_turn(self, rounds: Rounds) -> None:
+        """As `wake`, when it is this follower's turn; what comes until then is shown with it."""
+        if self._waiter is not None and not self._queued:
+            self._queued = True
+            rounds.add(self.keys.owner, self._woken_in_turn)
+
+    async def turn(self) -> None:
+        """Wait until this follower may be shown some more: others of its owner, and other owners, come in between."""
+        await self._hub.rounds.turn(self.keys.owner)
+
+    def _woken_in_turn(self) -> None:
+        self._queued = False
+        self.wake()
 
     def stir(self) -> None:
         """A task may have been parked."""
@@ -438,6 +461,7 @@ class _Followed:
         "_idle",
         "_lingering",
         "_ring",
+        "_rounds",
         "attached",
         "doubts",
         "feeds",
@@ -446,8 +470,9 @@ class _Followed:
         "part",
     )
 
-    def __init__(self, keys: SessionKeys, part: int) -> None:
+    def __init__(self, keys: SessionKeys, rounds: Rounds, part: int) -> None:
         self.keys = keys
+        self._rounds = rounds
         self.part = part
         self.feeds: set[Feed] = set()
         self.attached = False
@@ -571,8 +596,11 @@ class _Followed:
         self._idle = self.news
 
     def wake(self) -> None:
-        for feed in self.feeds:
-            feed.wake()
+        for number, feed in enumerate(self.feeds):
+            if number < FIRST_FOLLOWERS:
+                feed.wake()
+            else:
+                feed.wake_in_turn(self._rounds)
 
     def stir(self) -> None:
         for feed in self.feeds:

@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 # Frames that wait are joined up to this size. A client that takes nothing holds about two writes of our memory: one that
 # waits for it, and one that the server has; and what else it holds, others hold, too.
 SEND_BYTES = 32 * 1024
+# What a client that takes it is shown in one of its turns, about.
+TURN_BYTES = 4 * SEND_BYTES
 
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -53,7 +55,7 @@ class EventStream:
     Duties:
         1. write each entry once, in order, in the client's dialect; what was trimmed, as the history has it, and
            where that was the turn's beginning, with one of its own and numbers of its own;
-        2. join what waits into few writes, and give each write its time;
+        2. join what waits into few writes, give each write its time, and have turns with other followers (api/rounds.py);
         3. keep a silent connection open with heartbeats, also while the broker is away;
         4. end between two frames: after the task's end, after the longest time for a session, when the
            session is cleared or its log is not what it was, when the client leaves and at shutdown. The turn itself
@@ -176,6 +178,8 @@ class EventStream:
             return False
         if isinstance(news, Cut):
             return await self._fill(news.before)
+        if news:
+            await self._feed.turn()
         self._show(news, self._mended)
         del news
         await self._flush()
@@ -210,9 +214,13 @@ class EventStream:
         return True
 
     def _show(self, news: Iterable[Shown], told: Callable[[Shown], Shown | None]) -> None:
-        """Write what the client takes at once, have one more write wait, and move the feed's place behind them."""
+        """Write what the client takes at once, have one more write wait, and move the feed's place behind them.
+
+        Not more than is for one turn.
+        """
         feed, task, dialect, session = self._feed, self._task, self._dialect, self._session
         epoch = feed.after.epoch
+        written = 0
         for each in news:
             entry = each.entry
             if task is None or entry.task == task:
@@ -224,8 +232,10 @@ class EventStream:
             if task is not None and entry.task == task and entry.kind == END:
                 self._over = True
                 return
-            if self._size >= SEND_BYTES and not self._flush_at_once():
-                return
+            if self._size >= SEND_BYTES:
+                written += self._size
+                if written >= TURN_BYTES or not self._flush_at_once():
+                    return
 
     def _mended(self, shown: Shown) -> Shown | None:
         """How to show an entry of the log; behind a hole, perhaps not at all."""
@@ -286,6 +296,7 @@ class EventStream:
         """Show a page of the history, or as much of it as is taken."""
         feed = self._feed
         entries, last = await feed.trimmed(before)
+        await feed.turn()
         self._show(map(Shown, entries), self._replayed)
         if last is None:
             feed.after = Cursor(feed.after.epoch, before - 1)
@@ -310,7 +321,9 @@ class EventStream:
     async def _flush(self) -> None:
         if not self._waiting:
             return
-        for piece in self._pieces():
+        for number, piece in enumerate(self._pieces()):
+            if number:
+                await self._feed.turn()
             if self._connection is None or not self._connection.write_chunk(piece):
                 await self._give({"type": "http.response.body", "body": piece, "more_body": True})
         self._wrote()

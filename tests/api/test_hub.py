@@ -37,7 +37,8 @@ LONG = 10.0
 class Session:
     """One session with a running task, written to as a worker would."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, ref: TaskRef = REF) -> None:
+        self.ref = ref
         settings = place.settings()
         self.broker: Broker = place.connect(settings)
         self.tasks = Tasks(self.broker.sessions, settings)
@@ -63,10 +64,10 @@ class Session:
             trace="",
             batch=batch,
         )
-        accepted = await self.tasks.submit(REF, turn, operation())
+        accepted = await self.tasks.submit(self.ref, turn, operation())
         assert isinstance(accepted, Launch)
         self.epoch = accepted.epoch
-        attempt = await self.tasks.begin(REF, accepted.number, "worker", operation())
+        attempt = await self.tasks.begin(self.ref, accepted.number, "worker", operation())
         assert isinstance(attempt, Attempt)
         self._attempt = attempt.number
 
@@ -75,13 +76,13 @@ class Session:
         batch = Batch()
         for _ in range(count):
             batch.event("message", b'{"object":"content","text":"%b"}' % (b"x" * size))
-        await self.tasks.append(REF, self._attempt, batch, operation())
+        await self.tasks.append(self.ref, self._attempt, batch, operation())
 
     async def clear(self) -> None:
         """End the task, and clear the session."""
         ender = Ender(self.tasks, self.log, Launches(self.broker.primary), self.broker.primary)
-        await end_from_outside(ender, REF, CANCELED, "stop", who="test")
-        assert isinstance(await self.tasks.clear(KEYS, self.epoch), Cleared)
+        await end_from_outside(ender, self.ref, CANCELED, "stop", who="test")
+        assert isinstance(await self.tasks.clear(self.ref.keys, self.epoch), Cleared)
 
     def cursor(self, seq: int) -> Cursor:
         """A place in the log."""
