@@ -99,8 +99,8 @@ class PipedRedis(Redis):
     def __init__(self, *, connection_pool: ConnectionPool, apart: bool = False) -> None:
         """``apart``: whatever the size, one connection carries it."""
         super().__init__(connection_pool=connection_pool)
-        self.pipe = Pipe(connection_pool)
-        self.large = self.pipe if apart else Pipe(connection_pool)
+        self.pipe = Pipe(connection_pool, large=apart)
+        self.large = self.pipe if apart else Pipe(connection_pool, large=True)
 
 
 class Broker:

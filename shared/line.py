@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import struct
 import termios
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 import hiredis
@@ -26,10 +27,14 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from redis.asyncio import ConnectionPool
     from redis.asyncio.connection import AbstractConnection
+
+# What is written of a large command in one round of the event loop. To pack and write thirty megabytes at once would
+# hold it up for tens of milliseconds.
+PIECE_BYTES = 256 * 1024
 
 _ERRORS: dict[str, type[ResponseError | RedisConnectionError]] = {
     "LOADING": BusyLoadingError,
@@ -65,6 +70,9 @@ class Line(Protocol):
 
     def send(self, *words: str | bytes | float) -> None:
         """Send one command."""
+
+    def send_in_pieces(self, *words: str | bytes | float) -> None:
+        """Send one command that may be large, behind those sent so before. Not to be mixed with `send`."""
 
     def close(self) -> None:
         """Cut the connection at once."""
@@ -106,8 +114,12 @@ class _SocketLine(asyncio.Protocol):
         self._receive = receive
         self._lost = lost
         self._reader = hiredis.Reader(replyError=error_reply)
-        self._time = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         self.heard = self._time()
+        # Pieces that wait to be written, whether that goes on by itself, and whether the transport is full.
+        self._pieces: deque[bytes | memoryview] = deque()
+        self._writing = self._full = False
         # Every reply of the handshake was read, so no byte is left behind in the client's own reader.
         self._transport.set_protocol(self)
 
@@ -121,11 +133,32 @@ class _SocketLine(asyncio.Protocol):
             )
         except OSError:
             # A kernel that does not tell.
-            return waiting
-        return waiting + int(struct.unpack("i", kept)[0])
+            return waiting + sum(map(len, self._pieces))
+        return waiting + int(struct.unpack("i", kept)[0]) + sum(map(len, self._pieces))
 
     def send(self, *words: str | bytes | float) -> None:
         self._transport.write(hiredis.pack_command(words))  # type: ignore[arg-type]
+
+    def send_in_pieces(self, *words: str | bytes | float) -> None:
+        self._pieces.extend(_pieces(words))
+        if not self._writing:
+            self._write_piece()
+
+    def _write_piece(self) -> None:
+        self._writing = bool(self._pieces) and not self._full and not self._transport.is_closing()
+        if self._writing:
+            self._transport.write(self._pieces.popleft())
+            self._loop.call_soon(self._write_piece)
+
+    def pause_writing(self) -> None:
+        """The transport holds enough."""
+        self._full = True
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        self._full = False
+        if not self._writing:
+            self._write_piece()
 
     def close(self) -> None:
         self._transport.abort()
@@ -143,7 +176,26 @@ class _SocketLine(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The socket is closed."""
+        self._pieces.clear()
         self._lost(exc)
+
+
+def _pieces(words: tuple[str | bytes | float, ...]) -> Iterator[bytes | memoryview]:
+    """A command in the broker's protocol. What is large is not copied."""
+    small = [b"*%d\r\n" % len(words)]
+    for word in words:
+        data = word if isinstance(word, bytes) else str(word).encode()
+        small.append(b"$%d\r\n" % len(data))
+        if len(data) > PIECE_BYTES:
+            yield b"".join(small)
+            small.clear()
+            view = memoryview(data)
+            for at in range(0, len(data), PIECE_BYTES):
+                yield view[at : at + PIECE_BYTES]
+        else:
+            small.append(data)
+        small.append(b"\r\n")
+    yield b"".join(small)
 
 
 class _EmbeddedLine:
@@ -168,6 +220,9 @@ class _EmbeddedLine:
 
     def send(self, *words: str | bytes | float) -> None:
         self._unsent.put_nowait(words)
+
+    def send_in_pieces(self, *words: str | bytes | float) -> None:
+        self.send(*words)
 
     def close(self) -> None:
         for part in self._parts:

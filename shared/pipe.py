@@ -40,8 +40,10 @@ INCARNATION_CHARACTERS = 12
 class Pipe:
     """Sends commands; connects when there is something to send, and anew after a loss."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, *, large: bool = False) -> None:
+        """``large``: what it carries may be, and is written in pieces."""
         self._pool = pool
+        self._large = large
         self._line: Line | None = None
         self._opening: asyncio.Task[Line] | None = None
         # In the order sent: who waits, since when, and how much longer than others it may take.
@@ -77,7 +79,10 @@ class Pipe:
                 raise _loss(None)
         loop = asyncio.get_running_loop()
         reply = loop.create_future()
-        line.send(*words)
+        if self._large:
+            line.send_in_pieces(*words)
+        else:
+            line.send(*words)
         now = loop.time()
         self._waiting.append((reply, now, more_seconds))
         if self._watch is None:
