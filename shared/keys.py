@@ -121,6 +121,20 @@ def sessions_pattern(owner: str, session: str | None) -> str:
     return f"ts:{{{owner}/{session or '*'}}}:*"
 
 
+# Pattern of the names of all sessions' live tasks. No other key of a session ends so: its name has no brace.
+LIVE_SESSIONS = "ts:{*}:live"
+
+
+def session_of_live(name: bytes) -> SessionKeys:
+    """The session of a key that `LIVE_SESSIONS` matches.
+
+    Raises:
+        ValueError: the name is of no session.
+    """
+    owner, session = name.removeprefix(b"ts:{").removesuffix(b"}:live").decode().split("/")
+    return SessionKeys(owner, session)
+
+
 def session_of_tail(channel: str) -> str:
     """``<owner>/<session>`` of a tail channel's name."""
     return channel[channel.index("{") + 1 : channel.index("}")]

@@ -47,6 +47,10 @@ QUEUED_LOOK_MS = 10_000
 # was claimed has an early hint; so has a turn that others wait for, before it is ended.
 BACKLOG_LOOK_MS = 7_200_000
 
+# The hint that stands for all live tasks: who takes it has each of them looked at (worker/recall.py). While nothing was
+# lost it is dated so far ahead that it is never due; that it is there says so.
+ALL = "*"
+
 _launch = Script("launch")
 _lost = Script("lost")
 _claim = Script("claim")
@@ -174,8 +178,8 @@ class Launches:
         return {job.decode(errors="replace"): payload for job, payload in jobs}
 
     async def lost(self) -> bool:
-        """Whether the queue lost launches since this was asked last; every live task is looked at then."""
-        return bool(await _lost(self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.LIVE, keys.DUE), ()))
+        """Whether the queue lost launches since this was asked last; `ALL` is due then."""
+        return bool(await _lost(self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE), (ALL,)))
 
     async def depth(self) -> int:
         """How many launches wait."""
@@ -208,26 +212,29 @@ class Launches:
             command(self._redis, "ZREM", keys.owner_turns(ref.owner), keys.admission(ref, op)),
         )
 
-    async def due(self, count: int, again_ms: int) -> tuple[int, list[bytes]]:
+    async def due(self, count: int, again_ms: int, servers: Sequence[str] = ()) -> tuple[int, list[bytes]]:
         """Take hints whose time has come; each is due again in ``again_ms`` unless it is re-dated.
+
+        `ALL` is among them when hints may be missing: they were deleted, or one of the ``servers`` (see
+        `shared.broker.incarnation`) is another one than before.
 
         Returns the date that they have meanwhile, too: `redate` wants it.
         """
-        again, *hints = await _due(self._redis, (keys.DUE, keys.CLOCK), (count, again_ms))
+        again, *hints = await _due(self._redis, (keys.DUE, keys.CLOCK), (count, again_ms, ALL, *servers))
         return int(again), hints
 
-    async def recall(self, refs: Sequence[TaskRef], ms: int) -> None:
-        """Have a rescuer look in ``ms`` at those of the tasks that nobody would look at: their hints were lost."""
+    async def recall(self, refs: Sequence[TaskRef]) -> None:
+        """Have rescuers look at these tasks now, and operators see them, whatever was noted of them."""
         if refs:
-            await _recall(self._redis, (keys.DUE,), (ms, *map(str, refs)))
+            await _recall(self._redis, (keys.DUE, keys.LIVE), tuple(map(str, refs)))
 
     async def forget(self, hint: bytes) -> None:
         """Drop a hint that names no task."""
         await command(self._redis, "ZREM", keys.DUE, hint)
 
-    async def redate(self, ref: TaskRef, ms: int, taken: int) -> bool:
-        """Look at the task again in ``ms``; never again when negative.
+    async def redate(self, ref: TaskRef | str, ms: int, taken: int) -> int:
+        """Look at the task again in ``ms``; never again when negative. Returns the date that its hint has now.
 
-        Not if the hint is no more the one that was ``taken``: then somebody needs an earlier look. False says so.
+        Not if the hint is no more the one that was ``taken``: then somebody needs an earlier look. 0 says so.
         """
-        return bool(await _redate(self._redis, (keys.DUE,), (str(ref), ms, taken)))
+        return int(await _redate(self._redis, (keys.DUE,), (str(ref), ms, taken)))

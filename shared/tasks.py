@@ -251,10 +251,9 @@ class MustEnd:
 
 @dataclass(frozen=True, slots=True)
 class Redate:
-    """Look again in ``ms``. ``holder`` is the task that this one waits for, if it waits for one."""
+    """Look again in ``ms``."""
 
     ms: int
-    holder: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,8 +629,8 @@ class Tasks:
             case [b"end", attempt, launch, ending]:
                 status, _, why = ending.decode().partition(" ")
                 return MustEnd(f"{attempt.decode()} {launch.decode()}", status, why)
-            case [b"redate", ms, *holder]:
-                return Redate(int(ms), holder[0].decode() if holder else "")
+            case [b"redate", ms]:
+                return Redate(int(ms))
         return Drop(reply[1].decode() if reply[1:] else "")
 
     async def clear(self, keys: SessionKeys, epoch: int) -> Cleared | Live | Missing:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from shared import endings, keys, measures
-from shared.broker import is_trouble
 from shared.cancellation import Reason
 from shared.endings import Ender
 from shared.launches import LAUNCH_GRACE_MS, Launches
@@ -61,7 +60,7 @@ class WorkerProcess:
         self._settings = settings
         self._broker = broker
         tasks = Tasks(broker.sessions, settings)
-        launches = self._launches = Launches(broker.primary)
+        launches = Launches(broker.primary)
         ender = Ender(tasks, Log(broker.sessions), launches, broker.primary, patience=PATIENCE_SECONDS)
         self._doorbell = asyncio.Event()
         self.leases = Leases(tasks, settings)
@@ -133,7 +132,6 @@ class WorkerProcess:
                 ("listener", self._listener.listen()),
                 ("rescuer", self._rescuer.watch()),
                 ("presence", self._presence.show()),
-                ("recalling", self._recall_held()),
                 ("live list", self._live_list.tend()),
                 ("storage", self._storage.tend(lambda: (held.attempt.ref.keys for held in self.leases))),
             )
@@ -170,17 +168,6 @@ class WorkerProcess:
                     await self._arq.idle.wait()
             except TimeoutError:
                 log.warning("worker.left_turns", worker=self.id, turns=len(self.leases))
-
-    async def _recall_held(self) -> None:
-        """See to it that a rescuer looks at what runs here, for ever: a broker that lost data may have lost that."""
-        while True:
-            await asyncio.sleep(self._settings.lease_seconds)
-            try:
-                held = [held.attempt.ref for held in self.leases]
-                await self._launches.recall(held, self._settings.lease_ms)
-            except Exception as error:
-                if not is_trouble(error):
-                    log.exception("worker.not_recalled")
 
     def _tell(self) -> dict[str, Any]:
         return {

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared import measures
-from shared.broker import is_trouble
+from shared.broker import incarnation, is_trouble
 from shared.endings import end_from_outside
 from shared.errors import BrokerAway
 from shared.keys import TaskRef
+from shared.launches import ALL
 from shared.tasks import Drop, Launch, MustEnd, Passed, Redate, operation
+from worker.recall import Recall
 
 if TYPE_CHECKING:
     from shared.endings import Ender
@@ -50,13 +52,15 @@ class Rescuer:
 
     Duties:
         1. take due hints and sweep their turns side by side: launch again, end, re-date or drop;
-        2. go on whatever becomes of one of them: drop a hint that names no turn, try one that fails ever more rarely;
-        3. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
+        2. when hints were lost, have every live turn looked at (`Recall`);
+        3. go on whatever becomes of one of them: drop a hint that names no turn, try one that fails ever more rarely;
+        4. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
            look like a hundred dead workers: their renewals come first. One whose memory is full takes both.
     """
 
     def __init__(self, ender: Ender, settings: Settings) -> None:
         self._ender = ender
+        self._recall = Recall(ender.tasks.redis, ender.launches)
         self._lease = settings.lease_seconds
         self._whole_since = time.monotonic()
         self._counted_at = -math.inf
@@ -108,16 +112,23 @@ class Rescuer:
             self._counted_at = time.monotonic()
             if await self._ender.launches.lost():
                 log.warning("rescuer.queue_lost_launches")
-        taken, due = await self._ender.launches.due(room, AGAIN_MS)
+        taken, due = await self._ender.launches.due(room, AGAIN_MS, await self._servers())
         for hint in due:
             # One that is in hand for longer than `AGAIN_MS` is due meanwhile.
             if hint not in self._sweeping:
                 self._sweeping[hint] = asyncio.create_task(self._attend(hint, taken), name="sweep")
         return len(due) == room
 
+    async def _servers(self) -> list[str]:
+        """Which servers hold hints and sessions now."""
+        return [await incarnation(redis) for redis in {self._ender.primary, self._ender.tasks.redis}]
+
     async def _attend(self, hint: bytes, taken: int) -> None:
-        """Sweep one turn; nothing is raised, whatever is wrong with it."""
+        """Sweep one turn, or recall all; nothing is raised, whatever is wrong with it."""
         try:
+            if hint == ALL.encode():
+                await self._recall.run(taken)
+                return
             try:
                 ref = TaskRef.parse(hint)
             except ValueError:
@@ -172,11 +183,8 @@ class Rescuer:
                 measures.rescues.add("ended")
                 log.warning("rescuer.ends", ref=str(ref), status=status, why=why)
                 await end_from_outside(self._ender, ref, status, why, who="rescuer", seen=seen)
-            case Redate(ms, holder):
+            case Redate(ms):
                 await launches.redate(ref, ms, taken)
-                if holder:
-                    # Its own hint may have been lost with the broker's newest data, and then nobody ends this wait.
-                    await launches.recall([TaskRef(ref.owner, ref.session, holder)], AGAIN_MS)
             case Drop(waiting):
                 if waiting:
                     await launches.remind(TaskRef(ref.owner, ref.session, waiting), 0)

@@ -41,7 +41,8 @@ local function choose(launches)
   return passed
 end
 
-local turn = redis.call('HGET', KEYS[2], '') or '0'
+local tags = redis.call('HMGET', KEYS[2], '', '#')
+local turn, waiting = tags[1] or '0', tags[2]
 if choose(redis.call('ZRANGE', KEYS[1], '0', int(count - 1), 'WITHSCORES')) then
   -- Others stand behind those that were passed over: not far, or where newcomers are put.
   choose(redis.call('ZRANGE', KEYS[1], '0', '63', 'WITHSCORES'))
@@ -71,6 +72,9 @@ if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('DEL', KEYS[2])
 else
   redis.call('HSET', KEYS[2], '', int(math.max(last, tonumber(turn) or 0)))
-  redis.call('HINCRBY', KEYS[2], '#', -#popped)
+end
+if waiting then
+  -- Kept also when nothing waits: a queue that is deleted with its number is missed by that.
+  redis.call('HSET', KEYS[2], '#', int((tonumber(waiting) or 0) - #popped))
 end
 return jobs

@@ -16,11 +16,14 @@ redis.call('SET', KEYS[3], ARGV[3], 'PX', ARGV[4])
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) then
   return redis.call('ZCARD', KEYS[1])
 end
-local tags = redis.call('HMGET', KEYS[2], ARGV[2], '')
+local tags = redis.call('HMGET', KEYS[2], ARGV[2], '', '#')
 local tag = math.max(tonumber(tags[1] or '0') or 0, tonumber(tags[2] or '0') or 0) + 1
 redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', tag))
 redis.call('ZADD', KEYS[1], string.format('%.0f', tag), ARGV[1])
-redis.call('HINCRBY', KEYS[2], '#', 1)
+if tags[3] then
+  -- Without a number nobody has looked yet, or it was deleted: see lost.lua.
+  redis.call('HINCRBY', KEYS[2], '#', 1)
+end
 redis.call('PUBLISH', ARGV[5], '1')
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)

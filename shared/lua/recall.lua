@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
--- Note tasks that should be noted, should the hints have been lost. KEYS 1 due   ARGV 1 ms from now  2… refs
--- → how many were not noted
+-- Have live tasks looked at now, and list them. KEYS 1 due  2 live tasks   ARGV refs
+-- Their hints may be lost, or older than what became of them.
 local clock = redis.call('TIME')
-local at = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(ARGV[1]))
-local noted = 0
-for index = 2, #ARGV do
-  noted = noted + redis.call('ZADD', KEYS[1], 'NX', at, ARGV[index])
+local now = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000))
+local words = {}
+for index = 1, #ARGV do
+  words[2 * index - 1], words[2 * index] = now, ARGV[index]
 end
-return noted
+redis.call('ZADD', KEYS[1], 'LT', unpack(words))
+redis.call('ZADD', KEYS[2], 'NX', unpack(words))
+return 1

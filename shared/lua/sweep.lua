@@ -2,7 +2,7 @@
 -- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
 --      8 crashes that end a task  9 ms between looks at what is not understood  10 ms that an ended task's events stay
 --      11 ms between looks at what waits, in the queue or for its turn
--- → launch n ms | passed task n | end attempt launch why | redate ms holder (whom it waits for, or none)
+-- → launch n ms | passed task n | end attempt launch why | redate ms
 --   | drop task (who may have waited for it, or none)
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
@@ -102,7 +102,7 @@ elseif launch == '0' then
   local active = redis.call('HGET', META, 'active')
   local holder = active and active ~= '' and redis.call('HGET', sibling(TASK, active), 'status')
   if holder and not TERMINAL[holder] then
-    return { 'redate', int(patient()), active }
+    return { 'redate', int(patient()) }
   end
   -- First come, first served: the turn goes to the one that has waited longest.
   local first

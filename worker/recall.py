@@ -1,0 +1,102 @@
+"""Recalls live turns: has rescuers look at every one when hints were lost.
+
+Hints, queue and lists stand at the primary; the sessions themselves know which of their turns are live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+from redis.exceptions import ResponseError
+
+from shared import measures
+from shared.broker import command, is_trouble
+from shared.keys import LIVE_SESSIONS, TaskRef, session_of_live
+from shared.launches import ALL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from redis.asyncio import Redis
+
+    from shared.launches import Launches
+
+log = structlog.get_logger(__name__)
+
+# Keys looked through by one command, and sessions asked side by side: neither holds up others' commands.
+KEYS_AT_ONCE = 500
+SESSIONS_AT_ONCE = 50
+
+# Turns noted by one script.
+TURNS_AT_ONCE = 1000
+
+# Should who recalls die, somebody begins anew after this. Longer than `SESSIONS_AT_ONCE` full sessions take.
+HELD_MS = 60_000
+
+# When `ALL` is due while nothing is lost: never.
+NEVER_MS = 10**15
+
+
+class Recall:
+    """Goes through all sessions, with a pause after each step that is as long as the step took.
+
+    What it costs depends on how many keys and live turns there are; that hints were lost is all that begins it.
+    """
+
+    def __init__(self, sessions: Redis, launches: Launches) -> None:
+        self._sessions = sessions
+        self._launches = launches
+
+    async def run(self, taken: int) -> None:
+        """Recall every turn that is live now; ``taken`` is the hint `ALL`.
+
+        Who finds that it was moved leaves the rest to whoever takes it next: more was lost meanwhile.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: see `shared.broker.is_trouble`. Somebody begins anew later.
+        """
+        begun = time.monotonic()
+        turns = 0
+        async for sessions in self._pages():
+            taken = await self._launches.redate(ALL, HELD_MS, taken)
+            if not taken:
+                return
+            at = time.monotonic()
+            refs = [ref for live in await asyncio.gather(*map(self._live, sessions)) for ref in live]
+            for first in range(0, len(refs), TURNS_AT_ONCE):
+                await self._launches.recall(refs[first : first + TURNS_AT_ONCE])
+            turns += len(refs)
+            await asyncio.sleep(time.monotonic() - at)
+        if await self._launches.redate(ALL, NEVER_MS, taken):
+            log.info("rescuer.recalled", turns=turns, seconds=round(time.monotonic() - begun, 2))
+
+    async def _pages(self) -> AsyncIterator[list[bytes]]:
+        """The names of all sessions' lists of live tasks, some at a time."""
+        cursor: bytes | int = 0
+        while True:
+            at = time.monotonic()
+            cursor, names = await command(
+                self._sessions, "SCAN", cursor, "MATCH", LIVE_SESSIONS, "COUNT", KEYS_AT_ONCE
+            )
+            pause = time.monotonic() - at
+            for first in range(0, len(names), SESSIONS_AT_ONCE):
+                yield names[first : first + SESSIONS_AT_ONCE]
+            if int(cursor) == 0:
+                return
+            await asyncio.sleep(pause)
+
+    async def _live(self, name: bytes) -> list[TaskRef]:
+        """A session's live tasks; none of what cannot be read as such."""
+        try:
+            session = session_of_live(name)
+            tasks: list[bytes] = await command(self._sessions, "ZRANGE", session.live, 0, -1)
+            return [TaskRef(session.owner, session.session, task.decode()) for task in tasks]
+        except (ValueError, ResponseError) as error:
+            if is_trouble(error):
+                raise
+            measures.unreadable.add("live tasks")
+            log.warning("rescuer.unreadable_session", key=repr(name[:80]))
+            return []
