@@ -29,12 +29,13 @@ local TERMINAL = { completed = true, failed = true, canceled = true }
 
 -- Epochs remembered of a log: one for each time that its broker failed over or restarted.
 local MOST_FORMER = 16
--- Characters of the names of the servers that it was written on: eight of them.
-local MOST_NAMES = 104
+-- Characters of the names of the servers that it was written on: five of them. With more, the broker would keep the whole
+-- meta in its larger form (hash-max-listpack-value).
+local MOST_NAMES = 64
 
--- Numbers as digits: Lua's own conversion turns large ones into 1.7e+12.
+-- Whole numbers as digits: Lua's own conversion turns large ones into 1.7e+12.
 local function int(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end
 
 -- The key of another task of this session (kind: its task hash, calls or state).
@@ -53,39 +54,42 @@ local function touch_task(tid, life)
   end
 end
 
+-- The time that the session's keys have to live. A parked task holds all of its session until its deadline: `hold`,
+-- the meta's field.
+local function lifetime(hold)
+  return int(math.max(TTL, (tonumber(hold) or 0) - NOW + 60000))
+end
+
+-- Give the session's keys, but no task's, their time to live again.
+local function touch_session(life)
+  for index = 1, 5 do
+    redis.call('PEXPIRE', KEYS[index], life)
+  end
+  redis.call('PEXPIRE', LIVE, life)
+end
+
 -- Give the session's keys and this task's their time to live again. It costs a call for each key, so it is done once
 -- in a sixteenth of the TTL, or when a script may have made a key (force). Other tasks see to themselves: one that runs
 -- by its renewals, a parked one has time until its deadline from the start. Only those that wait for this one are
--- touched with it, when that is due or it parks (waiting). `fresh`: the task's field, where it was read already. A parked task holds all of its session until its deadline.
-local function touch(force, waiting, fresh)
-  fresh = fresh or redis.call('HGET', TASK, 'fresh')
+-- touched with it, when that is due or it parks (waiting). `fresh`: the task's field.
+local function touch(fresh, force, waiting)
   local due = fresh and NOW - tonumber(fresh) >= TTL / 16
   if fresh and not due and not force then
     return
   end
-  local life = TTL
-  local hold = redis.call('HGET', META, 'hold')
-  if hold and tonumber(hold) - NOW + 60000 > life then
-    life = tonumber(hold) - NOW + 60000
-  end
-  for index = 1, 5 do
-    redis.call('PEXPIRE', KEYS[index], int(life))
-  end
-  redis.call('PEXPIRE', LIVE, int(life))
-  if TID == '' then
-    return
-  end
+  local life = lifetime(redis.call('HGET', META, 'hold'))
+  touch_session(life)
   redis.call('HSET', TASK, 'fresh', int(NOW))
-  touch_task(TID, int(life))
+  touch_task(TID, life)
   for _, field in ipairs(redis.call('HKEYS', CALLS)) do
     -- A call's string may have more time: it outlives a wait, however long.
     local call = string.sub(META, 1, -5) .. 'call:' .. field
-    if string.sub(field, -7) ~= ':result' and redis.call('PTTL', call) < life then
-      redis.call('PEXPIRE', call, int(life))
+    if string.sub(field, -7) ~= ':result' and redis.call('PTTL', call) < tonumber(life) then
+      redis.call('PEXPIRE', call, life)
     end
   end
   for _, tid in ipairs((due or waiting) and redis.call('LRANGE', WAITING, 0, MOST_TOUCHED - 1) or {}) do
-    touch_task(tid, int(life))
+    touch_task(tid, life)
   end
 end
 
@@ -157,39 +161,46 @@ local function cut(epoch, target)
   end
 end
 
+-- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation. Read once in a script, and kept
+-- as `write` leaves them. `incarnation` holds those of the servers which the log was written on, with spaces between, the
+-- newest first; it and the epoch are texts.
+local SESSION
+local function session()
+  if not SESSION then
+    SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten', 'incarnation')
+    for index = 2, 7 do
+      SESSION[index] = tonumber(SESSION[index] or index ~= 5 and '0')
+    end
+  end
+  return SESSION
+end
+
 -- Cut log and history down to their limits once they are a tenth above them. What a live task may still need stays,
 -- unless it has come to four times the limit.
 local function trim()
-  local meta = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten')
-  local epoch, seq, head = meta[1], tonumber(meta[2]), tonumber(meta[3])
-  local bytes, dropped = tonumber(meta[4]), tonumber(meta[5] or '0')
-  local kept, forgotten = tonumber(meta[6] or '0'), tonumber(meta[7] or '0')
+  local epoch, seq, head, bytes, dropped, kept, forgotten = unpack(session(), 1, 7)
+  local long, old = bytes > 1.1 * MAX_BYTES or seq - head + 1 > 1.1 * MAX_EVENTS, kept > 1.1 * MAX_BYTES
+  if not long and not old then
+    return
+  end
   local first = needed() or seq + 1
-  if bytes > 1.1 * MAX_BYTES or seq - head + 1 > 1.1 * MAX_EVENTS then
+  if long then
     local high = bytes > 4 * MAX_BYTES and seq + 1 or first
     if head < high then
       local left
       head, left = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
       left = left or bytes
       redis.call('HSET', META, 'head', int(head), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
+      SESSION[3], SESSION[4], SESSION[5] = head, left, dropped + bytes - left
     end
   end
-  if kept > 1.1 * MAX_BYTES then
+  if old then
     local high = kept > 4 * MAX_BYTES and seq or math.min(first, seq)
     local _, left = drop(HISTORY, epoch, 1, high, kept + forgotten)
     left = left or kept
     redis.call('HSET', META, 'kept', int(left), 'forgotten', int(forgotten + kept - left))
+    SESSION[6], SESSION[7] = left, forgotten + kept - left
   end
-end
-
--- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation. Read once in a script, before
--- its first write. `incarnation` holds those of the servers which the log was written on, with spaces between, the
--- newest first.
-local SESSION
-local function session()
-  SESSION = SESSION or redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten',
-    'incarnation')
-  return SESSION
 end
 
 -- The epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
@@ -206,7 +217,7 @@ end
 -- known, but not the newest, was learnt by a connection before the server took another one, as a primary does while it
 -- serves (when its last replica has long been away). It shows no loss.
 local function named(names)
-  if INCARNATION == '' or string.find(' ' .. names .. ' ', ' ' .. INCARNATION .. ' ', 1, true) then
+  if string.find(' ' .. names .. ' ', ' ' .. INCARNATION .. ' ', 1, true) or INCARNATION == '' then
     return names
   end
   return string.sub(names == '' and INCARNATION or INCARNATION .. ' ' .. names, 1, MOST_NAMES)
@@ -229,7 +240,7 @@ local function begin_epoch(seen)
     until #page < 256
     redis.call('XTRIM', stream, 'MINID', epoch .. '-0')
   end
-  local cursors = known[1] .. '-' .. known[2]
+  local cursors = known[1] .. '-' .. int(known[2])
   local count = 1
   for cursor in string.gmatch(former(), '%S+') do
     count = count + 1
@@ -238,7 +249,7 @@ local function begin_epoch(seen)
     end
   end
   redis.call('HSET', META, 'epoch', epoch, 'former', cursors, 'incarnation', names)
-  redis.call('PUBLISH', TAIL, epoch .. '-' .. int(tonumber(known[2]) + 1) .. '-' .. known[2])
+  redis.call('PUBLISH', TAIL, epoch .. '-' .. int(known[2] + 1) .. '-' .. int(known[2]))
   known[1], known[8] = epoch, names
 end
 
@@ -251,10 +262,13 @@ local function agree(seen, seen_seq)
   if not known[1] then
     return false
   end
-  local epoch, seq = tonumber(known[1]), tonumber(known[2])
-  seen = seen or 0
-  local ahead = seen > epoch or (seen == epoch and seen_seq > seq)
   local before = known[8] or ''
+  if before == INCARNATION and (not seen or seen == known[1] and tonumber(seen_seq) <= known[2]) then
+    return false
+  end
+  local epoch, seq = tonumber(known[1]), known[2]
+  seen, seen_seq = tonumber(seen or '0'), tonumber(seen_seq or '0')
+  local ahead = seen > epoch or (seen == epoch and seen_seq > seq)
   local names = named(before)
   if ahead or (before ~= '' and names ~= before) then
     begin_epoch(seen)
@@ -286,23 +300,23 @@ end
 --   h  path kind body extra                           whole in itself: into the history too
 -- Here, and only here, an event gets its place in the log and its sequence_number. A body that
 -- begins with '{' is whole and not numbered (the user's own message).
--- `number` is the task's next sequence_number, as its hash has it; the caller keeps the one that comes back.
+-- `number` is the task's next sequence_number, as its hash has it; the caller keeps the one that comes back. It has
+-- called `agree`, too.
 -- Returns the index behind the batch, the seq of its last entry, and the next sequence_number.
 local function write(at, number)
   local count = tonumber(ARGV[at])
   at = at + 1
-  agree()
   local meta = session()
-  local epoch, seq = meta[1], tonumber(meta[2])
+  local epoch, seq, bytes, kept = meta[1], meta[2], meta[4], meta[6]
   if count == 0 then
     return at, seq, number
   end
   number = tonumber(number)
-  local bytes, kept = tonumber(meta[4]), tonumber(meta[6] or '0')
-  if not meta[5] then
+  local dropped, forgotten = meta[5], meta[7]
+  if not dropped then
     adopt()
+    dropped = 0
   end
-  local dropped, forgotten = tonumber(meta[5] or '0'), tonumber(meta[7] or '0')
   local first = seq + 1
   local now = int(NOW)
   local lines, size = {}, 0
@@ -343,21 +357,21 @@ local function write(at, number)
     lines[index] = line
     size = size + #line
   end
-  redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes))
-  if kept > tonumber(meta[6] or '0') then
-    redis.call('HSET', META, 'kept', int(kept))
+  if kept > meta[6] then
+    redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes), 'kept', int(kept))
+  else
+    redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes))
   end
   local message = epoch .. '-' .. int(first) .. '-' .. int(seq) .. '-' .. now
   if size <= TAIL_BYTES then
     message = message .. '\n' .. table.concat(lines, '\n')
   end
   redis.call('PUBLISH', TAIL, message)
-  if kept > 0 and (meta[6] or '0') == '0' then
+  if kept > 0 and meta[6] == 0 then
     redis.call('PEXPIRE', HISTORY, int(TTL))
   end
-  if bytes > 1.1 * MAX_BYTES or kept > 1.1 * MAX_BYTES or seq - tonumber(meta[3]) + 1 > 1.1 * MAX_EVENTS then
-    trim()
-  end
+  meta[2], meta[4], meta[5], meta[6] = seq, bytes, dropped, kept
+  trim()
   return at, seq, int(number)
 end
 
@@ -401,7 +415,7 @@ end
 -- → gone | ended | fenced | behind launch
 local function refusal(task)
   local mine, holds = ARGV[7], ARGV[8]
-  local behind = agree(tonumber(ARGV[9]), tonumber(ARGV[10]))
+  local behind = agree(ARGV[9], ARGV[10])
   local status, attempt, op, holder = unpack(task, 1, 4)
   if not status then
     return { 'gone' }
@@ -424,10 +438,11 @@ local function refusal(task)
   return { 'behind', launch }
 end
 
--- What an attempt's holder needs to go on with a task.
-local function snapshot()
-  local known = redis.call('HMGET', META, 'epoch', 'seq')
-  return { known[1], redis.call('HGETALL', TASK), redis.call('HGETALL', CALLS), redis.call('HGETALL', STATE), known[2] }
+-- What an attempt's holder needs to go on with a task. `calls` and `state`: where they were read already.
+local function snapshot(calls, state)
+  local known = session()
+  return { known[1], redis.call('HGETALL', TASK), calls or redis.call('HGETALL', CALLS),
+    state or redis.call('HGETALL', STATE), int(known[2]) }
 end
 
 -- Open groups of calls, described in ARGV from `at` on: their count, then id and size of each. They come

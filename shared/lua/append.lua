@@ -12,5 +12,5 @@ end
 local at, seq, number = write(group(11), task[6])
 keep(at)
 redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', int(seq), 'number', number)
-touch(false, false, task[7])
+touch(task[7])
 return { 'ok', int(seq), session()[1] }

@@ -6,7 +6,7 @@ if not known then
   return { 'unknown' }
 end
 local answered = TID .. ' answered'
-local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch', 'ending', 'number')
+local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch', 'ending', 'number', 'fresh')
 local status = task[1]
 if known == answered then
   -- The launch may have been lost with the first reply: the caller launches again, to no effect if not.
@@ -31,15 +31,16 @@ end
 redis.call('HSET', CALLS, ARGV[7] .. ':result', ARGV[8])
 redis.call('SET', KEYS[10], answered, 'PX', int(math.max(TTL, redis.call('PTTL', KEYS[10]))))
 local pending = redis.call('HINCRBY', TASK, 'pending', -1)
+agree()
 local _, _, number = write(11, task[6])
 if pending == 0 and status == 'parked' then
   local launch = int(tonumber(task[4]) + 1)
   redis.call('HDEL', TASK, 'parked_until')
   redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'number', number)
-  touch(true)
+  touch(task[7], true)
   remind(KEYS[11], ARGV[10], ARGV[9])
   return { 'launch', launch }
 end
 redis.call('HSET', TASK, 'number', number)
-touch(false)
+touch(task[7])
 return { 'stored', int(pending) }

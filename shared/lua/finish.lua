@@ -5,27 +5,30 @@
 --   | behind launch | fenced | ended | gone
 
 -- Remember a turn, and forget the oldest ones while there are too many of them, or of their bytes. These are counted
--- as they come and go. A turn that alone has too many is not remembered.
-local function remember(element, most, limit)
-  redis.call('RPUSH', MEMORY, element)
-  local bytes = redis.call('HGET', META, 'memory')
+-- as they come and go: `bytes`, as the meta has them. A turn that alone has too many is not remembered.
+-- → the bytes that the memory has now
+local function remember(element, most, limit, bytes, hold)
+  local length = redis.call('RPUSH', MEMORY, element)
+  if length == 1 then
+    redis.call('PEXPIRE', MEMORY, lifetime(hold))
+  end
   if bytes then
     bytes = tonumber(bytes) + #element
   else
+    -- What an earlier release kept was not counted.
     local count
     count, bytes = newest(most, limit)
-    -- What an earlier release kept was not counted.
-    redis.call('LTRIM', MEMORY, int(redis.call('LLEN', MEMORY) - count), -1)
+    redis.call('LTRIM', MEMORY, int(length - count), -1)
+    length = count
   end
-  local length = redis.call('LLEN', MEMORY)
   while length > 0 and (length > most or bytes > limit) do
     bytes = bytes - #redis.call('LPOP', MEMORY)
     length = length - 1
   end
-  redis.call('HSET', META, 'memory', length > 0 and int(bytes) or '0')
+  return length > 0 and int(bytes) or '0'
 end
 
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'next')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'next', 'fresh')
 if task[3] == OP and task[2] == ARGV[7] then
   return { 'ok', task[7], task[9], '1' }
 end
@@ -34,11 +37,13 @@ if no then
   return no
 end
 local _, seq, number = write(15, task[8])
+local meta = redis.call('HMGET', META, 'active', 'asked', 'remember', 'memory', 'hold')
+local set = { 'asked', int((tonumber(meta[2]) or 0) - redis.call('HSTRLEN', TASK, 'request')) }
 if ARGV[13] ~= '' then
-  remember(ARGV[13], tonumber(redis.call('HGET', META, 'remember') or '1000'), tonumber(ARGV[14]))
+  set[3] = 'memory'
+  set[4] = remember(ARGV[13], tonumber(meta[3] or '1000'), tonumber(ARGV[14]), meta[4], meta[5])
 end
 redis.call('ZREM', LIVE, TID)
-redis.call('HINCRBY', META, 'asked', -redis.call('HSTRLEN', TASK, 'request'))
 redis.call('DEL', CALLS, STATE)
 redis.call('HDEL', TASK, 'lease', 'request')
 for _, field in ipairs(redis.call('HKEYS', TASK)) do
@@ -50,16 +55,18 @@ end
 trim()
 
 local following = ''
-if redis.call('HGET', META, 'active') == TID then
+if meta[1] == TID then
   repeat
     following = redis.call('LPOP', WAITING) or ''
   until following == '' or redis.call('HGET', sibling(TASK, following), 'status') == 'queued'
-  redis.call('HSET', META, 'active', following)
+  set[#set + 1] = 'active'
+  set[#set + 1] = following
   if following ~= '' then
     redis.call('HSET', sibling(TASK, following), 'launch', '1', 'launched', int(NOW))
   end
 end
+redis.call('HSET', META, unpack(set))
 redis.call('HSET', TASK, 'status', ARGV[11], 'why', ARGV[12], 'ended', int(NOW), 'op', OP, 'out', int(seq),
   'next', following, 'number', number)
-touch(true)
+touch(task[10])
 return { 'ok', int(seq), following, '1' }

@@ -1,7 +1,7 @@
 -- Wait for the client without a worker. KEYS 10 prefix of the calls' strings
 -- ARGV 7 to 10 what the writer shows  11 ms the client has to answer  12 parked policy  13… groups, entries, calls, state
 -- → parked | launch n (all answers are already in) | superseded | behind launch | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'fresh')
 if task[3] == OP and task[2] == ARGV[7] then
   if task[7] == '' then
     return { 'parked' }
@@ -16,23 +16,22 @@ if no then
 end
 local at, seq, number = write(group(13), task[8])
 keep(at)
-redis.call('HSET', TASK, 'number', number)
 local pending = tonumber(redis.call('HGET', TASK, 'pending'))
 if pending > 0 and ARGV[12] == 'supersede' and redis.call('LLEN', WAITING) > 0 then
   -- Another turn waits already: this one gives way at once, and its holder writes the end.
-  redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', 'superseded')
-  touch(true)
+  redis.call('HSET', TASK, 'lease', int(NOW + LEASE), 'op', OP, 'out', 'superseded', 'number', number)
+  touch(task[9], true)
   return { 'superseded' }
 end
 redis.call('HDEL', TASK, 'lease')
 if pending == 0 then
   local launch = int(tonumber(task[5]) + 1)
-  redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'op', OP, 'out', launch)
-  touch(true)
+  redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'op', OP, 'out', launch, 'number', number)
+  touch(task[9], true)
   return { 'launch', launch }
 end
 local until_ms = NOW + tonumber(ARGV[11])
-redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '')
+redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '', 'number', number)
 -- The calls' strings outlive the wait, however long: a late answer is told that it is late.
 local life = int(tonumber(ARGV[11]) + TTL)
 for _, call in ipairs(redis.call('HKEYS', CALLS)) do
@@ -45,7 +44,7 @@ local hold = redis.call('HGET', META, 'hold')
 if not hold or tonumber(hold) < until_ms then
   redis.call('HSET', META, 'hold', int(until_ms))
 end
-touch(true, true)
+touch(task[9], true, true)
 -- Who waits for what this turn comes to is told, though nothing was said: of the entries from seq + 1 to seq.
-redis.call('PUBLISH', TAIL, redis.call('HGET', META, 'epoch') .. '-' .. int(seq + 1) .. '-' .. int(seq))
+redis.call('PUBLISH', TAIL, session()[1] .. '-' .. int(seq + 1) .. '-' .. int(seq))
 return { 'parked' }

@@ -7,5 +7,5 @@ if no then
   return no
 end
 redis.call('HSET', TASK, 'lease', int(NOW + LEASE))
-touch(false, false, task[5])
+touch(task[5])
 return { 'ok' }

@@ -23,16 +23,16 @@ if ARGV[23] == '1' then
   end
 end
 
-local meta = redis.call('HMGET', META, 'epoch', 'agent', 'user', 'active', 'seq')
+local meta = redis.call('HMGET', META, 'agent', 'user', 'active', 'hold', 'asked', 'turns', 'turns_since')
 if not meta[1] then
   if ARGV[9] ~= '1' then
     return { 'missing' }
   end
   redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'incarnation', INCARNATION, 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
-    'agent', ARGV[7], 'user', ARGV[8], 'active', '', 'created', int(NOW))
-  meta = { int(NOW), ARGV[7], ARGV[8], '', '0' }
+    'agent', ARGV[7], 'user', ARGV[8], 'active', '', 'created', int(NOW), 'memory', '0')
+  meta = { ARGV[7], ARGV[8], '' }
 end
-if meta[2] ~= ARGV[7] or (ARGV[8] ~= '' and meta[3] ~= '' and meta[3] ~= ARGV[8]) then
+if meta[1] ~= ARGV[7] or (ARGV[8] ~= '' and meta[2] ~= '' and meta[2] ~= ARGV[8]) then
   return { 'foreign' }
 end
 
@@ -40,10 +40,10 @@ if redis.call('ZCARD', LIVE) >= tonumber(ARGV[22]) and needed() and redis.call('
   return { 'full' }
 end
 
-local launch = '1'
+local launch, turn_of = '1', meta[3]
 local busy = ARGV[10]
 if busy ~= 'parallel' then
-  local active = meta[4]
+  local active = meta[3]
   local status = active ~= '' and redis.call('HGET', sibling(TASK, active), 'status')
   if status and not TERMINAL[status] then
     if busy == 'reject' then
@@ -56,36 +56,38 @@ if busy ~= 'parallel' then
     redis.call('RPUSH', WAITING, TID)
     launch = '0'
   else
-    redis.call('HSET', META, 'active', TID)
+    turn_of = TID
   end
 end
 
 agree()
 local epoch = session()[1]
-local first = int(tonumber(meta[5]) + 1)
+local first = int(session()[2] + 1)
 local deadline = '0'
 if ARGV[15] ~= '0' then
   deadline = int(NOW + tonumber(ARGV[15]))
 end
-redis.call('HSET', META, 'remember', ARGV[18])
 redis.call('ZADD', LIVE, first, TID)
 -- For the owner's count: requests of live turns, and turns whose hashes may be there still.
-redis.call('HINCRBY', META, 'asked', #ARGV[13])
-local counted = redis.call('HMGET', META, 'turns', 'turns_since')
-if not counted[2] or NOW - tonumber(counted[2]) > TTL then
-  redis.call('HSET', META, 'turns', '0', 'turns_before', counted[1] or '0', 'turns_since', int(NOW))
+local turns = tonumber(meta[6] or '0')
+if not meta[7] or NOW - tonumber(meta[7]) > TTL then
+  redis.call('HSET', META, 'turns_before', int(turns), 'turns_since', int(NOW))
+  turns = 0
 end
-redis.call('HINCRBY', META, 'turns', 1)
+redis.call('HSET', META, 'active', turn_of, 'remember', ARGV[18], 'asked', int((tonumber(meta[5]) or 0) + #ARGV[13]),
+  'turns', int(turns + 1))
 local _, _, number = write(24, '0')
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'attempt', '0', 'ran', '0', 'number', number, 'epoch', epoch,
   'first', first, 'agent', ARGV[7], 'user', ARGV[8], 'request', ARGV[13], 'response', ARGV[14],
   'submitted', int(NOW), 'launched', int(NOW), 'deadline', deadline, 'crashes', '0', 'pending', '0',
-  'trace', ARGV[17], 'metadata', ARGV[21], 'digest', ARGV[16], 'submit_op', OP, 'submit_launch', launch)
+  'trace', ARGV[17], 'metadata', ARGV[21], 'digest', ARGV[16], 'submit_op', OP, 'submit_launch', launch, 'fresh', int(NOW))
+local life = lifetime(meta[4])
 if ARGV[23] == '1' then
-  redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', int(TTL))
+  redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', life)
   redis.call('HSET', TASK, 'idem', KEYS[10])
 end
-touch(true)
+touch_session(life)
+redis.call('PEXPIRE', TASK, life)
 -- Not before the task is there: a look that finds nothing is the last one.
 remind(KEYS[11], ARGV[20], ARGV[19])
 if launch == '0' then

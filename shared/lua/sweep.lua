@@ -6,7 +6,7 @@
 --   | drop task (who may have waited for it, or none)
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
-  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next')
+  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next', 'fresh')
 local status, attempt, launch = task[1], task[2] or '0', task[3] or '0'
 local function num(field)
   return tonumber(field) or 0
@@ -54,7 +54,7 @@ local function patient()
 end
 if status == 'queued' then
   -- Nobody else touches a session whose turns all wait.
-  touch(false)
+  touch(task[17])
 end
 
 if status == 'running' then
@@ -128,5 +128,5 @@ end
 -- to be there still: whether the queue has it is not asked again (lost.lua).
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'sweep_op', OP,
   'sweep_launch', launch, 'sweep_passed', '')
-touch(false)
+touch(task[17])
 return { 'launch', launch, int(patient()) }

@@ -3,7 +3,7 @@
 -- ARGV 7 who takes it  8 how it will end (status code)  9 the attempt and launch that the taker saw, as
 --      'attempt launch', or '' to take it in any case
 -- → taken attempt snapshot | moved | ended status | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'op', 'ended_by')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'op', 'ended_by', 'fresh')
 local status, attempt = task[1], task[2]
 if not status then
   return { 'gone' }
@@ -18,6 +18,6 @@ elseif task[4] ~= OP then
   -- `ending` and `ended_by` outlive a taker that dies before it has written the end: the rescuer then writes it.
   redis.call('HSET', TASK, 'status', 'running', 'attempt', attempt, 'lease', int(NOW + LEASE), 'ending', ARGV[8],
     'ended_by', task[5] or ARGV[7], 'op', OP, 'holder', OP, 'out', '')
-  touch(false)
+  touch(task[6])
 end
 return { 'taken', attempt, snapshot() }

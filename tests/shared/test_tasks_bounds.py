@@ -14,6 +14,7 @@ from tests.shared.support import HOUR_MS, Desk, answer, asking, closed, delta, e
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from shared.keys import TaskRef
     from tests.conftest import Place
 
 # The smallest limit that a session may have.
@@ -23,7 +24,7 @@ LIMIT = 65_536
 BESIDE = 5 + 96
 
 
-async def real(desk: Desk, stream: str) -> int:
+async def there(desk: Desk, stream: str) -> int:
     """What a stream holds, counted entry by entry."""
     rows = await desk.redis.xrange(stream)
     return sum(
@@ -39,10 +40,10 @@ async def believed(desk: Desk, name: str) -> int:
 async def check(desk: Desk) -> int:
     """Log and history are within their bounds, and counted as they are; the log's bytes."""
     for stream, name in ((keys_of().log, "bytes"), (keys_of().history, "kept")):
-        there = await real(desk, stream)
-        assert there <= 1.1 * LIMIT, name
-        assert abs(await believed(desk, name) - there) <= there / 100, name
-    return await real(desk, keys_of().log)
+        holds = await there(desk, stream)
+        assert holds <= 1.1 * LIMIT, name
+        assert abs(await believed(desk, name) - holds) <= holds / 100, name
+    return await there(desk, keys_of().log)
 
 
 async def test_log_and_history_are_bounded_whatever_the_sizes(place: Place) -> None:
@@ -78,10 +79,10 @@ async def test_a_turn_that_waits_long_holds_the_log_to_four_times_its_bound(plac
         attempt = await desk.running(ref(f"t{number}"), busy="parallel")
         await desk.append(attempt, closed("m", "x" * 5_000, opened("m")))
         await desk.finish(attempt)
-        there = await real(desk, keys_of().log)
-        assert there <= 4.2 * LIMIT
-        assert there == await believed(desk, "bytes")
-        assert await real(desk, keys_of().history) <= 4.2 * LIMIT
+        holds = await there(desk, keys_of().log)
+        assert holds <= 4.2 * LIMIT
+        assert holds == await believed(desk, "bytes")
+        assert await there(desk, keys_of().history) <= 4.2 * LIMIT
     assert (await desk.sound())[0].seq > parked.first
     assert await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()) == Launch(2)
     await desk.finish(await desk.begin(ref(), 2))
@@ -131,35 +132,73 @@ async def test_no_script_costs_more_for_its_siblings(place: Place) -> None:
     assert all(many[step] <= 1.5 * few[step] for step in few), (few, many)
 
 
+async def test_a_turn_costs_the_broker_so_many_commands(real: Place) -> None:
+    """Each script of a turn runs exactly so many: who adds one changes these numbers, and knows it."""
+    desk = Desk(real)
+    # Once before, so that the broker knows the scripts.
+    await _turn_costs(desk, ref("t0", "s0"))
+    first, second = [await _turn_costs(desk, ref(name)) for name in ("t1", "t2")]
+    # Each script is one of them itself.
+    assert first == {"submit": 24, "begin": 11, "open": 9, "append": 8, "renew": 5, "finish": 23}
+    assert second == {"submit": 21, "begin": 11, "open": 9, "append": 8, "renew": 5, "finish": 22}
+
+
+async def _turn_costs(desk: Desk, task: TaskRef) -> dict[str, int]:
+    """Step of a turn of one message → commands that it ran at the broker."""
+    number = 0
+
+    def piece() -> Batch:
+        nonlocal number
+        number += 1
+        return delta(f"m_{task.task}", f"tok{number} ")
+
+    def end() -> Awaitable[Any]:
+        batch = ended(batch=closed(f"m_{task.task}", "x"))
+        return desk.tasks.finish(task, 1, batch, operation(), status="completed", why="", memory=b"{}")
+
+    return await _measured(
+        desk,
+        {
+            "submit": lambda: desk.submit(task),
+            "begin": lambda: desk.begin(task),
+            "open": lambda: desk.tasks.append(task, 1, opened(f"m_{task.task}"), operation()),
+            "append": lambda: desk.tasks.append(task, 1, piece(), operation()),
+            "renew": lambda: desk.tasks.renew(task, 1),
+            "finish": end,
+        },
+    )
+
+
+async def _measured(desk: Desk, steps: dict[str, Callable[[], Awaitable[Any]]]) -> dict[str, int]:
+    """Step → commands that it ran at the broker."""
+    costs = {}
+    for name, step in steps.items():
+        before = await _commands(desk)
+        await step()
+        costs[name] = await _commands(desk) - before
+    return costs
+
+
 async def _costs(desk: Desk, siblings: int) -> dict[str, int]:
     """Step of a turn → commands that it ran at the broker, while so many of its session are parked."""
     live = len(await desk.log.live(keys_of()))
     for number in range(live, siblings):
         await _park(desk, f"s{number}")
     task = ref(f"t{siblings}")
-    steps: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
-        ("submit", lambda: desk.submit(task, busy="parallel")),
-        ("begin", lambda: desk.begin(task)),
-        ("append", lambda: desk.tasks.append(task, 1, delta("m", "x"), operation())),
-        (
-            "park",
-            lambda: desk.tasks.park(task, 1, asking(f"c{siblings}"), operation(), wait_ms=HOUR_MS, policy=""),
+    steps: dict[str, Callable[[], Awaitable[Any]]] = {
+        "submit": lambda: desk.submit(task, busy="parallel"),
+        "begin": lambda: desk.begin(task),
+        "append": lambda: desk.tasks.append(task, 1, delta("m", "x"), operation()),
+        "park": lambda: desk.tasks.park(
+            task, 1, asking(f"c{siblings}"), operation(), wait_ms=HOUR_MS, policy=""
         ),
-        ("callback", lambda: desk.tasks.callback(task, f"c{siblings}", b"1", answer("c"), operation())),
-        ("begin again", lambda: desk.begin(task, 2)),
-        (
-            "finish",
-            lambda: desk.tasks.finish(
-                task, 2, ended(), operation(), status="completed", why="", memory=b"{}"
-            ),
+        "callback": lambda: desk.tasks.callback(task, f"c{siblings}", b"1", answer("c"), operation()),
+        "begin again": lambda: desk.begin(task, 2),
+        "finish": lambda: desk.tasks.finish(
+            task, 2, ended(), operation(), status="completed", why="", memory=b"{}"
         ),
-    ]
-    costs = {}
-    for name, step in steps:
-        before = await _commands(desk)
-        await step()
-        costs[name] = await _commands(desk) - before
-    return costs
+    }
+    return await _measured(desk, steps)
 
 
 async def _park(desk: Desk, name: str) -> None:
