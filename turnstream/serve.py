@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# What running turns get at the end where they end with the broker: time for the last words of one that is done.
+# What running turns get at the end of the process where the broker ends with it: nothing could take them over.
 EMBEDDED_DRAIN_SECONDS = 1.0
 
 
 async def serve(settings: Settings, *, reload: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; running turns get their time to finish.
 
-    With ``reload`` an edit of the agents file, or of code beside it, takes effect at once: turns that run have the
-    drain's time to end as they began, sessions and connections stay.
+    With ``reload`` an edit of the agents file, or of code beside it, takes effect at once: turns that run have
+    ``drain_seconds`` to end as they began, sessions and connections stay.
 
     Raises:
         ConfigurationError: a setting or an agent is wrong, or the port is taken.
     """
-    settings = _brief(_debugging(with_keys(settings)))
+    settings = _debugging(with_keys(settings))
     configured = agents.load(settings.agents)
     tracing.start(settings, "serve")
     broker = Broker(settings)
@@ -92,7 +92,8 @@ class _Workers:
             ConfigurationError: an agent cannot be built; the one before goes on.
         """
         worker = WorkerProcess(self._settings, self._broker, configured)
-        self.stop()
+        if self._running:
+            self.newest.stop()
         self.newest = worker
         # Its port for metrics is free again only when the one before has ended.
         self._settings = self._settings.model_copy(update={"metrics_port": None})
@@ -100,9 +101,12 @@ class _Workers:
         self._changed.set()
 
     def stop(self) -> None:
-        """Have all of them drain; `run` returns when that is done."""
+        """Have all of them drain before the process ends; `run` returns when that is done."""
+        seconds = self._settings.drain_seconds
+        if self._settings.embedded:
+            seconds = min(seconds, EMBEDDED_DRAIN_SECONDS)
         for worker in self._running.values():
-            worker.stop()
+            worker.stop(seconds)
 
     async def run(self) -> None:
         """Return when the last one has ended.
@@ -145,15 +149,6 @@ def _debugging(settings: Settings) -> Settings:
     """Debugging unless the settings decide: with the embedded broker, where nobody else can reach it."""
     if settings.debug is None:
         return settings.model_copy(update={"debug": settings.embedded and _loopback(settings.host)})
-    return settings
-
-
-def _brief(settings: Settings) -> Settings:
-    """With the embedded broker the drain is short: nobody could take the turns over that have not ended by then."""
-    if settings.embedded:
-        return settings.model_copy(
-            update={"drain_seconds": min(settings.drain_seconds, EMBEDDED_DRAIN_SECONDS)}
-        )
     return settings
 
 

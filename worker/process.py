@@ -86,12 +86,22 @@ class WorkerProcess:
         self._live_list = LiveList(broker)
         self._storage = ender.storage
         self._stopping = asyncio.Event()
+        self._drain_until = 0.0
+        self._draining: asyncio.Timeout | None = None
         self.ready = self._listener.listening
         self.status = Status(settings, self._gauges, self._can_work)
 
-    def stop(self) -> None:
-        """Begin to drain; `run` returns when that is done."""
+    def stop(self, seconds: float | None = None) -> None:
+        """Begin to drain, or change how long that may take from now on; `run` returns when it is done.
+
+        Args:
+            seconds: the time that running turns have to end; ``drain_seconds`` of the settings by default.
+        """
+        wait = self._settings.drain_seconds if seconds is None else seconds
+        self._drain_until = asyncio.get_running_loop().time() + wait
         self._stopping.set()
+        if self._draining is not None and not self._draining.expired():
+            self._draining.reschedule(self._drain_until)
 
     async def run(self) -> None:
         """Run until `stop`.
@@ -158,7 +168,7 @@ class WorkerProcess:
         # What is being claimed right now has left the queue; it must begin here to be given back.
         await asyncio.wait([claiming], timeout=COMMAND_SECONDS)
         try:
-            async with asyncio.timeout(self._settings.drain_seconds):
+            async with asyncio.timeout_at(self._drain_until) as self._draining:
                 await self._arq.idle.wait()
         except TimeoutError:
             for held in self.leases:
@@ -168,6 +178,8 @@ class WorkerProcess:
                     await self._arq.idle.wait()
             except TimeoutError:
                 log.warning("worker.left_turns", worker=self.id, turns=len(self.leases))
+        finally:
+            self._draining = None
 
     def _tell(self) -> dict[str, Any]:
         return {

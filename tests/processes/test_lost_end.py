@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import orjson
 import pytest
+from redis.exceptions import RedisError
 
 from shared.keys import SessionKeys
 from tests.client import Frame, calls_of, check_whole, read_frame, terminal, text_of
@@ -159,7 +160,10 @@ async def _lose_in_turn(stack: Stack, unlucky: Unlucky, kept: int, lost: int) ->
 
 
 async def _beyond(stack: Stack, count: int) -> bool:
-    return await _seq(stack, "s1") > count
+    try:
+        return await _seq(stack, "s1") > count
+    except (RedisError, OSError):
+        return False
 
 
 def _answer(frames: list[Frame]) -> str:
@@ -215,7 +219,8 @@ async def test_a_client_that_lost_nothing_goes_on(stack: Stack, unlucky: Unlucky
     client = await stack.front_end()
     await stack.worker()
     async with client.process("s1", "/tokens 150 10", id="t1") as stream:
-        before = list(await stream.until(lambda frames: len(frames) >= 15))
+        # A slow reader gets more at once; what it has must not be part of what is lost.
+        before = list(await stream.until(lambda frames: len(frames) >= 15))[:15]
     await _lose_in_turn(stack, unlucky, 40, 80)
     follower = Follower(client)
     for frame in before:
@@ -230,7 +235,7 @@ async def test_a_client_that_lost_nothing_goes_on(stack: Stack, unlucky: Unlucky
 async def _ended(stack: Stack, task: str) -> bool:
     try:
         return await stack.status("s1", task) in {"completed", "canceled", "failed"}
-    except (TimeoutError, OSError) as _:
+    except (RedisError, OSError):
         return False
 
 

@@ -193,36 +193,34 @@ async def test_what_an_agent_logs_names_its_turn(tmp_path: Path) -> None:
     assert {line["ref"] for line in mine.values()} == {"dev/s1/t1"}
 
 
-def shop(price: int, seconds: float = 0) -> str:
-    """An agent's module: it tells a price from a module of its own."""
-    return f"""
+SHOP = """
 import asyncio
+from pathlib import Path
 from turnstream import agent
 import prices
 
 @agent
 async def shop(turn):
     yield "one moment; "
-    await asyncio.sleep({seconds})
-    yield f"it is {{prices.PRICE}}"
-
-VERSION = {price}
+    while not Path("open").exists():
+        await asyncio.sleep(0.01)
+    yield f"it is {prices.PRICE}"
 """
 
 
 async def test_an_edit_takes_effect_without_a_restart(tmp_path: Path) -> None:
-    """The next turn runs the edited code, in the same session with its memory; what runs has a second to end as it began."""
+    """The next turn runs the edited code, in the same session with its memory; what runs ends as it began."""
     (tmp_path / "agents.toml").write_text('[agents.shop]\npython = "shop:shop"\n')
     (tmp_path / "prices.py").write_text("PRICE = 3\n")
-    (tmp_path / "shop.py").write_text(shop(3, seconds=0.3))
+    (tmp_path / "shop.py").write_text(SHOP)
     variables = {"TURNSTREAM_AGENTS": "agents.toml", "TURNSTREAM_DEV_AGENT": "shop"}
     async with serve(tmp_path, "--reload", **variables) as serving:
         client = Client(serving.url, serving.keys[0])
         async with client.process("s1", "how much?") as running:
             await running.until(lambda frames: "one moment" in str([frame.data for frame in frames]))
             (tmp_path / "prices.py").write_text("PRICE = 4\n")
-            (tmp_path / "shop.py").write_text(shop(4))
             await wait_until(lambda: "serve.reloaded" in serving.said, "the edit to be taken over")
+            (tmp_path / "open").touch()
             assert "it is 3" in str((await running.all())[-1].data)
         assert "it is 4" in str((await client.turn("s1", "and now?"))[-1].data)
 

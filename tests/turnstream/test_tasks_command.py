@@ -25,7 +25,7 @@ async def test_tasks_are_listed_shown_watched_and_stopped(client: Client, stack:
     env = {"TURNSTREAM_ADMIN_KEY": stack.admin, "TURNSTREAM_URL": client.base_url}
     await client.turn("s0", "hello", id="t0")
     async with (
-        client.process("s1", "/tokens 100000 5", id="t1") as stream,
+        client.process("s1", "/tokens 100000 50", id="t1") as stream,
         client.process("s2", "/call weather {}", id="t2") as other,
     ):
         await stream.until(lambda frames: len(frames) > 3)
