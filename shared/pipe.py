@@ -33,6 +33,10 @@ COMMAND_SECONDS = 5.0
 LONGEST_SECONDS = 60.0
 LAST_LOOK_SECONDS = 0.05
 
+# For how long a server's name is believed on one connection. Behind a proxy another server may take its place, and a replica
+# may be promoted, without a word: until it is asked again, what was lost then does not show.
+INCARNATION_SECONDS = 60.0
+
 # Of the server's replication id. It is kept with each session, and two of one deployment must differ.
 INCARNATION_CHARACTERS = 12
 
@@ -55,8 +59,9 @@ class Pipe:
         self._late = False
         # How many connections there have been: who needs two commands on the same one compares.
         self.connections = 0
-        # What `incarnation` learnt on the present connection.
+        # What `incarnation` learnt on the present connection, and when it is to be asked again.
         self._incarnation: str | None = None
+        self._ask_at = 0.0
 
     @property
     def idle(self) -> bool:
@@ -93,18 +98,22 @@ class Pipe:
     async def incarnation(self) -> str:
         """The name that the server at the other end gives to its data: its replication id.
 
-        It is another one after a restart or a promotion, when the newest writes may be missing. Asked once on each
-        connection; a command sent at once, without waiting for anything else, goes to that server. Empty where
-        this user may not ask.
+        It is another one after a restart or a promotion, when the newest writes may be missing. Asked on each connection,
+        and again every `INCARNATION_SECONDS`, by one caller, while others go on with what is known; a command sent at
+        once, without waiting for anything else, goes to that server. Empty where this user may not ask.
 
         Raises:
             redis.exceptions.RedisError, OSError: the connection's trouble; a replica is trouble, too: its name is
                 its primary's until it is promoted.
         """
-        while self._incarnation is None:
+        loop = asyncio.get_running_loop()
+        again = loop.time() >= self._ask_at
+        while again or self._incarnation is None:
+            again = False
             if self._line is None:
                 await self._open()
             asked = self.connections
+            self._ask_at = loop.time() + INCARNATION_SECONDS
             try:
                 told = bytes(await self.command("INFO", "replication"))
             except (RedisConnectionError, ReadOnlyError):

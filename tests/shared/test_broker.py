@@ -110,5 +110,36 @@ async def test_a_broker_that_was_demoted_is_connected_to_anew(tmp_path: Path) ->
         home.stop()
 
 
+async def test_a_server_that_takes_anothers_place_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same connection, as behind a proxy or after a promotion: its name is asked again now and then."""
+    home = OwnBroker(tmp_path / "data")
+    server = home.start()
+    connections = broker.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    redis = connections.primary
+    monkeypatch.setattr(pipe, "INCARNATION_SECONDS", 0)
+    try:
+        connection = await broker.command(redis, "CLIENT", "ID")
+        before = await broker.incarnation(redis)
+        with server.client() as other:
+            renaming = other.pipeline(transaction=True)
+            renaming.execute_command("REPLICAOF", "127.0.0.1", "1")
+            renaming.execute_command("REPLICAOF", "NO", "ONE")
+            renaming.execute()
+            name = other.info("replication")["master_replid"]
+            monkeypatch.setattr(pipe, "INCARNATION_SECONDS", 3600)
+            after = await broker.incarnation(redis)
+            assert after != before
+            assert name.startswith(after)
+            asked = other.info("commandstats")["cmdstat_info"]["calls"]
+            assert {await broker.incarnation(redis) for _ in range(50)} == {after}
+            assert other.info("commandstats")["cmdstat_info"]["calls"] == asked + 1, "for each command"
+        assert await broker.command(redis, "CLIENT", "ID") == connection
+    finally:
+        await connections.close()
+        home.stop()
+
+
 async def _insist(redis: Redis, *words: str) -> Any:
     return await broker.insist(lambda: broker.command(redis, *words), seconds=5, what="test")
