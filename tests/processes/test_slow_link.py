@@ -16,6 +16,7 @@ from shared.settings import Settings
 from tests.client import Client, check_whole
 from tests.processes.slow_link import SlowLink
 from tests.stack import Stack
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -28,15 +29,18 @@ MIB = 1024 * 1024
 async def longest_wait(broker: Broker, during: Awaitable[object]) -> float:
     """How long a small command took at most while something large was on its way."""
     loop = asyncio.get_running_loop()
-    worst = 0.0
+    waits: list[float] = []
     task = asyncio.ensure_future(during)
-    while not task.done():
+
+    async def through() -> bool:
         begun = loop.time()
         await command(broker.sessions, "PING")
-        worst = max(worst, loop.time() - begun)
-        await asyncio.sleep(0.01)
+        waits.append(loop.time() - begun)
+        return task.done()
+
+    await wait_until(through, "what is large to be on the other side", 60)
     await task
-    return worst
+    return max(waits)
 
 
 @pytest.fixture

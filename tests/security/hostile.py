@@ -30,6 +30,7 @@ class Watch:
         self._port = port
         self._worst = 0.0
         self._asked = 0.0
+        self._answered = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -46,9 +47,10 @@ class Watch:
         self._worst = 0.0
         during()
         ended = time.monotonic()
-        while self._asked < ended:
-            assert self._thread.is_alive(), f"no answer within {PATIENCE_SECONDS} s"
-            time.sleep(LOOK_SECONDS)
+        with self._answered:
+            # The question that was on its way may take as long as the next one.
+            answered = self._answered.wait_for(lambda: self._asked >= ended, 2 * PATIENCE_SECONDS)
+        assert answered, f"no answer within {PATIENCE_SECONDS} s"
         return self._worst
 
     def _run(self) -> None:
@@ -61,7 +63,9 @@ class Watch:
                 while b'{"status":"up"}' not in answer:
                     answer += connection.recv(65536)
                 self._worst = max(self._worst, time.monotonic() - begun)
-                self._asked = begun
+                with self._answered:
+                    self._asked = begun
+                    self._answered.notify()
                 time.sleep(LOOK_SECONDS)
 
 
