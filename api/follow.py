@@ -20,7 +20,7 @@ from shared.tasks import TERMINAL
 
 if TYPE_CHECKING:
     from shared.keys import SessionKeys
-    from shared.log import Kept, Log, SessionMeta
+    from shared.log import Log, Page, SessionMeta
 
 # What every turn says of itself before anything else, each once.
 BEGINNING = ("queued", "created", "in_progress")
@@ -219,8 +219,8 @@ def renumbered(entry: Entry, number: int) -> Entry:
     return replace(entry, event=event)
 
 
-async def trimmed(log: Log, keys: SessionKeys, after: Cursor, before: int) -> Kept:
-    """A page of what stands in the history for the entries strictly between ``after`` and seq ``before``.
+async def trimmed(log: Log, keys: SessionKeys, after: Cursor, before: int) -> Page | None:
+    """A page of what stands in the history for the entries strictly between ``after`` and seq ``before``; see `Log.kept`.
 
     Raises:
         BrokerAway: the broker did not answer.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from api.pages import Read
     from shared.entry import Entry
     from shared.keys import SessionKeys
-    from shared.log import Kept, Log, Tail
+    from shared.log import Log, Page, Tail
 
 log = structlog.get_logger(__name__)
 
@@ -382,13 +382,22 @@ class Feed:
                 await self._changed(left)
         return Over.GONE if self._lost and not self._ended else Over.CLOSED
 
-    async def trimmed(self, before: int) -> Kept:
+    async def trimmed(self, before: int) -> Page | None:
         """A page of what stands in the history for the entries between `after` and seq ``before``.
+
+        None: the log is of another epoch by now, or gone. `entries` tells where to go on.
 
         Raises:
             BrokerAway: the broker did not answer.
         """
-        return await self._pages.trimmed(self._followed.keys, self.after, before)
+        followed = self._followed
+        page = await self._pages.trimmed(followed.keys, self.after, before)
+        if page is not None and page.epoch == self.after.epoch:
+            return page
+        if self._believes == followed.doubts:
+            # What it was told of the hole is older than this, and others may hold it still.
+            followed.doubt()
+        return None
 
     def shown(self, entry: Entry, kind: type[Shown], number: int | None) -> Shown:
         """The entry as it is to be shown, with a ``number`` of its own if any; see `Pages.shown`."""

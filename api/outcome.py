@@ -108,10 +108,12 @@ class Outcome:
         feed = self._feed
         epoch = feed.after.epoch
         while feed.after.seq < before - 1:
-            entries, last = await feed.trimmed(before)
-            if end := self._end_in(entries):
+            page = await feed.trimmed(before)
+            if page is None:
+                return b""
+            if end := self._end_in(page.entries):
                 return end
-            feed.after, feed.written = last or Cursor(epoch, before - 1), 0
+            feed.after, feed.written = page.last or Cursor(epoch, before - 1), 0
         over = await ended(self._log, feed.keys, self._task)
         if over is not None and over < before:
             raise CursorGone

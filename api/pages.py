@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from shared.entry import Cursor, Entry
     from shared.keys import SessionKeys
-    from shared.log import Kept, Log, Page
+    from shared.log import Log, Page
 
 # Reads at once. A page may be one entry of a megabyte, and what a thousand followers read at the same time would not
 # all be given back to the system.
@@ -82,7 +82,7 @@ class Pages:
         # Shielded: who gives up must not take the page from the others.
         return await asyncio.shield(coming)
 
-    async def trimmed(self, keys: SessionKeys, after: Cursor, before: int) -> Kept:
+    async def trimmed(self, keys: SessionKeys, after: Cursor, before: int) -> Page | None:
         """As `api.follow.trimmed`."""
         async with self._turns:
             return await trimmed(self._log, keys, after, before)

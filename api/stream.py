@@ -278,7 +278,8 @@ class EventStream:
                 await self._flush()
             self._fresh = False
             while feed.after.seq < before - 1:
-                await self._show_trimmed(before)
+                if not await self._show_trimmed(before):
+                    return True
                 await self._flush()
                 if self._over:
                     return True
@@ -292,16 +293,19 @@ class EventStream:
         self._torn = self._torn or Torn()
         return True
 
-    async def _show_trimmed(self, before: int) -> None:
-        """Show a page of the history, or as much of it as is taken."""
+    async def _show_trimmed(self, before: int) -> bool:
+        """Show a page of the history, or as much of it as is taken; False when the log is another one by now."""
         feed = self._feed
-        entries, last = await feed.trimmed(before)
+        page = await feed.trimmed(before)
+        if page is None:
+            return False
         await feed.turn()
-        self._show(map(Shown, entries), self._replayed)
-        if last is None:
+        self._show(map(Shown, page.entries), self._replayed)
+        if page.last is None:
             feed.after = Cursor(feed.after.epoch, before - 1)
         # It is not in the log.
         feed.written = 0
+        return True
 
     def _put(self, frames: bytes, shown: Shown | None = None) -> None:
         if frames:

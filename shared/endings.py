@@ -29,7 +29,7 @@ from shared.storage import Storage
 from shared.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Sequence
+    from collections.abc import Sequence
 
     from redis.asyncio import Redis
 
@@ -255,7 +255,7 @@ async def close_open(ender: Ender, attempt: Attempt, batch: Batch) -> tuple[list
     at = min(attempt.open.values()) - 1
     more = True
     while more:
-        page = await _read(ender, attempt, partial(_page, ender, attempt, at))
+        page = await _page(ender, attempt, at)
         for entry in page:
             if entry.task != attempt.ref.task:
                 continue
@@ -290,38 +290,29 @@ async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[
     """Task → its closed messages so far, in the order in which they were begun; all are of one session."""
     outputs: dict[str, list[bytes]] = {each.ref.task: [] for each in attempts}
     oldest = min(attempts, key=lambda each: each.first)
-    entries = await _read(ender, oldest, partial(_kept, ender, oldest, outputs))
-    # By their places: where the log begins a new epoch between two pages, the second one has them once more.
-    for entry in sorted({entry.seq: entry for entry in entries}.values(), key=lambda entry: entry.opened):
+    before_it = Cursor(oldest.epoch, oldest.first - 1)
+    entries = [
+        entry
+        async for entry in ender.log.all_kept(oldest.ref.keys, before_it, seconds=ender.patience)
+        if entry.task in outputs and entry.kind != END and numbered(entry.event)
+    ]
+    for entry in sorted(entries, key=lambda entry: entry.opened):
         outputs[entry.task].append(without_number(entry.event))
     return outputs
 
 
-async def _kept(ender: Ender, oldest: Attempt, tasks: Container[str]) -> list[Entry]:
-    before_it = Cursor(oldest.epoch, oldest.first - 1)
-    return [
-        entry
-        async for entry in ender.log.all_kept(oldest.ref.keys, before_it, seconds=ender.patience)
-        if entry.task in tasks and entry.kind != END and numbered(entry.event)
-    ]
-
-
 async def _page(ender: Ender, attempt: Attempt, seq: int) -> list[Entry]:
-    page = await ender.log.page(attempt.ref.keys, Cursor(attempt.epoch, seq), BULK_BYTES)
-    return page.entries if page else []
-
-
-async def _read(ender: Ender, attempt: Attempt, reading: Callable[[], Awaitable[list[Entry]]]) -> list[Entry]:
-    """Read by the attempt's epoch; once more where nothing was found because the log has begun another one."""
-    found = await insist(reading, seconds=ender.patience, what="log")
-    if found:
-        return found
-    meta = await insist(lambda: ender.log.meta(attempt.ref.keys), seconds=ender.patience, what="session")
-    place = meta and meta.place(Cursor(attempt.epoch, attempt.claim.seq))
-    if not place or place.epoch == attempt.epoch:
-        return found
-    attempt.claim.saw(*place)
-    return await insist(reading, seconds=ender.patience, what="log")
+    """What stands in the log behind ``seq``; the attempt's epoch is the log's from then on."""
+    while True:
+        reading = partial(ender.log.page, attempt.ref.keys, Cursor(attempt.epoch, seq), BULK_BYTES)
+        page = await insist(reading, seconds=ender.patience, what="log")
+        if page is None or page.epoch == attempt.epoch:
+            return page.entries if page else []
+        place = page.place(Cursor(attempt.epoch, attempt.claim.seq))
+        if place is None:
+            # It lost what this attempt has seen: nothing that it writes now is taken.
+            return []
+        attempt.claim.saw(*place)
 
 
 def numbered(event: bytes) -> bool:

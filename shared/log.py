@@ -57,9 +57,7 @@ class SessionMeta:
 
     def place(self, cursor: Cursor) -> Cursor | None:
         """A cursor as one of the present epoch; None when what it names is gone: cleared, or lost with the log's end."""
-        if cursor.seq > (self.seq if cursor.epoch == self.epoch else self.former.get(cursor.epoch, -1)):
-            return None
-        return Cursor(self.epoch, cursor.seq)
+        return _place(self, cursor)
 
     def has_epoch(self, epoch: int) -> bool:
         """Whether the log was not cleared since that epoch."""
@@ -68,14 +66,14 @@ class SessionMeta:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one read of a log brought.
+    """What one read of a log or a history brought.
 
     Attributes:
-        epoch: age of the log.
+        epoch: age of the log. Where it is not the one that was asked for, the page tells no more than that: see `place`.
         seq: of the log's newest entry, whether it is in the log or was cut from it.
         written: when the entry at the place that was asked for was written, Unix milliseconds; 0 if none stands there.
-        entries: those behind the place, oldest first; none when the log is of another epoch. Where the first one is
-            not the place's next, those between were cut.
+        entries: those behind the place, oldest first. Where the first one of a log is not the place's next, those
+            between were cut.
         former: as `SessionMeta` has it.
     """
 
@@ -85,12 +83,20 @@ class Page:
     entries: list[Entry]
     former: dict[int, int]
 
+    @property
+    def last(self) -> Cursor | None:
+        """The place of the last entry; None: there is none."""
+        return Cursor(self.epoch, self.entries[-1].seq) if self.entries else None
 
-class Kept(NamedTuple):
-    """A page of a history, and the place of its last entry; None: it is empty."""
+    def place(self, cursor: Cursor) -> Cursor | None:
+        """As `SessionMeta.place`."""
+        return _place(self, cursor)
 
-    entries: list[Entry]
-    last: Cursor | None
+
+def _place(log: SessionMeta | Page, cursor: Cursor) -> Cursor | None:
+    if cursor.seq > (log.seq if cursor.epoch == log.epoch else log.former.get(cursor.epoch, -1)):
+        return None
+    return Cursor(log.epoch, cursor.seq)
 
 
 class Tail(NamedTuple):
@@ -145,17 +151,7 @@ class Log:
 
     async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
         """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session."""
-        reply = await self._read(keys.meta, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
-        if not reply:
-            return None
-        epoch, seq, written, rows, former = reply
-        return Page(
-            epoch=int(epoch),
-            seq=int(seq),
-            written=int(written or 0),
-            entries=[_entry(*row) for row in rows],
-            former=_former(former.decode()),
-        )
+        return await self._read(keys.meta, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
 
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
         """The entry at the cursor, if it still stands in the log or in the history."""
@@ -177,40 +173,50 @@ class Log:
         after: Cursor | None = None,
         before: Cursor | None = None,
         most: int = PAGE_BYTES,
-    ) -> Kept:
-        """Completed messages and terminal responses, oldest first, strictly between the cursors.
+    ) -> Page | None:
+        """Completed messages and terminal responses, oldest first, strictly between the cursors; None: no session.
 
-        Up to ``most`` bytes but at least one, unless none is left.
+        Up to ``most`` bytes but at least one, unless none is left. Both cursors are of one epoch: those that have another
+        one than the page say nothing about it.
         """
         stop = f"({before}" if before else "+"
-        reply = await self._read(keys.meta, keys.history, str(after or _FIRST), stop, most)
-        rows = reply[3] if reply else []
-        return Kept([_entry(*row) for row in rows], Cursor.parse(rows[-1][0].decode()) if rows else None)
+        return await self._read(keys.meta, keys.history, str(after or _FIRST), stop, most)
 
     async def all_kept(
-        self,
-        keys: SessionKeys,
-        after: Cursor | None = None,
-        before: Cursor | None = None,
-        *,
-        seconds: float,
+        self, keys: SessionKeys, after: Cursor | None = None, *, seconds: float
     ) -> AsyncIterator[Entry]:
-        """All that `kept` gives, page by page, insisting for ``seconds`` on each.
+        """All that the history has after the cursor, page by page, insisting for ``seconds`` on each.
+
+        Each entry once, also where the log begins a new epoch between two pages; no more when it was cleared.
 
         Raises:
             BrokerAway: the broker did not answer.
         """
         while True:
-            reading = partial(self.kept, keys, after, before, BULK_BYTES)
-            entries, after = await insist(reading, seconds=seconds, what="history")
-            for entry in entries:
-                yield entry
-            if after is None:
+            reading = partial(self.kept, keys, after, most=BULK_BYTES)
+            page = await insist(reading, seconds=seconds, what="history")
+            if page is not None and after is not None and page.epoch != after.epoch:
+                if (after := page.place(after)) is None:
+                    return
+                continue
+            if page is None or page.last is None:
                 return
+            for entry in page.entries:
+                yield entry
+            after = page.last
 
-    async def _read(self, meta: str, stream: str, start: str, stop: str, most: int) -> list[Any]:
+    async def _read(self, meta: str, stream: str, start: str, stop: str, most: int) -> Page | None:
         reply: list[Any] = await _read(self._redis, (meta, stream), (start, stop, most))
-        return reply
+        if not reply:
+            return None
+        epoch, seq, written, rows, former = reply
+        return Page(
+            epoch=int(epoch),
+            seq=int(seq),
+            written=int(written or 0),
+            entries=[_entry(*row) for row in rows],
+            former=_former(former.decode()),
+        )
 
 
 def _former(text: str) -> dict[int, int]:

@@ -6,7 +6,6 @@ import asyncio
 import selectors
 
 
-
 class _Jump(selectors.DefaultSelector):
     """Waits for nobody: its clock goes on by as much as it was to wait."""
 

@@ -22,8 +22,6 @@ class WholeLog(Log):
             after = after._replace(seq=page.entries[-1].seq)
         return entries[:count]
 
-    async def history(
-        self, keys: SessionKeys, after: Cursor | None = None, before: Cursor | None = None
-    ) -> list[Entry]:
-        """The history between the cursors."""
-        return [entry async for entry in self.all_kept(keys, after, before, seconds=5)]
+    async def history(self, keys: SessionKeys, after: Cursor | None = None) -> list[Entry]:
+        """The history after the cursor."""
+        return [entry async for entry in self.all_kept(keys, after, seconds=5)]

@@ -41,31 +41,37 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
     if not meta.has_epoch(int(known["epoch"])):
         # The session was cleared since: what the task said is forgotten.
         return _page([], None, live=False)
-    epoch = meta.epoch
     place = meta.place(cursor) if cursor else None
-    after = max(Cursor(epoch, int(known["first"]) - 1), place or Cursor(epoch, 0))
+    after = max(Cursor(meta.epoch, int(known["first"]) - 1), place or Cursor(meta.epoch, 0))
     found: list[tuple[Cursor, Entry]] = []
     for _ in range(_MOST_PAGES):
         reading = partial(services.log.page, ref.keys, after, BULK_BYTES)
         page = await insist(reading, seconds=PATIENCE_SECONDS, what="log")
-        if page is None or page.epoch != epoch:
+        place = page.place(after) if page else None
+        if page is None or place is None:
             return _page(found, None, live=False)
+        if place != after:
+            # It has begun a new epoch since the last page.
+            after = place
+            continue
         entries, reached = page.entries, page.seq
         following = entries[0].seq if entries else page.seq + 1
         if following > after.seq + 1:
-            entries, last = await trimmed(services.log, ref.keys, after, following)
-            reached = last.seq if last else following - 1
+            kept = await trimmed(services.log, ref.keys, after, following)
+            if kept is None or kept.epoch != after.epoch:
+                continue
+            entries, reached = kept.entries, kept.last.seq if kept.last else following - 1
         elif entries:
             reached = entries[-1].seq
         for entry in entries:
-            after = Cursor(epoch, entry.seq)
+            after = after._replace(seq=entry.seq)
             if entry.task == ref.task:
                 found.append((after, entry))
                 if entry.kind == END:
                     return _page(found, None, live=False)
                 if len(found) == limit:
                     return _page(found, after, live=live)
-        after = Cursor(epoch, reached)
+        after = after._replace(seq=reached)
         if reached >= page.seq:
             return _page(found, after if live else None, live=live)
     return _page(found, after, live=live)

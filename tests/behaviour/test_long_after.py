@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from api import hub
 from shared.entry import Cursor
-from shared.keys import SessionKeys
+from shared.keys import SessionKeys, TaskRef
+from shared.log import Log
+from shared.tasks import Claim, Ended
 from tests.client import asked, check_whole, terminal
 from tests.conformance.capture import Capture
 from tests.conformance.checker import broken
@@ -18,7 +21,7 @@ from tests.stack import Stack
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.client import Client, Frame
     from tests.conftest import Place
@@ -194,6 +197,69 @@ async def test_a_piece_leads_to_its_turn_though_it_was_cut(
     async with client.process("s1", "/tokens 30", headers=headers) as stream:
         told = await asyncio.wait_for(stream.all(), 10)
     assert terminal(told) == frames[-1].data
+
+
+def _before_the_history(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], Awaitable[object]]) -> None:
+    """Have something happen once, just before somebody reads from a history."""
+    kept = Log.kept
+    events = [happen]
+
+    async def meanwhile(*arguments: Any, **more: Any) -> Any:
+        if events:
+            await events.pop()()
+        return await kept(*arguments, **more)
+
+    monkeypatch.setattr(Log, "kept", meanwhile)
+
+
+@pytest.mark.parametrize("how", ["stream", "rest", "session", "whole"])
+async def test_a_new_epoch_between_log_and_history_loses_nothing(
+    after_grace: tuple[Stack, Client, list[Frame]], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The log told where its hole ends; by the time the history is asked for it, every id there is another one."""
+    stack, client, frames = after_grace
+    before = await stack.log.meta(KEYS)
+    assert before is not None
+
+    async def begin_epoch() -> None:
+        # A writer comes that has seen more than there is.
+        seen = Claim(1, "", before.epoch, before.seq + 1)
+        assert isinstance(await stack.tasks.renew(TaskRef("dev", "s1", "t1"), seen), Ended)
+
+    _before_the_history(monkeypatch, begin_epoch)
+    if how == "whole":
+        answer = await client.http.post("/process", json=asked("s1", "/tokens 30", id="t1", stream=False))
+        assert answer.json().get("output") == frames[-1].data["output"], answer.text
+    else:
+        cursor = "" if how == "stream" else frames[9].id
+        async with client.follow("s1", "" if how == "session" else "t1", cursor) as stream:
+            told = await asyncio.wait_for(stream.until(terminal), 10)
+        (message,) = [frame.data for frame in told if frame.data["object"] == "message"]
+        assert message["content"][0]["text"] == TOKENS
+        if how == "stream":
+            check_whole(told)
+    after = await stack.log.meta(KEYS)
+    assert after is not None
+    assert after.former == {before.epoch: before.seq}
+
+
+@pytest.mark.parametrize("how", ["stream", "rest", "session", "whole"])
+async def test_a_clear_between_log_and_history_is_told(
+    after_grace: tuple[Stack, Client, list[Frame]], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What the hole held is gone, and so is all that the client followed: nothing of it is told as if it were whole."""
+    stack, client, frames = after_grace
+    meta = await stack.log.meta(KEYS)
+    assert meta is not None
+    _before_the_history(monkeypatch, partial(stack.tasks.clear, KEYS, meta.epoch))
+    if how == "whole":
+        answer = await client.http.post("/process", json=asked("s1", "/tokens 30", id="t1", stream=False))
+        assert (answer.status_code, answer.json()["code"]) == (410, "cursor_gone"), answer.text
+    else:
+        cursor = "" if how == "stream" else frames[9].id
+        async with client.follow("s1", "" if how == "session" else "t1", cursor) as stream:
+            told = await asyncio.wait_for(stream.all(), 10)
+        assert not terminal(told)
 
 
 @pytest.fixture

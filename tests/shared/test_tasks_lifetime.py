@@ -164,7 +164,7 @@ async def test_what_was_cut_is_still_whole_in_the_history(place: Place) -> None:
     assert meta.head > 6
     gone = Cursor(meta.epoch, 3)
     assert await desk.log.at(keys_of(), gone) is None
-    found = (await desk.log.kept(keys_of(), gone)).entries[0]
+    found = (await desk.log.history(keys_of(), gone))[0]
     assert (found.seq, found.task) == (5, "t1")
 
 

@@ -266,6 +266,31 @@ async def test_history_and_end_are_whole_after_a_loss(desk: Desk) -> None:
     await desk.sound()
 
 
+async def test_a_new_epoch_between_two_pages_of_a_history(
+    desk: Desk, incarnation: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads all of it gets each message once."""
+    attempt = await desk.running()
+    for number in range(4):
+        await desk.append(attempt, closed(f"m{number}", "x"))
+    before = await desk.log.history(keys_of())
+    monkeypatch.setattr("shared.log.BULK_BYTES", 1)
+    pages = desk.log.all_kept(keys_of(), seconds=5)
+    told = [await anext(pages), await anext(pages)]
+    incarnation("second")
+    await desk.append(attempt, closed("m4", "x"))
+    told += [entry async for entry in pages]
+    assert [entry.seq for entry in told] == [entry.seq for entry in before] + [before[-1].seq + 1]
+    # One that was cleared is over.
+    pages = desk.log.all_kept(keys_of(), seconds=5)
+    await anext(pages)
+    await desk.finish(attempt)
+    await desk.tasks.clear(keys_of(), await desk.epoch())
+    await desk.finish(await desk.running(ref("t2")))
+    assert [entry async for entry in pages] == []
+    await desk.sound()
+
+
 async def test_another_incarnation_begins_a_new_epoch_at_the_next_write(
     desk: Desk, incarnation: Callable[[str], None]
 ) -> None:

@@ -22,6 +22,7 @@ from worker.runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from shared.log import Page
     from tests.conftest import Place
     from worker.turn import Turn
 
@@ -128,7 +129,7 @@ class Cut(Log):
 
     reads = 0
 
-    async def _read(self, *arguments: Any, **options: Any) -> list[Any]:
+    async def _read(self, *arguments: Any, **options: Any) -> Page | None:
         self.reads += 1
         if self.reads == 1:
             raise TROUBLE[0]
