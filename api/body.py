@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from api.aside import Aside
     from api.auth import Caller
+    from shared.aside import Aside
     from shared.settings import Settings
 
 T = TypeVar("T")

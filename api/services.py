@@ -8,13 +8,13 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from api.aside import Aside
 from api.auth import Auth
 from api.body import Bodies
 from api.hub import Hub
 from api.limits import Limiter
 from api.overview import Overview
 from shared.api_keys import ApiKeys
+from shared.aside import Aside
 from shared.caps import Caps
 from shared.endings import Ender
 from shared.launches import Launches

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
@@ -18,6 +19,7 @@ from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 
 from shared import tracing
 from shared.agents import DEMO, ClientTool
+from shared.aside import Aside
 from shared.errors import AgentFieldError, ConfigurationError
 from worker.agents import demo, memory, models
 from worker.agents.client_tools import ClientTools
@@ -30,14 +32,15 @@ from worker.agents.reflection import Reflection
 from worker.agents.run import Answer, Run
 from worker.agents.server_tools import ServerTools
 from worker.agents.subagents import SubAgents
+from worker.budget import LIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, UserContent
     from pydantic_ai.toolsets import AbstractToolset
 
-    from shared.agents import Agents, AgentSpec
+    from shared.agents import Agents, AgentSpec, MemoryLimits
     from worker.turn import Turn
 
 
@@ -76,9 +79,10 @@ class ConfiguredAgent:
 
     async def run(self, turn: Turn) -> Done | NeedsClient:
         """Answer a turn, or get to where the client must answer first."""
-        before, prompt = memory.read_input(turn.input)
+        read = _reader(turn)
+        before, prompt = await read(memory.read_input, turn.input)
         run = Run(turn, turn.speaker(), "")
-        earlier = memory.recall(memory.within(turn.earlier(), self.spec.memory))
+        earlier = await read(_recall, turn.earlier(), self.spec.memory)
         if reader := self.library_agent.model:
             # An earlier turn's links were read then. They may have expired since.
             earlier = memory.reworded(earlier, lambda content: models.readable(content, reader))
@@ -86,7 +90,7 @@ class ConfiguredAgent:
         if answer.waits:
             return NeedsClient()
         _say_output(turn, answer.output)
-        return Done(memory.remember([*before, *answer.messages]))
+        return Done(await read(memory.remember, [*before, *answer.messages]))
 
     async def answer(
         self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
@@ -180,6 +184,25 @@ class ConfiguredAgent:
             stop = asked.pop("stop")
             asked["stop_sequences"] = [stop] if isinstance(stop, str) else stop
         return model, ModelSettings(**asked) if asked else None  # type: ignore[typeddict-item]
+
+
+def _reader(turn: Turn) -> Callable[..., Awaitable[Any]]:
+    """How to read and write what the turn is given: beside the event loop when it is much."""
+    attempt = turn.attempt
+    if len(attempt.task["request"]) + sum(map(len, attempt.memory)) > LIGHT:
+        return partial(_ASIDE.run, attempt.ref.owner)
+
+    async def at_once(work: Callable[..., Any], *given: Any) -> Any:
+        return work(*given)
+
+    return at_once
+
+
+def _recall(earlier: Sequence[bytes], limits: MemoryLimits) -> list[ModelMessage]:
+    return memory.recall(memory.within(earlier, limits))
+
+
+_ASIDE = Aside()
 
 
 def _say_output(turn: Turn, output: Any) -> None:
