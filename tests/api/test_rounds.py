@@ -169,6 +169,9 @@ class Taking:
         """All of its request is there."""
         return False
 
+    def part(self) -> None:
+        """It may be used again."""
+
     def abort(self) -> None:
         """It takes everything: nobody cuts it."""
         raise AssertionError
