@@ -76,7 +76,7 @@ def parse_process(body: bytes, spec: AgentSpec) -> Parsed:
     except ValidationError as error:
         raise InvalidBody(explain(error)) from None
     for place, message in enumerate(request.input):
-        _check_message(message, f"input[{place}]", spec)
+        _check_message(message, place, spec)
     user = request.user_id or ""
     if len(user) > MOST_USER_ID or not user.isprintable():
         raise InvalidBody(f"user_id: at most {MOST_USER_ID} printable characters")
@@ -85,16 +85,16 @@ def parse_process(body: bytes, spec: AgentSpec) -> Parsed:
     return Parsed(request, ignored, digest_of(asked, body))
 
 
-def _check_message(message: Message, place: str, spec: AgentSpec) -> None:
+def _check_message(message: Message, place: int, spec: AgentSpec) -> None:
     """Refuse what no model would be told, rather than pass over it."""
     if message.role and message.role not in _ROLES:
-        raise InvalidBody(f"{place}.role: must be one of {', '.join(_ROLES)}")
+        raise InvalidBody(f"input[{place}].role: must be one of {', '.join(_ROLES)}")
     for index, part in enumerate(message.content or []):
         if part.type not in BY_TYPE:
-            raise InvalidBody(f"{place}.content[{index}].type: must be one of {', '.join(BY_TYPE)}")
+            raise InvalidBody(f"input[{place}].content[{index}].type: must be one of {', '.join(BY_TYPE)}")
         if isinstance(part, FileContent) and part.file_id and not spec.file_ids:
             raise InvalidBody(
-                f"{place}.content[{index}].file_id: this agent takes no files by id; send the file, or a link to it"
+                f"input[{place}].content[{index}].file_id: this agent takes no files by id; send the file, or a link to it"
             )
 
 
@@ -105,9 +105,11 @@ def _without_envelope(message: Any) -> Any:
     """What a message, or a part of one, says; clients make its ids anew when they make their request anew."""
     if not isinstance(message, dict):
         return message
-    said = {name: value for name, value in message.items() if name not in _ENVELOPE}
-    if isinstance(said.get("content"), list):
-        said["content"] = [_without_envelope(part) for part in said["content"]]
+    said = message
+    if not _ENVELOPE.isdisjoint(message):
+        said = {name: value for name, value in message.items() if name not in _ENVELOPE}
+    if isinstance(content := message.get("content"), list):
+        said = {**said, "content": [_without_envelope(part) for part in content]}
     return said
 
 

@@ -169,10 +169,10 @@ async def end_from_outside(
     Raises:
         BrokerAway: the broker did not answer; the rescuer ends the task if an attempt was taken.
     """
-    if not seen:
-        await _remind(ender, ref)
+    # A rescuer that saw it has its hint in hand.
+    look = not seen
     for number in range(1, MOST_TRIES + 1):
-        taken = await _take(ender, ref, f"{status} {why}", who, seen)
+        taken = await _take(ender, ref, f"{status} {why}", who, seen, look=look)
         if not isinstance(taken, Attempt):
             return taken
         # The former holder is fenced already; telling it saves its work. It is not waited for.
@@ -199,8 +199,9 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
     """
     for place in range(0, len(refs), ENDED_AT_ONCE):
         page = refs[place : place + ENDED_AT_ONCE]
-        await asyncio.gather(*(_remind(ender, ref) for ref in page))
-        took = await asyncio.gather(*(_take(ender, ref, f"{status} {why}", who, "") for ref in page))
+        took = await asyncio.gather(
+            *(_take(ender, ref, f"{status} {why}", who, "", look=True) for ref in page)
+        )
         attempts = [each for each in took if isinstance(each, Attempt)]
         if not attempts:
             continue
@@ -217,20 +218,22 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
                 await end_from_outside(ender, each.ref, status, why, who=who)
 
 
-async def _remind(ender: Ender, ref: TaskRef) -> None:
-    """Have a rescuer look at a task before it is ended, should this process die before that is done and the turn passed on.
-
-    What stands still (parked, waiting for a worker) is looked at rarely. A rescuer that saw it has its hint in hand.
-    """
-    await insist(lambda: ender.launches.remind(ref, LAUNCH_GRACE_MS), seconds=ender.patience, what="remind")
-
-
 async def _take(
-    ender: Ender, ref: TaskRef, ending: str, who: str, seen: str
+    ender: Ender, ref: TaskRef, ending: str, who: str, seen: str, *, look: bool
 ) -> Attempt | Moved | Ended | Gone:
+    """Take the attempt that ends a task; with ``look`` a rescuer looks soon whether it has ended.
+
+    This process may die before it has written the end and passed the turn on, and what stands still (parked, waiting
+    for a worker) is looked at rarely.
+    """
     op = operation()
+    if look and not ender.tasks.notes:
+        # The script cannot leave the hint: it comes first.
+        await insist(
+            lambda: ender.launches.remind(ref, LAUNCH_GRACE_MS), seconds=ender.patience, what="remind"
+        )
     return await insist(
-        lambda: ender.tasks.take(ref, who, ending, op, seen), seconds=ender.patience, what="take"
+        lambda: ender.tasks.take(ref, who, ending, op, seen, look=look), seconds=ender.patience, what="take"
     )
 
 

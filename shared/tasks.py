@@ -553,13 +553,16 @@ class Tasks:
         return Launch(int(reply[1])) if reply[0] == b"launch" else _refusal(reply)
 
     async def take(
-        self, ref: TaskRef, who: str, ending: str, op: str, seen: str = ""
+        self, ref: TaskRef, who: str, ending: str, op: str, seen: str = "", *, look: bool = False
     ) -> Attempt | Moved | Ended | Gone:
         """Take the attempt that ends a task from outside; its former holder is fenced from here on.
 
-        ``ending`` is ``<status> <why>``. With ``seen`` (from `MustEnd`) only if nothing moved since.
+        ``ending`` is ``<status> <why>``. With ``seen`` (from `MustEnd`) only if nothing moved since. With ``look`` a
+        rescuer is to look soon whether the end was written, where hints are on this server (`notes`).
         """
-        reply = await self._run(_take, ref.keys, ref.task, op, (who, ending, seen))
+        due = self._due if look else ()
+        arguments = (who, ending, seen, str(ref), LAUNCH_GRACE_MS)
+        reply = await self._run(_take, ref.keys, ref.task, op, arguments, *due)
         match reply:
             case [b"taken", number, snapshot]:
                 return _attempt(ref, number, snapshot, [])

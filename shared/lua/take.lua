@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Take the attempt that ends a task from outside; the former holder is fenced from here on.
+-- Take the attempt that ends a task from outside; the former holder is fenced from here on. KEYS 10 due (or none)
 -- ARGV 7 who takes it  8 how it will end (status code)  9 the attempt and launch that the taker saw, as
---      'attempt launch', or '' to take it in any case
+--      'attempt launch', or '' to take it in any case  10 ref  11 ms after which a rescuer looks whether it has ended
 -- → taken attempt snapshot | moved | ended status | gone
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'op', 'ended_by', 'fresh')
 local status, attempt = task[1], task[2]
@@ -19,5 +19,6 @@ elseif task[4] ~= OP then
   redis.call('HSET', TASK, 'status', 'running', 'attempt', attempt, 'lease', int(NOW + LEASE), 'ending', ARGV[8],
     'ended_by', task[5] or ARGV[7], 'op', OP, 'holder', OP, 'out', '')
   touch(task[6])
+  remind(KEYS[10], ARGV[10], ARGV[11])
 end
 return { 'taken', attempt, snapshot() }
