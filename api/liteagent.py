@@ -179,7 +179,6 @@ class LiteAgentRoutes:
             response=RESPONSE_PREFIX + task,
             user="",
             create=create,
-            dialect="liteagent",
             input=[Message.model_validate(message) for message in chat.input()],
             parts=chat.parts,
             idempotency=idempotency_of(request),

@@ -160,7 +160,6 @@ class ProcessRoutes:
             response=asked.response or RESPONSE_PREFIX + task,
             user=asked.user,
             create=True,
-            dialect="agentscope",
             input=asked.body.input,
             parts=None,
             idempotency=asked.idempotency,

@@ -71,7 +71,6 @@ class NewTurn:
         response: its response's id.
         user: whom the session belongs to, or empty.
         create: whether the session may be made by it.
-        dialect: ``agentscope`` or ``liteagent``.
         input: the turn's messages.
         parts: the user's content list as a LiteAgent client sent it.
         idempotency: what `idempotency_of` gave.
@@ -85,7 +84,6 @@ class NewTurn:
     response: str
     user: str
     create: bool
-    dialect: str
     input: list[Message]
     parts: list[dict[str, str]] | None
     idempotency: str
@@ -277,7 +275,6 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
             batch.user_message(body, extra=extra)
     request: dict[str, Any] = {
         "input": [orjson.Fragment(body) for body in seen],
-        "dialect": turn.dialect,
         "user": turn.user,
         "overrides": turn.overrides.settings,
         "tools": [tool.model_dump() for tool in turn.overrides.tools],

@@ -42,8 +42,6 @@ JOB_PREFIX = "arq:job:"
 # The queue that arq would use by itself; it must be one that a worker's user may touch.
 ARQ_QUEUE = "arq:unused"
 
-TAIL_SUFFIX = ":tail"
-
 
 @dataclass(frozen=True, slots=True)
 class TaskRef:
@@ -133,11 +131,6 @@ def session_of_live(name: bytes) -> SessionKeys:
     """
     owner, session = name.removeprefix(b"ts:{").removesuffix(b"}:live").decode().split("/")
     return SessionKeys(owner, session)
-
-
-def session_of_tail(channel: str) -> str:
-    """``<owner>/<session>`` of a tail channel's name."""
-    return channel[channel.index("{") + 1 : channel.index("}")]
 
 
 def owner_turns(owner: str) -> str:

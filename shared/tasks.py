@@ -8,8 +8,9 @@
                            │                            parked ──callback (last one in)──► queued
                            └───────────── take ───────────┴──► running (an ender) ──finish──► canceled | failed
 
-Every function is one round trip, touches one session and carries an operation id: repeated with the
-same id (a reply was lost) it gives its first outcome and writes nothing.
+Every function is one round trip and touches one session, and may be repeated when its reply was lost: those that take
+an operation id give their first outcome again and write nothing, the others (create, renew, callback, clear) find that
+what they ask for was done.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from shared.agents import AgentSpec
+    from shared.batch import Batch
     from shared.endings import Ender
     from shared.settings import Settings
     from shared.tasks import Gone, Superseded
@@ -262,8 +263,13 @@ class Runner:
             more, output = None, None
             attempt.open.clear()
             attempt.open.update(publisher.open)
+        await self._end(held, end, output, more)
+
+    async def _end(
+        self, held: Held, end: End, output: list[bytes] | None = None, more: Batch | None = None
+    ) -> None:
         held.parting = True
-        outcome = await write_end(self._ender, attempt, end, output=output, more=more)
+        outcome = await write_end(self._ender, held.attempt, end, output=output, more=more)
         if isinstance(outcome, Ended):
             held.reason = Reason.STOP
         elif isinstance(outcome, Behind):
@@ -299,7 +305,7 @@ class Runner:
         elif isinstance(outcome, Behind):
             held.launch = outcome.launch
         elif isinstance(outcome, GivesWay):
-            await write_end(self._ender, attempt, End(CANCELED, "superseded", usage=turn.usage))
+            await self._end(held, End(CANCELED, "superseded", usage=turn.usage))
 
     async def _cancelled(self, held: Held, publisher: Publisher) -> None:
         task = asyncio.current_task()

@@ -179,7 +179,6 @@ def _turn(ref: TaskRef, ask: Ask) -> NewTurn:
         response=f"response_{ref.task}",
         user="",
         create=True,
-        dialect="agentscope",
         input=[message],
         parts=None,
         idempotency="",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,7 +14,7 @@ from turnstream.client.errors import BadAnswer, refusal
 from turnstream.client.retrying import Backoff, ConnectionNews, Retries, TroubleError, asked_wait
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable
 
     from httpx_sse import ServerSentEvent
 
@@ -27,15 +27,6 @@ PASSING = frozenset({408, 425, 429, 502, 503, 504})
 SILENT_SECONDS = 35.0
 
 CONNECT_SECONDS = 10.0
-
-
-class Asked(TypedDict, total=False):
-    """What a request carries."""
-
-    params: Mapping[str, str]
-    json: Any
-    content: bytes
-    headers: Mapping[str, str]
 
 
 class Connection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -26,13 +25,6 @@ class Verdict(BaseModel):
 
     score: int = Field(ge=0, le=10, description="10 is flawless.")
     description: str = Field("", description="What is good, and what must be better.")
-
-
-@dataclass(slots=True)
-class _Draft:
-    text: str
-    score: float
-    messages: list[ModelMessage]
 
 
 class Reflection:
