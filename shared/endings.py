@@ -10,7 +10,6 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -23,7 +22,6 @@ from shared.cancellation import Reason
 from shared.entry import END, Cursor, Entry
 from shared.keys import TaskRef
 from shared.launches import LAUNCH_GRACE_MS
-from shared.log import BULK_BYTES
 from shared.protocol import Fold, incomplete_events
 from shared.storage import Storage
 from shared.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
@@ -104,19 +102,34 @@ class End:
     traceback: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An open message: the entry that began it, and what was said of it so far."""
+
+    first: Entry
+    fold: Fold
+
+
 async def write_end(
-    ender: Ender, attempt: Attempt, end: End, *, output: list[bytes] | None = None, more: Batch | None = None
+    ender: Ender,
+    attempt: Attempt,
+    end: End,
+    *,
+    output: list[bytes] | None = None,
+    begun: dict[str, Open] | None = None,
+    more: Batch | None = None,
 ) -> Finished | Refusal:
     """Close what is open, write the terminal event with the whole output, pass the turn on.
 
     ``output`` is the task's closed messages as canonical JSON, in the order in which they were begun, when
-    the holder knows that it has seen them all; else they are read from the history. ``more`` goes before the end.
+    the holder knows that it has seen them all; else they are read from the history. ``begun`` is its open messages, where
+    they were read already. ``more`` goes before the end.
 
     Raises:
         BrokerAway: the broker did not answer.
     """
     batch = more or Batch()
-    messages, said = await close_open(ender, attempt, batch)
+    messages, said = await close_open(ender, attempt, batch, begun)
     if output is None:
         output = await completed_messages(ender, attempt)
     extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
@@ -190,7 +203,7 @@ async def end_from_outside(
 
 
 async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, *, who: str) -> None:
-    """End tasks of one session as `end_from_outside` does, many at once: their outputs are read together.
+    """End tasks of one session as `end_from_outside` does, many at once: what they said is read together.
 
     Given the newest first, none of those that wait is launched before its own end.
 
@@ -209,9 +222,13 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
         # One that only waited has said nothing but that it is queued.
         spoke = [each for each in attempts if int(each.task["number"]) > 1]
         outputs = await _outputs(ender, spoke) if spoke else {}
+        begun = await _begun(ender, attempts)
         end = End(status, why, TEXTS.get(why, ""))
         outcomes = await asyncio.gather(
-            *(write_end(ender, each, end, output=outputs.get(each.ref.task, [])) for each in attempts)
+            *(
+                write_end(ender, each, end, output=outputs.get(each.ref.task, []), begun=begun[each.ref.task])
+                for each in attempts
+            )
         )
         for each, outcome in zip(attempts, outcomes, strict=True):
             if not isinstance(outcome, Finished | Ended | Gone):
@@ -246,42 +263,43 @@ async def _tell(ender: Ender, ref: TaskRef, attempt: int, reason: Reason) -> Non
     )
 
 
-async def close_open(ender: Ender, attempt: Attempt, batch: Batch) -> tuple[list[bytes], str]:
+async def close_open(
+    ender: Ender, attempt: Attempt, batch: Batch, begun: dict[str, Open] | None = None
+) -> tuple[list[bytes], str]:
     """Put into ``batch`` the events that close what an attempt left open, with what it said so far.
 
     Returns those messages as canonical JSON, and the text of the agent's own ones.
     """
-    if not attempt.open:
-        return [], ""
-    folds: dict[str, Fold] = {message: Fold() for message in attempt.open}
-    first: dict[str, Entry] = {}
-    at = min(attempt.open.values()) - 1
-    more = True
-    while more:
-        page = await _page(ender, attempt, at)
-        for entry in page:
-            if entry.task != attempt.ref.task:
-                continue
-            message = message_of(entry.event)
-            if message in folds:
-                folds[message].feed(entry.event)
-                first.setdefault(message, entry)
-        # Nothing of this task is appended any more: when nothing is left to read, all of it was.
-        more = bool(page)
-        if page:
-            at = page[-1].seq
+    if begun is None:
+        begun = (await _begun(ender, [attempt]))[attempt.ref.task]
     messages: list[bytes] = []
     said = ""
-    for message, fold in folds.items():
-        if message not in first:
-            continue
-        entry = first[message]
-        for body in incomplete_events(fold.messages[message]):
-            batch.closing(message, entry.kind, body, path=entry.path, extra=entry.extra)
+    for message, known in begun.items():
+        first = known.first
+        for body in incomplete_events(known.fold.messages[message]):
+            batch.closing(message, first.kind, body, path=first.path, extra=first.extra)
             messages.append(body)
-        if entry.kind == "message" and not entry.path:
-            said += fold.text_so_far(message)
+        if first.kind == "message" and not first.path:
+            said += known.fold.text_so_far(message)
     return messages, said
+
+
+async def _begun(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, dict[str, Open]]:
+    """Task → its open messages by their ids, in the order in which they were begun; all are of one session."""
+    begun: dict[str, dict[str, Open]] = {each.ref.task: {} for each in attempts}
+    places = [place for each in attempts for place in each.open.values()]
+    if not places:
+        return begun
+    newest = max(attempts, key=lambda each: each.epoch)
+    before = Cursor(newest.epoch, min(places) - 1)
+    waiting = {each.ref.task: each.open for each in attempts if each.open}
+    # Nothing of these tasks is appended any more: what is there now is all.
+    async for entry in ender.log.all_after(newest.ref.keys, before, seconds=ender.patience):
+        if entry.task not in waiting or (message := message_of(entry.event)) not in waiting[entry.task]:
+            continue
+        known = begun[entry.task].setdefault(message, Open(entry, Fold()))
+        known.fold.feed(entry.event)
+    return begun
 
 
 async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
@@ -302,20 +320,6 @@ async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[
     for entry in sorted(entries, key=lambda entry: entry.opened):
         outputs[entry.task].append(without_number(entry.event))
     return outputs
-
-
-async def _page(ender: Ender, attempt: Attempt, seq: int) -> list[Entry]:
-    """What stands in the log behind ``seq``; the attempt's epoch is the log's from then on."""
-    while True:
-        reading = partial(ender.log.page, attempt.ref.keys, Cursor(attempt.epoch, seq), BULK_BYTES)
-        page = await insist(reading, seconds=ender.patience, what="log")
-        if page is None or page.epoch == attempt.epoch:
-            return page.entries if page else []
-        place = page.place(Cursor(attempt.epoch, attempt.claim.seq))
-        if place is None:
-            # It lost what this attempt has seen: nothing that it writes now is taken.
-            return []
-        attempt.claim.saw(*place)
 
 
 def numbered(event: bytes) -> bool:

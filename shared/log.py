@@ -15,7 +15,7 @@ from shared.entry import Cursor, Entry
 from shared.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from redis.asyncio import Redis
 
@@ -182,7 +182,7 @@ class Log:
         stop = f"({before}" if before else "+"
         return await self._read(keys.meta, keys.history, str(after or _FIRST), stop, most)
 
-    async def all_kept(
+    def all_kept(
         self, keys: SessionKeys, after: Cursor | None = None, *, seconds: float
     ) -> AsyncIterator[Entry]:
         """All that the history has after the cursor, page by page, insisting for ``seconds`` on each.
@@ -192,9 +192,21 @@ class Log:
         Raises:
             BrokerAway: the broker did not answer.
         """
+        return self._all(lambda place: self.kept(keys, place, most=BULK_BYTES), after, seconds, "history")
+
+    def all_after(self, keys: SessionKeys, after: Cursor, *, seconds: float) -> AsyncIterator[Entry]:
+        """All that the log has after the cursor, as `all_kept`; it ends where it ends when that is read."""
+        return self._all(lambda place: self.page(keys, place or after, BULK_BYTES), after, seconds, "log")
+
+    async def _all(
+        self,
+        read: Callable[[Cursor | None], Awaitable[Page | None]],
+        after: Cursor | None,
+        seconds: float,
+        what: str,
+    ) -> AsyncIterator[Entry]:
         while True:
-            reading = partial(self.kept, keys, after, most=BULK_BYTES)
-            page = await insist(reading, seconds=seconds, what="history")
+            page = await insist(partial(read, after), seconds=seconds, what=what)
             if page is not None and after is not None and page.epoch != after.epoch:
                 if (after := page.place(after)) is None:
                     return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from shared.batch import Batch
@@ -238,6 +239,31 @@ async def test_a_whole_session_is_ended_page_by_page(place: Place) -> None:
         assert ends[name].count(b'"object":"message"') == 1
     assert await desk.field(ref("waits"), "attempt") == "1"
     assert isinstance(await desk.tasks.clear(keys_of(), await desk.epoch()), Cleared)
+
+
+async def test_many_turns_that_speak_are_ended_with_what_they_said(place: Place) -> None:
+    """A hundred messages are open at once: each end has its own, whole, and the log is read once for many of them."""
+    desk = Desk(place)
+    attempts = [await desk.running(ref(f"t{number}"), busy="parallel") for number in range(100)]
+    for attempt in attempts:
+        await desk.append(attempt, opened(f"m_{attempt.ref.task}"))
+    for text in ("one ", "two"):
+        for attempt in attempts:
+            await desk.append(attempt, delta(f"m_{attempt.ref.task}", f"{text}{attempt.ref.task} "))
+    before = await _commands(desk, "cmdstat_xrange") if place.real else 0
+    tasks = await desk.log.live(keys_of())
+    await end_all(desk.ender, [ref(task) for task in tasks], "canceled", "stop", who="test")
+    if place.real:
+        assert await _commands(desk, "cmdstat_xrange") - before < len(attempts)
+    ends = {entry.task: orjson.loads(entry.event) for entry in await desk.sound() if entry.kind == "end"}
+    told = {
+        task: [(message["id"], message["content"][0]["text"]) for message in end["output"]]
+        for task, end in ends.items()
+    }
+    assert told == {
+        attempt.ref.task: [(f"m_{attempt.ref.task}", f"one {attempt.ref.task} two{attempt.ref.task} ")]
+        for attempt in attempts
+    }
 
 
 async def test_a_clear_names_what_lives_the_newest_first(place: Place) -> None:
