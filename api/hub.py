@@ -90,7 +90,7 @@ class Hub:
     """
 
     def __init__(
-        self, redis: Redis, reader: Log, *, most: int = 50_000, most_per_owner: int = 20_000
+        self, redis: Redis, reader: Log, *, most: int = 15_000, most_per_owner: int = 10_000
     ) -> None:
         """``most`` followers at once, each of which holds a connection; above it, clients are sent elsewhere."""
         self._log = reader
@@ -310,6 +310,8 @@ class Feed:
             self._timer = None
         if not self._left:
             self._left = True
+            # It knows us: the memory of both would come back only when the collector finds the circle.
+            self.at_once = None
             self._hub.left(self._followed, self)
 
     def end(self) -> None:

@@ -116,11 +116,12 @@ class Settings(BaseSettings):
         le=10_000_000,
         description="Launches of all owners that may wait for a worker before new turns are refused; 0 is any number.",
     )
+    # Of 1 GiB, the shipped limit of a front end: see "Sizing" in docs/operations.md.
     max_followers: int = Field(
-        50_000, ge=1, le=1_000_000, description="Streams that one front end holds at once."
+        15_000, ge=1, le=1_000_000, description="Streams that one front end holds at once."
     )
     max_followers_per_owner: int = Field(
-        20_000,
+        10_000,
         ge=1,
         le=1_000_000,
         description="Streams of one owner that one front end holds at once; keys can have a lower limit of their own.",

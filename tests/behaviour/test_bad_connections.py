@@ -57,14 +57,18 @@ async def test_an_ordinary_head_passes(client: Client) -> None:
         assert (await connection.answer()).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_what_a_head_held_is_given_back(client: Client, stack: Stack) -> None:
-    """Nobody has to look for circles: with the connection goes the request."""
+@pytest.mark.parametrize("kind", ["request", "follower"])
+async def test_what_a_request_held_is_given_back(client: Client, stack: Stack, kind: str) -> None:
+    """Nobody has to look for circles: with the connection goes the request, and what followed for it."""
     (front_end, _) = stack._front_ends[0]
+    sent, end = HEALTH + "\r\n", b'{"status":"up"}'
+    if kind == "follower":
+        sent, end = _request(client, "GET", "/process?session_id=s1"), (await client.turn("s1", "hi"))[-1].raw
     gc.collect()
     gc.disable()
     try:
-        async with raw(client, HEALTH + "\r\n") as connection:
-            await connection.reader.readuntil(b"}")
+        async with raw(client, sent) as connection:
+            await connection.reader.readuntil(end)
             (ours,) = _at(front_end, connection)
             held = weakref.ref(ours.cycle)
             del ours
