@@ -43,17 +43,6 @@ local function sibling(kind, tid)
   return string.sub(kind, 1, -#TID - 1) .. tid
 end
 
--- Give the keys of another task of this session their time to live again.
-local function touch_task(tid, life)
-  redis.call('PEXPIRE', sibling(TASK, tid), life)
-  redis.call('PEXPIRE', sibling(CALLS, tid), life)
-  redis.call('PEXPIRE', sibling(STATE, tid), life)
-  local idempotency = redis.call('HGET', sibling(TASK, tid), 'idem')
-  if idempotency then
-    redis.call('PEXPIRE', idempotency, life)
-  end
-end
-
 -- The time that the session's keys have to live. A parked task holds all of its session until its deadline: `hold`,
 -- the meta's field.
 local function lifetime(hold)
@@ -66,31 +55,6 @@ local function touch_session(life)
     redis.call('PEXPIRE', KEYS[index], life)
   end
   redis.call('PEXPIRE', LIVE, life)
-end
-
--- Give the session's keys and this task's their time to live again. It costs a call for each key, so it is done once
--- in a sixteenth of the TTL, or when a script may have made a key (force). Other tasks see to themselves: one that runs
--- by its renewals, a parked one has time until its deadline from the start. Only those that wait for this one are
--- touched with it, when that is due or it parks (waiting). `fresh`: the task's field.
-local function touch(fresh, force, waiting)
-  local due = fresh and NOW - tonumber(fresh) >= TTL / 16
-  if fresh and not due and not force then
-    return
-  end
-  local life = lifetime(redis.call('HGET', META, 'hold'))
-  touch_session(life)
-  redis.call('HSET', TASK, 'fresh', int(NOW))
-  touch_task(TID, life)
-  for _, field in ipairs(redis.call('HKEYS', CALLS)) do
-    -- A call's string may have more time: it outlives a wait, however long.
-    local call = string.sub(META, 1, -5) .. 'call:' .. field
-    if string.sub(field, -7) ~= ':result' and redis.call('PTTL', call) < tonumber(life) then
-      redis.call('PEXPIRE', call, life)
-    end
-  end
-  for _, tid in ipairs((due or waiting) and redis.call('LRANGE', WAITING, 0, MOST_TOUCHED - 1) or {}) do
-    touch_task(tid, life)
-  end
 end
 
 -- The seq of the first entry that a live task may still need; nil when none is live. A task that is gone without its
@@ -203,54 +167,125 @@ local function trim()
   end
 end
 
--- The epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
-local function former()
-  return redis.call('HGET', META, 'former') or ''
-end
-
--- The last seq of an epoch that this log went through before; nil when it is none of those.
-local function last_of(epoch)
-  return tonumber(string.match(' ' .. former(), ' ' .. int(epoch) .. '%-(%d+)'))
-end
-
--- The log's incarnations with the one that the caller names. A server never gets a former name again: a name that is
--- known, but not the newest, was learnt by a connection before the server took another one, as a primary does while it
--- serves (when its last replica has long been away). It shows no loss.
-local function named(names)
-  if string.find(' ' .. names .. ' ', ' ' .. INCARNATION .. ' ', 1, true) or INCARNATION == '' then
-    return names
-  end
-  return string.sub(names == '' and INCARNATION or INCARNATION .. ' ' .. names, 1, MOST_NAMES)
-end
-
--- Begin a new epoch, greater than `seen`: what is left of the log keeps its places, but what comes next gets none that
--- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers are told as by clear.
-local function begin_epoch(seen)
-  local known = session()
-  local names = named(known[8] or '')
-  local epoch = int(math.max(tonumber(known[1]) + 1, NOW, seen + 1))
-  for _, stream in ipairs({ LOG, HISTORY }) do
-    local at, page = '-', nil
-    repeat
-      page = redis.call('XRANGE', stream, at, known[1] .. '-18446744073709551615', 'COUNT', 256)
-      for _, entry in ipairs(page) do
-        at = '(' .. entry[1]
-        redis.call('XADD', stream, epoch .. string.match(entry[1], '%-%d+$'), unpack(entry[2]))
-      end
-    until #page < 256
-    redis.call('XTRIM', stream, 'MINID', epoch .. '-0')
-  end
-  local cursors = known[1] .. '-' .. int(known[2])
-  local count = 1
-  for cursor in string.gmatch(former(), '%S+') do
-    count = count + 1
-    if count <= MOST_FORMER then
-      cursors = cursors .. ' ' .. cursor
+-- What a run seldom comes to. Each function costs something in each run that makes it, so these are made when one of
+-- them is called.
+local function seldom()
+  -- Give the keys of another task of this session their time to live again.
+  local function touch_task(tid, life)
+    redis.call('PEXPIRE', sibling(TASK, tid), life)
+    redis.call('PEXPIRE', sibling(CALLS, tid), life)
+    redis.call('PEXPIRE', sibling(STATE, tid), life)
+    local idempotency = redis.call('HGET', sibling(TASK, tid), 'idem')
+    if idempotency then
+      redis.call('PEXPIRE', idempotency, life)
     end
   end
-  redis.call('HSET', META, 'epoch', epoch, 'former', cursors, 'incarnation', names)
-  redis.call('PUBLISH', TAIL, epoch .. '-' .. int(known[2] + 1) .. '-' .. int(known[2]))
-  known[1], known[8] = epoch, names
+
+  -- Give the session's keys and this task's their time to live again, and those of tasks that wait for it (waiting).
+  local function touch_all(waiting)
+    local life = lifetime(redis.call('HGET', META, 'hold'))
+    touch_session(life)
+    redis.call('HSET', TASK, 'fresh', int(NOW))
+    touch_task(TID, life)
+    for _, field in ipairs(redis.call('HKEYS', CALLS)) do
+      -- A call's string may have more time: it outlives a wait, however long.
+      local call = string.sub(META, 1, -5) .. 'call:' .. field
+      if string.sub(field, -7) ~= ':result' and redis.call('PTTL', call) < tonumber(life) then
+        redis.call('PEXPIRE', call, life)
+      end
+    end
+    for _, tid in ipairs(waiting and redis.call('LRANGE', WAITING, 0, MOST_TOUCHED - 1) or {}) do
+      touch_task(tid, life)
+    end
+  end
+
+  -- The epochs that the log went through since it was begun, each with its last seq, as cursors with spaces between.
+  local function former()
+    return redis.call('HGET', META, 'former') or ''
+  end
+
+  -- The last seq of an epoch that this log went through before; nil when it is none of those.
+  local function last_of(epoch)
+    return tonumber(string.match(' ' .. former(), ' ' .. int(epoch) .. '%-(%d+)'))
+  end
+
+  -- The log's incarnations with the one that the caller names. A server never gets a former name again: a name that is
+  -- known, but not the newest, was learnt by a connection before the server took another one, as a primary does while it
+  -- serves (when its last replica has long been away). It shows no loss.
+  local function named(names)
+    if string.find(' ' .. names .. ' ', ' ' .. INCARNATION .. ' ', 1, true) or INCARNATION == '' then
+      return names
+    end
+    return string.sub(names == '' and INCARNATION or INCARNATION .. ' ' .. names, 1, MOST_NAMES)
+  end
+
+  -- Begin a new epoch, greater than `seen`: what is left of the log keeps its places, but what comes next gets none that
+  -- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers are told as by clear.
+  local function begin_epoch(seen)
+    local known = session()
+    local names = named(known[8] or '')
+    local epoch = int(math.max(tonumber(known[1]) + 1, NOW, seen + 1))
+    for _, stream in ipairs({ LOG, HISTORY }) do
+      local at, page = '-', nil
+      repeat
+        page = redis.call('XRANGE', stream, at, known[1] .. '-18446744073709551615', 'COUNT', 256)
+        for _, entry in ipairs(page) do
+          at = '(' .. entry[1]
+          redis.call('XADD', stream, epoch .. string.match(entry[1], '%-%d+$'), unpack(entry[2]))
+        end
+      until #page < 256
+      redis.call('XTRIM', stream, 'MINID', epoch .. '-0')
+    end
+    local cursors = known[1] .. '-' .. int(known[2])
+    local count = 1
+    for cursor in string.gmatch(former(), '%S+') do
+      count = count + 1
+      if count <= MOST_FORMER then
+        cursors = cursors .. ' ' .. cursor
+      end
+    end
+    redis.call('HSET', META, 'epoch', epoch, 'former', cursors, 'incarnation', names)
+    redis.call('PUBLISH', TAIL, epoch .. '-' .. int(known[2] + 1) .. '-' .. int(known[2]))
+    known[1], known[8] = epoch, names
+  end
+
+  -- `agree`, where a glance does not show that nothing was lost.
+  local function look_closely(seen, seen_seq)
+    local known = session()
+    local before = known[8] or ''
+    local epoch, seq = tonumber(known[1]), known[2]
+    seen, seen_seq = tonumber(seen or '0'), tonumber(seen_seq or '0')
+    local ahead = seen > epoch or (seen == epoch and seen_seq > seq)
+    local names = named(before)
+    if ahead or (before ~= '' and names ~= before) then
+      begin_epoch(seen)
+    elseif names ~= before then
+      redis.call('HSET', META, 'incarnation', names)
+      known[8] = names
+    end
+    if ahead or seen == 0 or seen == epoch then
+      return ahead
+    end
+    -- Of an epoch that is neither this one nor one before it, the log was cleared since: its tasks have ended.
+    local last = last_of(seen)
+    return last ~= nil and seen_seq > last
+  end
+
+  return {
+    touch = touch_all, last_of = last_of, named = named, look_closely = look_closely,
+  }
+end
+
+-- Give the session's keys and this task's their time to live again. It costs a call for each key, so it is done once
+-- in a sixteenth of the TTL, or when a script may have made a key (force). Other tasks see to themselves: one that runs
+-- by its renewals, a parked one has time until its deadline from the start. Only those that wait for this one are
+-- touched with it, when that is due or it parks (waiting). `fresh`: the task's field.
+local function touch(fresh, force, waiting)
+  local due = fresh and NOW - tonumber(fresh) >= TTL / 16
+  if fresh and not due and not force then
+    return
+  end
+  seldom().touch(due or waiting)
 end
 
 -- Make sure, before anything is written, that no place in the log is given twice. It may have lost its end: this server
@@ -263,25 +298,11 @@ local function agree(seen, seen_seq)
     return false
   end
   local before = known[8] or ''
-  if before == INCARNATION and (not seen or seen == known[1] and tonumber(seen_seq) <= known[2]) then
+  local newest = before == INCARNATION or string.find(before, INCARNATION .. ' ', 1, true) == 1
+  if newest and (not seen or seen == known[1] and tonumber(seen_seq) <= known[2]) then
     return false
   end
-  local epoch, seq = tonumber(known[1]), known[2]
-  seen, seen_seq = tonumber(seen or '0'), tonumber(seen_seq or '0')
-  local ahead = seen > epoch or (seen == epoch and seen_seq > seq)
-  local names = named(before)
-  if ahead or (before ~= '' and names ~= before) then
-    begin_epoch(seen)
-  elseif names ~= before then
-    redis.call('HSET', META, 'incarnation', names)
-    known[8] = names
-  end
-  if ahead or seen == 0 or seen == epoch then
-    return ahead
-  end
-  -- Of an epoch that is neither this one nor one before it, the log was cleared since: its tasks have ended.
-  local last = last_of(seen)
-  return last ~= nil and seen_seq > last
+  return seldom().look_closely(seen, seen_seq)
 end
 
 -- Close a message; the seq of its first entry, by which a response's output is ordered.

@@ -5,7 +5,7 @@
 local meta = redis.call('HMGET', META, 'epoch')
 if not meta[1] then
   return { 'missing' }
-elseif meta[1] ~= ARGV[7] and not last_of(ARGV[7]) then
+elseif meta[1] ~= ARGV[7] and not seldom().last_of(ARGV[7]) then
   return { 'cleared', meta[1] }
 end
 local live = { 'live' }
@@ -21,7 +21,7 @@ end
 redis.call('DEL', LOG, MEMORY, HISTORY, WAITING, LIVE)
 local epoch = int(math.max(tonumber(meta[1]) + 1, NOW))
 redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
-  'memory', '0', 'active', '', 'former', '', 'incarnation', named(session()[8] or ''))
+  'memory', '0', 'active', '', 'former', '', 'incarnation', seldom().named(session()[8] or ''))
 touch_session(lifetime(redis.call('HGET', META, 'hold')))
 -- Followers of the former epoch learn that it is over.
 redis.call('PUBLISH', TAIL, epoch .. '-1-0')
