@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 
 from api.follow import trimmed
 from api.ring import Shown
+from api.rounds import Places
 from shared.log import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from shared.keys import SessionKeys
     from shared.log import Log, Page
 
-# Reads at once. A page may be one entry of a megabyte, and what a thousand followers read at the same time would not
+# Reads at once, owners in turn. A page may be one entry of a megabyte, and what a thousand followers read at the same time would not
 # all be given back to the system.
 AT_ONCE = 16
 
@@ -63,7 +64,7 @@ class Pages:
         self._held: WeakValueDictionary[Hashable, Read] = WeakValueDictionary()
         self._large: WeakValueDictionary[Hashable, Shown] = WeakValueDictionary()
         self._coming: dict[Hashable, asyncio.Task[Read | None]] = {}
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._places = Places(AT_ONCE)
 
     async def read(self, reader: Reader, after: Cursor) -> Read | None:
         """What stands after the cursor; None: there is no session. Nothing is kept over a doubt.
@@ -84,7 +85,7 @@ class Pages:
 
     async def trimmed(self, keys: SessionKeys, after: Cursor, before: int) -> Page | None:
         """As `api.follow.trimmed`."""
-        async with self._turns:
+        async with self._places.one(keys.owner):
             return await trimmed(self._log, keys, after, before)
 
     def shown(
@@ -110,7 +111,7 @@ class Pages:
         await asyncio.gather(*coming, return_exceptions=True)
 
     async def _fetch(self, reader: Reader, after: Cursor) -> Read | None:
-        async with self._turns:
+        async with self._places.one(reader.keys.owner):
             doubts, news = reader.doubts, reader.news
             page = await self._log.page(reader.keys, after, PAGE_BYTES)
         read = None

@@ -1,13 +1,16 @@
-"""Followers in turn: what many followers of one owner are shown does not hold up another's few."""
+"""Followers in turn: what many followers of one owner are shown, and read, does not hold up another's few."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
+
+T = TypeVar("T")
 
 # Steps in one round of the event loop. A step shows one follower what there is, some 32 KiB at most: fewer, and
 # rounds cost more than what is done in them; more, and whoever waits for the loop waits for all of these.
@@ -38,13 +41,53 @@ class Rounds:
         for _ in range(AT_ONCE):
             if not self._waiting:
                 break
-            owner = next(iter(self._waiting))
-            steps = self._waiting.pop(owner)
-            step = steps.popleft()
-            if steps:
-                # Behind the others.
-                self._waiting[owner] = steps
-            step()
+            _next(self._waiting)()
         self._goes = bool(self._waiting)
         if self._goes:
             asyncio.get_running_loop().call_soon(self._run)
+
+
+class Places:
+    """So many at once; owners in turn, where more want to."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def one(self, owner: str) -> AsyncIterator[None]:
+        """A place, when there is one for this owner."""
+        if self._free:
+            self._free -= 1
+        else:
+            came = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(owner, deque()).append(came)
+            try:
+                await came
+            except asyncio.CancelledError:
+                if not came.cancelled():
+                    self._give()
+                raise
+        try:
+            yield
+        finally:
+            self._give()
+
+    def _give(self) -> None:
+        while self._waiting:
+            came = _next(self._waiting)
+            # Who gave up is passed over.
+            if not came.done():
+                came.set_result(None)
+                return
+        self._free += 1
+
+
+def _next(waiting: dict[str, deque[T]]) -> T:
+    """Take what the first owner has waited for longest; the owner stands behind the others then."""
+    owner = next(iter(waiting))
+    of_owner = waiting.pop(owner)
+    first = of_owner.popleft()
+    if of_owner:
+        waiting[owner] = of_owner
+    return first

@@ -13,20 +13,26 @@ from api.connection import extension
 from api.dialects.agentscope import AGENTSCOPE
 from api.follow import Start
 from api.hub import FIRST_FOLLOWERS, Over
+from api.pages import AT_ONCE as PAGES_AT_ONCE
+from api.pages import Pages
 from api.rounds import AT_ONCE
 from api.stream import TURN_BYTES, EventStream
 from shared.entry import Cursor
-from shared.keys import TaskRef
+from shared.keys import SessionKeys, TaskRef
+from shared.log import PAGE_BYTES, Log
 from tests.api.test_hub import LONG, Session, hub_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from redis.asyncio import Redis
     from starlette.types import Message
 
     from api.hub import Feed, Hub
+    from api.pages import Read
     from api.ring import Shown
+    from shared.log import Page
     from tests.conftest import Place
 
 MANY = 60
@@ -154,6 +160,17 @@ async def test_what_is_heard_meanwhile_is_shown_with_it(place: Place) -> None:
         assert len(shown) == 10 * FIRST_FOLLOWERS + MANY - FIRST_FOLLOWERS
 
 
+class Plain:
+    """A session for whose followers pages are read."""
+
+    def __init__(self, keys: SessionKeys) -> None:
+        self.keys = keys
+        self.doubts = self.news = 0
+
+    def learn(self, read: Read | None, doubts: int, news: int) -> None:
+        """Its followers are not here."""
+
+
 class Taking:
     """The connection of a client that takes everything."""
 
@@ -223,3 +240,42 @@ async def test_followers_who_take_everything_get_little_in_each_round(
         hub.close()
         await asyncio.gather(*serving)
     assert longest_step(seen) <= AT_ONCE * 2 * TURN_BYTES
+
+
+class Gated(Log):
+    """A log that is read one page at a time, when the gate lets one through; ``read`` says whose."""
+
+    def __init__(self, redis: Redis) -> None:
+        super().__init__(redis)
+        self.asked = 0
+        self.read: list[str] = []
+        self.gate = asyncio.Semaphore(0)
+
+    async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
+        """Wait for the gate, then read."""
+        self.asked += 1
+        await self.gate.acquire()
+        self.read.append(keys.owner)
+        return await super().page(keys, after, most)
+
+
+async def test_reads_of_many_followers_do_not_stand_before_another_owners(place: Place) -> None:
+    """While an owner's followers wait for a hundred pages, another's first page is among the next."""
+    session = Session(place, TaskRef("many", "s", "t"))
+    await session.begin()
+    await session.say(99)
+    log = Gated(session.broker.sessions)
+    pages = Pages(log)
+    many = Plain(session.ref.keys)
+    reads = [asyncio.create_task(pages.read(many, session.cursor(seq))) for seq in range(100)]
+    await wait_until(lambda: log.asked == PAGES_AT_ONCE, "as many reads as may be")
+    few = Plain(SessionKeys("few", "s"))
+    reads.append(asyncio.create_task(pages.read(few, Cursor(0, 0))))
+    # It stands in line.
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for count in range(1, 102):
+        log.gate.release()
+        await wait_until(lambda count=count: len(log.read) == count, "the next page")  # type: ignore[misc]
+    await asyncio.gather(*reads)
+    assert log.read.index("few") <= PAGES_AT_ONCE + 2
