@@ -13,9 +13,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shared import keys
-from shared.broker import command
+import structlog
+from redis.exceptions import ResponseError
+
+from shared import keys, measures
+from shared.broker import command, is_trouble
 from shared.scripts import Script
+from shared.storage import count as run
 from shared.tasks import PARKED, TERMINAL
 
 if TYPE_CHECKING:
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
     from shared.api_keys import Limits
     from shared.keys import TaskRef
+
+log = structlog.get_logger(__name__)
 
 _admit = Script("admit")
 _dismiss = Script("dismiss")
@@ -90,7 +96,8 @@ class Caps:
 
         ``slack`` is how many of the owner's turns are known not to count.
         """
-        reply = await _admit(
+        reply = await run(
+            _admit,
             self._primary,
             _of(ref.owner),
             (
@@ -115,7 +122,8 @@ class Caps:
 
     async def dismiss(self, ref: TaskRef, op: str, room: Room) -> None:
         """Count the submit ``op`` no more: it was let in, but its turn did not begin by it."""
-        await _dismiss(
+        await run(
+            _dismiss,
             self._primary,
             _of(ref.owner),
             (keys.admission(ref, op), ref.session, room.bytes if room.most else 0),
@@ -126,35 +134,40 @@ class Caps:
         counted: list[bytes] = await command(
             self._primary, "ZRANGE", keys.owner_turns(owner), 0, MOST_ASKED - 1, "WITHSCORES"
         )
-        admissions = [counted[at].decode() for at in range(0, len(counted), 2)]
-        young = time.time() * 1000 - YOUNG_MS
-        parsed = [keys.parse_admission(text) for text in admissions]
-        found: list[list[bytes | None]] = await asyncio.gather(
-            *(
-                command(self._sessions, "HMGET", ref.keys.task(ref.task), "status", "submit_op")
-                for ref, _ in parsed
-            )
-        )
+        admissions = counted[::2]
+        now = time.time() * 1000
+        found = await asyncio.gather(*map(self._status, admissions))
         ended = []
         parked = 0
-        for text, (_, op), since, (status, made_by) in zip(
-            admissions, parsed, counted[1::2], found, strict=True
-        ):
-            if status is None or made_by != op.encode():
-                # Not made yet, or by another request: this one is yet to learn that.
-                if float(since) < young:
-                    ended.append(text)
-            elif status.decode() in TERMINAL:
-                ended.append(text)
-            else:
-                parked += status.decode() == PARKED
+        for admission, since, status in zip(admissions, counted[1::2], found, strict=True):
+            # One that is unknown may be not made yet, or be another request's: this one is yet to learn that.
+            if status in TERMINAL or (not status and abs(now - float(since)) > YOUNG_MS):
+                ended.append(admission)
+            parked += status == PARKED
         if ended:
             await command(self._primary, "ZREM", keys.owner_turns(owner), *ended)
         return parked
 
+    async def _status(self, admission: bytes) -> str:
+        """The status of the turn that an admission made; empty where it made none. What names no turn has failed."""
+        try:
+            ref, op = keys.parse_admission(admission.decode())
+            status, made_by = await command(
+                self._sessions, "HMGET", ref.keys.task(ref.task), "status", "submit_op"
+            )
+            return status.decode() if status and made_by == op.encode() else ""
+        except (ValueError, ResponseError) as error:
+            if is_trouble(error):
+                raise
+            measures.unreadable.add("count")
+            log.warning("count.unreadable", admission=repr(admission[:80]))
+            return "failed"
+
     async def tell_followers(self, owner: str, front_end: str, count: int, *, limit: int, ms: int) -> bool:
         """Say how many followers of the owner a front end has, believed for ``ms``; False: more than ``limit`` in all."""
-        reply = await _followers(self._primary, (keys.owner_followers(owner),), (front_end, count, limit, ms))
+        reply = await run(
+            _followers, self._primary, (keys.owner_followers(owner),), (front_end, count, limit, ms)
+        )
         return bool(reply)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
+from redis.exceptions import ResponseError
 
 from shared import keys, measures
 from shared.batch import Batch
@@ -167,9 +168,9 @@ async def _unlist(ender: Ender, attempt: Attempt) -> None:
             ender.storage.try_report(attempt.ref.keys),
         )
     except Exception as error:
-        if not is_trouble(error):
+        if not (is_trouble(error) or isinstance(error, ResponseError)):
             raise
-        log.info("task.still_listed", ref=str(attempt.ref))
+        log.info("task.still_listed", ref=str(attempt.ref), error=str(error))
 
 
 async def end_from_outside(

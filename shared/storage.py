@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
+from redis.exceptions import ResponseError
 
-from shared import keys
+from shared import keys, measures
 from shared.broker import command, is_trouble
 from shared.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from redis.asyncio import Redis
 
+    from shared.batch import Argument
     from shared.keys import SessionKeys
 
 log = structlog.get_logger(__name__)
@@ -48,6 +50,23 @@ class Held:
     expires: float
 
 
+async def count(script: Script, redis: Redis, counts: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    """Run a script on an owner's counts. Ones that it cannot read are deleted, and it runs again: they are made good.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: see `shared.broker.is_trouble`.
+    """
+    try:
+        return await script(redis, counts, arguments)
+    except ResponseError as error:
+        if is_trouble(error):
+            raise
+        measures.unreadable.add("count")
+        log.warning("count.unreadable", keys=counts, error=str(error))
+        await command(redis, "DEL", *counts)
+        return await script(redis, counts, arguments)
+
+
 class Storage:
     """Reports what sessions hold, and reads it."""
 
@@ -70,7 +89,7 @@ class Storage:
             numbers = [int(field or 0) for field in fields]
             sums, turns = numbers[: len(_SUMS)], numbers[len(_SUMS) :]
             held = SESSION_BYTES + sum(sums) + TURN_BYTES * sum(turns)
-        await _stored(self._primary, _of(session.owner), (session.session, held, max(life, 0)))
+        await count(_stored, self._primary, _of(session.owner), (session.session, held, max(life, 0)))
 
     async def try_report(self, session: SessionKeys) -> None:
         """Report; should the broker be away, the session's next report makes it good."""
@@ -102,10 +121,19 @@ class Storage:
             command(self._primary, "ZRANGE", keys.owner_sessions(owner), 0, -1, "WITHSCORES"),
         )
         found = [
-            Held(name.decode(), int(by_session.get(name, 0)), float(expires) / 1000)
+            Held(name.decode(errors="replace"), _number(by_session.get(name, b"0")), float(expires) / 1000)
             for name, expires in zip(flat[::2], flat[1::2], strict=True)
         ]
-        return int(by_session.get(b"", 0)), sorted(found, key=lambda held: -held.bytes)
+        return _number(by_session.get(b"", b"0")), sorted(found, key=lambda held: -held.bytes)
+
+
+def _number(text: bytes) -> int:
+    """A count as the broker keeps it; 0 where that is none."""
+    try:
+        return int(text)
+    except ValueError:
+        measures.unreadable.add("count")
+        return 0
 
 
 def _of(owner: str) -> tuple[str, ...]:

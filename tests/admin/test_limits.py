@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,14 @@ import pytest
 
 from shared import keys
 from shared.api_keys import ApiKeys, Limits, make_token
+from shared.keys import SessionKeys
+from shared.measures import unreadable
 from tests.client import calls_of, terminal
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.client import Client
     from tests.stack import Stack
 
@@ -184,6 +189,72 @@ async def test_counts_do_not_leak(stack: Stack) -> None:
     async with client.chat("unknown", "hello") as stream:
         assert stream.response.status_code == 404
     assert await stack.broker.primary.zcard(counted) == 0
+
+
+async def _odd_members(redis: Any) -> None:
+    # As many as the key allows, and more: some of no turn, some from a time that is yet to come.
+    now = 1000 * int((await redis.time())[0])
+    turns = {b"\xff": now, "x": now, "a/b/c/d 1": now, "acme/s1/t0 1": math.inf, "acme/odd/t 1": now}
+    await redis.zadd(keys.owner_turns("acme"), turns)
+    await redis.set(SessionKeys("acme", "odd").task("t"), "no hash", px=60_000)
+    await redis.zadd(keys.owner_rate("acme"), {b"\xff": -math.inf})
+    await redis.hset(keys.owner_bytes("acme"), mapping={b"\xff": b"\xff", "s3": "x"})
+    await redis.zadd(keys.owner_sessions("acme"), {b"\xff": 1, "s3": 1})
+    await redis.hset(keys.owner_followers("acme"), mapping={b"\xff": b"\xff", "front": "", "end": "1"})
+
+
+async def _odd_numbers(redis: Any) -> None:
+    await redis.hset(keys.owner_bytes("acme"), mapping={"": "x", "s1": "y"})
+    await redis.zadd(keys.owner_sessions("acme"), {"s1": 1e14})
+    await redis.hset(keys.owner_followers("acme"), mapping={"front": "1 x", "end": "x 1"})
+
+
+async def _odd_types(redis: Any) -> None:
+    for name in _COUNTS:
+        await redis.delete(name("acme"))
+        await redis.set(name("acme"), "x")
+
+
+_COUNTS = (
+    keys.owner_turns, keys.owner_rate, keys.owner_bytes, keys.owner_sessions, keys.owner_followers,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", [_odd_members, _odd_numbers, _odd_types])
+async def test_counts_that_cannot_be_read_stop_nobody(stack: Stack, spoil: Callable[[Any], Any]) -> None:
+    """Whatever stands among an owner's counts: turns are let in and end, operators see what is held, and it is counted."""
+    await stack.worker()
+    front_end = await stack.front_end()
+    (client,) = await limited(stack, front_end, concurrency=2, rate=100, followers=10, storage=10_000_000)
+    redis: Any = stack.broker.primary
+
+    async def spoilt() -> None:
+        await spoil(redis)
+        for name in _COUNTS:
+            await redis.pexpire(name("acme"), 600_000)
+
+    operator = stack.client(front_end.base_url, stack.admin)
+    before = unreadable.by["count"]
+    await spoilt()
+    answer = await operator.http.get("/admin/v1/sessions", params={"owner": "acme"})
+    assert answer.status_code == 200 or spoil is _odd_types, answer.text
+    assert (await ask(client, "s1", "hello", id="t1")).status_code == 200
+    async with client.process("s2", "/tokens 100000 20", id="t2") as stream:
+        await stream.until(len)
+        # It is stopped, and its end is reported, among the same things.
+        await spoilt()
+        assert (await client.stop("s2", "t2")).status_code == 200
+        assert terminal(await stream.all())
+    assert (await ask(client, "s3", "hello", id="t3")).status_code == 200
+    await client.turn("s4", "hello", id="t4")
+    assert unreadable.by["count"] > before
+
+    async def none() -> bool:
+        return not await redis.zcard(keys.owner_turns("acme"))
+
+    await wait_until(none, "nothing to be counted any more")
+    answer = await operator.http.get("/admin/v1/sessions", params={"owner": "acme"})
+    assert answer.status_code == 200, answer.text
 
 
 async def test_followers_are_limited_over_all_front_ends(
