@@ -79,6 +79,9 @@ _TCP: dict[str, Any] = {
 # Connections of one process to one server. Commands beyond that wait for a free one.
 MAX_CONNECTIONS = 64
 
+# After this a process that waits for its broker without end says for which one.
+LONG_SECONDS = 5.0
+
 _REPLICA_ERRORS = ("READONLY", "MASTERDOWN", "LOADING", "OOM", "MISCONF", "UNBLOCKED", "NOREPLICAS", "BUSY ")
 
 
@@ -217,7 +220,11 @@ class Broker:
             asked.append((SESSIONS, self.sessions, ("PING",)))
         for setting, redis, words in asked:
             ask = partial(command, redis, *words)
-            await insist(partial(let_in, self.settings, ask, setting), seconds=math.inf, what="admission")
+            await insist(
+                partial(let_in, self.settings, ask, setting),
+                seconds=math.inf,
+                what=f"{setting} = {_address(self.settings, setting)}",
+            )
         self.admitted = True
 
     async def close(self) -> None:
@@ -237,14 +244,19 @@ async def let_in(settings: Settings, ask: Callable[[], Awaitable[T]], setting: s
     try:
         return await ask()
     except (AuthenticationError, NoPermissionError) as error:
-        url = settings.session_redis_url if setting == SESSIONS else settings.redis_url
-        where = _without_secrets(url.get_secret_value()) if url else ""
+        where = _address(settings, setting)
         said = str(error).rstrip(".")
         if isinstance(error, NoPermissionError):
             text = f"lets us in, but does not let us work: {said}. Each role has a user of its own: see deploy/redis.acl."
         else:
             text = f"does not let us in: {said}. Set its user in the URL, and the password there or in TURNSTREAM_REDIS_PASSWORD."
         raise ConfigurationError(f"{setting} = {where}: the broker {text}") from None
+
+
+def _address(settings: Settings, setting: str) -> str:
+    """The URL that a setting names, as it may be shown."""
+    url = settings.session_redis_url if setting == SESSIONS else settings.redis_url
+    return _without_secrets(url.get_secret_value()) if url else ""
 
 
 def _without_secrets(url: str) -> str:
@@ -289,12 +301,15 @@ async def incarnation(redis: Redis, *, large: bool = False) -> str:
 async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) -> T:
     """Ask until the broker answers, for ``seconds`` at most; ``ask`` must be safe to repeat.
 
+    Who asks without end says so once, after `LONG_SECONDS`. ``what`` is asked stands in the log.
+
     Raises:
         BrokerAway: it did not answer in time.
     """
     loop = asyncio.get_running_loop()
     begun = loop.time()
     delay = 0.02
+    told = False
     while True:
         try:
             answer = await ask()
@@ -306,6 +321,15 @@ async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) 
                 measures.broker_away.n += 1
                 log.warning("broker.away", what=what, seconds=round(away, 2), error=type(error).__name__)
                 raise BrokerAway from error
+            if seconds == math.inf and away > LONG_SECONDS and not told:
+                told = True
+                log.warning(
+                    "broker.waiting",
+                    what=what,
+                    seconds=round(away, 2),
+                    error=f"{type(error).__name__}: {error}",
+                    todo="start this broker, or correct its setting and restart this process; it goes on by itself",
+                )
             # Jitter, so that a hundred waiting requests do not come back in one wave.
             await asyncio.sleep(delay * random.uniform(0.5, 1.5))  # noqa: S311
             delay = min(delay * 2, 1.0)

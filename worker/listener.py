@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -43,16 +44,22 @@ class Listener:
     async def listen(self) -> None:
         """Read for ever; to be run as a task for as long as the worker lives."""
         delay = FIRST_RETRY_SECONDS
+        # Since when nobody listens, if it was said.
+        lost: float | None = None
         while True:
             pubsub = self._redis.pubsub()
             try:
                 await pubsub.subscribe(*CHANNELS)
+                if lost is not None:
+                    log.info("listener.back", seconds=round(time.monotonic() - lost, 2))
+                    lost = None
                 await self._read(pubsub)
             except Exception as error:
-                if is_trouble(error):
-                    log.warning("listener.lost", error=type(error).__name__)
-                else:
+                if not is_trouble(error):
                     log.exception("listener.failed")
+                elif lost is None:
+                    log.warning("listener.lost", error=f"{type(error).__name__}: {error}")
+                    lost = time.monotonic()
             finally:
                 if self.listening.is_set():
                     delay = FIRST_RETRY_SECONDS

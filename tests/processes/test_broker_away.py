@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
+from shared.broker import LONG_SECONDS
 from tests.client import asked, check_whole, text_of
 from tests.processes.broker import Broker
-from tests.processes.deployment import Deployment
+from tests.processes.deployment import START_SECONDS, Deployment, Process
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -68,16 +71,37 @@ async def test_a_turn_survives_the_brokers_absence(broker: Broker, tmp_path: Pat
 
 
 async def test_processes_start_without_their_broker(broker: Broker, tmp_path: Path) -> None:
-    """A front end and a worker that are there first wait for the broker, and then work."""
+    """A front end and a worker that are there first wait for the broker, each says so in one line, and then they work."""
     broker.kill()
     deployment = Deployment(broker.port, tmp_path)
     try:
         waiting = asyncio.create_task(deployment.front_end())
         worker = deployment.start("worker")
-        await wait_until(lambda: b"worker.started" in worker.log.read_bytes(), "the worker to have started")
+        started = "the worker to have started"
+        await wait_until(lambda: b"worker.started" in worker.log.read_bytes(), started, START_SECONDS)
         await wait_until(lambda: len(deployment.processes) == 2, "the front end to be started")
+        (front,) = [each for each in deployment.processes if each.role == "api"]
+        for process in (front, worker):
+            await wait_until(partial(_lines, process, "waiting"), "the line that says so", START_SECONDS)
+            (line,) = _lines(process, "waiting")
+            assert line["what"] == f"TURNSTREAM_REDIS_URL = redis://127.0.0.1:{broker.port}/0"
+            assert line["seconds"] >= LONG_SECONDS
+            assert "restart this process" in line["todo"]
         broker.start()
         _, client = await waiting
         assert text_of(await client.turn("s1", "hi")) == "You said: hi"
+        for process in (front, worker):
+            assert len(_lines(process, "waiting")) == 1
+            assert _lines(process, "back")[0]["what"].startswith("TURNSTREAM_REDIS_URL")
     finally:
         await deployment.close()
+
+
+def _lines(process: Process, what: str) -> list[dict[str, Any]]:
+    """What a process has logged of waiting for its broker."""
+    lines = [
+        orjson.loads(line)
+        for line in process.log.read_bytes().splitlines(keepends=True)
+        if line[-1:] == b"\n"
+    ]
+    return [line for line in lines if line["event"] == f"broker.{what}"]
