@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,8 @@ async def test_it_does_not_start_where_it_could_not_serve(
     """It says so at the start, and takes no turn that it could not show."""
     app = create_app(place.settings(), agents.load(None), place.connect())
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
+    # Else it would serve for ever.
     with pytest.raises(SystemExit):
-        await server.serve()
+        async with asyncio.timeout(20):
+            await server.serve()
     assert "turnstream api" in caplog.text

@@ -777,14 +777,14 @@ class TaskMachine(RuleBasedStateMachine):
         task.holder = attempt.claim.holder
         self.claims[task.name] = attempt.claim
 
-    @move(2)
+    @move(3)
     def remember(self) -> None:
         """A replica, or a file, is as new as the broker; from now on it lags."""
         state = self.run(self.desk.state())
         self.kept = Kept(state, deepcopy(self.model), dict(self.seen), self.epoch)
 
-    @move(2)
-    def go_back(self) -> None:
+    @move(3, number=which, at_once=st.booleans())
+    def go_back(self, number: int, at_once: bool) -> None:
         """The broker loses its newest writes, and is another one by its name. Nobody is told."""
         if self.kept is None:
             return
@@ -801,6 +801,9 @@ class TaskMachine(RuleBasedStateMachine):
         # No failover is done within a millisecond, in which an epoch may have begun.
         newest = max((epoch for epoch, _ in self.told), default=0)
         self.run(wait_until(lambda: self.after(newest), "the broker's clock to go on"))
+        if at_once:
+            # Before anybody else writes.
+            self.late(number)
 
     async def after(self, epoch: int) -> bool:
         """Whether an epoch that begins now is another one."""
@@ -811,9 +814,16 @@ class TaskMachine(RuleBasedStateMachine):
         """One who held an attempt when the broker went back keeps its lease: only if the log has all that it saw."""
         if not self.lost:
             return
-        name, claim = self.lost[-1 - number % len(self.lost)]
+        holding = [(name, claim) for name, claim in self.lost if self.holds(name, claim)]
+        choice = holding or self.lost
+        name, claim = choice[-1 - number % len(choice)]
         outcome = self.run(self.desk.tasks.renew(ref(name), claim))
         assert outcome == self.expected_of(name, claim), (name, claim, outcome)
+
+    def holds(self, name: str, claim: Claim) -> bool:
+        """Whether a claim is that of the task's present holder."""
+        task = self.model.tasks.get(name)
+        return task is not None and task.status == RUNNING and task.holder == claim.holder
 
     def expected_of(self, name: str, claim: Claim) -> object:
         """What that one is told."""
@@ -899,7 +909,7 @@ class TaskMachine(RuleBasedStateMachine):
     def step(self, chosen: tuple[str, dict[str, Any]]) -> None:
         """One move; the first ones are turns."""
         name, arguments = chosen
-        if not self.model.tasks and name not in ("submit", "clear", "remember", "go_back", "late", "read"):
+        if not self.model.tasks and name not in ("submit", "clear", "remember", "late", "read"):
             name, arguments = "submit", {**FIRST_TURN, "twice": arguments.get("twice", False)}
         getattr(self, name)(**arguments)
 
