@@ -36,5 +36,6 @@ async def test_a_neighbours_turns_complete_whatever_one_key_does() -> None:
     assert not [failure for phase in phases for failure in phase.failures], report
     assert not sum(kills.values()), report
     assert all(phase.seconds for phase in phases), report
+    assert sum(phase.took_place for phase in phases) > len(phases) / 2, report
     under = statistics.quantiles([each for phase in phases for each in phase.seconds], n=4)[2]
     assert under <= 2 * Phase("(alone)", siege.alone).p99 + NOISE_SECONDS, report

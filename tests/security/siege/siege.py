@@ -4,7 +4,7 @@ The shipped topology (nginx, front ends, workers, the broker with its `maxmemory
 and workers in memory cgroups of the size that docker-compose.yml gives them, where this machine lets us make some.
 
 Two things differ from real life, and are taken out of the measure. The attacker's machine is this one: what makes its
-traffic runs at the lowest weight of the scheduler (`attacks.py`), so that the deployment and the neighbour have the cores
+traffic runs at a tenth of their weight (`attacks.py`), so that the deployment and the neighbour have the cores
 first; the deployment's own work for the attacker counts in full. And the speed of a machine drifts: each phase is compared
 with what the neighbour saw right before and right after it, alone, with all that the attacker left running stopped.
 """
@@ -28,7 +28,7 @@ import redis
 
 from deploy.cluster import ROOT, Cluster
 from tests.client import Client
-from tests.security.siege.attacks import ATTACKS
+from tests.security.siege.attacks import ATTACKS, WITHOUT_ANSWERS
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -132,7 +132,8 @@ class Phase:
     attack: str
     seconds: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    answers: str = ""
+    # Status → how many of the attacker's requests got it.
+    answers: dict[str, int] = field(default_factory=dict)
     # What it saw alone, right before and right after.
     beside: list[Phase] = field(default_factory=list)
     # Cores that each role used, and the longest command at the broker, ms.
@@ -155,9 +156,14 @@ class Phase:
         return _p99([each for phase in self.beside for each in phase.seconds])
 
     @property
+    def took_place(self) -> bool:
+        """Whether the attacker was answered at all, where its attack has answers."""
+        return bool(self.answers) or self.attack in WITHOUT_ANSWERS
+
+    @property
     def held(self) -> bool:
         """Whether all turns completed, and the p99 was within twice that of the turns beside it."""
-        return not self.failures and self.p99 <= 2 * self.alone + NOISE_SECONDS
+        return self.took_place and not self.failures and self.p99 <= 2 * self.alone + NOISE_SECONDS
 
     def __str__(self) -> str:
         told = (
@@ -166,9 +172,10 @@ class Phase:
         )
         if not self.beside:
             return told
+        outcome = "held" if self.held else "NOT HELD" if self.took_place else "NO ATTACK"
         cores = " ".join(f"{role} {used:.2f}" for role, used in self.cores.items())
         return (
-            f"{told}, alone {1000 * self.alone:5.0f} ms, {'held' if self.held else 'NOT HELD'}; "
+            f"{told}, alone {1000 * self.alone:5.0f} ms, {outcome}; "
             f"cores: {cores}; longest command {self.slowest_command} ms; answers: {self.answers}"
         )
 
@@ -308,7 +315,7 @@ class Siege:
         try:
             async with asyncio.timeout(15):
                 said, _ = await attacker.communicate()
-                phase.answers = str(orjson.loads(said))
+                phase.answers = orjson.loads(said)
         except TimeoutError:
             attacker.kill()
             await attacker.wait()
