@@ -22,7 +22,8 @@ redis.call('DEL', LOG, MEMORY, HISTORY, WAITING, LIVE)
 local epoch = int(math.max(tonumber(meta[1]) + 1, NOW))
 redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
   'memory', '0', 'active', '', 'former', '', 'incarnation', seldom().named(session()[8] or ''))
-touch_session(lifetime(redis.call('HGET', META, 'hold')))
+redis.call('HDEL', META, 'hold')
+touch_session(lifetime())
 -- Followers of the former epoch learn that it is over.
 redis.call('PUBLISH', TAIL, epoch .. '-1-0')
 return { 'cleared', epoch }

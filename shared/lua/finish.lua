@@ -68,5 +68,10 @@ end
 redis.call('HSET', META, unpack(set))
 redis.call('HSET', TASK, 'status', ARGV[11], 'why', ARGV[12], 'ended', int(NOW), 'op', OP, 'out', int(seq),
   'next', following, 'number', number)
-touch(task[10])
+local released = meta[5] and redis.call('EXISTS', LIVE) == 0
+if released then
+  -- The session waits for no client any more: it lives as long as any other.
+  redis.call('HDEL', META, 'hold')
+end
+touch(task[10], released)
 return { 'ok', int(seq), following, '1' }

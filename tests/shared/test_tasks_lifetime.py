@@ -76,6 +76,25 @@ async def test_a_parked_task_holds_its_session_until_its_deadline(place: Place) 
     assert all(life > HOUR_MS - SLACK_MS for life in lives.values()), lives
 
 
+@pytest.mark.parametrize("then", ["ends", "is cleared"])
+async def test_a_session_is_held_no_longer_than_its_parked_task_lives(place: Place, then: str) -> None:
+    """Once it has ended the session lives as long as any other; only that its calls were answered is known longer."""
+    desk = Desk(place, session_ttl=60)
+    await desk.parked("c1")
+    assert min((await desk.lives()).values()) > HOUR_MS - SLACK_MS
+    if then == "is cleared":
+        # A session that an earlier release left with its hold.
+        hold = await desk.redis.hget(keys_of().meta, "hold")
+    assert await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()) == Launch(2)
+    await desk.finish(await desk.begin(ref(), 2))
+    if then == "is cleared":
+        await desk.redis.hset(keys_of().meta, "hold", hold)
+        await _clear(desk)
+    lives = {key: life for key, life in (await desk.lives()).items() if b":call:" not in key}
+    assert lives
+    assert all(life <= 60_000 for life in lives.values()), lives
+
+
 async def test_a_parked_task_still_knows_its_answers_at_its_end(place: Place) -> None:
     """What one of two calls was answered, and that it was, is known for as long as the other is awaited."""
     desk = Desk(place, session_ttl=10)
