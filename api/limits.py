@@ -91,7 +91,7 @@ class Limiter:
         self._tellers: Counter[str] = Counter()
 
     async def admit(self, ref: TaskRef, op: str, caller: Caller, size: int) -> Room | None:
-        """Let the submit ``op`` of a turn in, whose request has ``size`` bytes; what it was counted with, if it was.
+        """Let the submit ``op`` of a turn in, of which ``size`` bytes are kept; what it was counted with, if it was.
 
         Raises:
             TooMany: the key's limits say no.
@@ -104,13 +104,13 @@ class Limiter:
             measures.turns_refused.add("queue")
             raise Overloaded
         # Its message stands in the log and in the history, and what it asks for in its own hash.
-        room = self._room(caller, SESSION_BYTES + TURN_BYTES + 3 * size, self._ttl_ms)
+        room = self._room(caller, SESSION_BYTES + TURN_BYTES + size, self._ttl_ms)
         if 0 < room.most < room.bytes:
             measures.turns_refused.add("storage")
             raise BodyTooLarge(
-                f"This turn takes {room.bytes} bytes of storage, three times its request and some more, and all your "
-                f"sessions together may hold {room.most}: it never fits. Send less at once, or ask the operator for "
-                "more storage."
+                f"This turn takes {room.bytes} bytes of storage: its attachments, three times the rest of its request, "
+                f"and some more. All your sessions together may hold {room.most}: it never fits. Send less at once, or "
+                "ask the operator for more storage."
             )
         if not (caller.limits.turns or room.most):
             return None

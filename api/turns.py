@@ -183,7 +183,7 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
 async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: Turn) -> Accepted | Known:
     spec = caller.spec
     op = operation()
-    counted = await _admit(services, caller, turn, op, len(prepared.request))
+    counted = await _admit(services, caller, turn, op, _size(prepared))
     for _ in range(MOST_INTERRUPTED):
         outcome, replicas = await accept(
             services,
@@ -226,7 +226,7 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
 
 
 async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str, size: int) -> Room | None:
-    """Have this submit of the turn counted, whose request has ``size`` bytes; what it was counted with, if it was.
+    """Have this submit of the turn counted, of which ``size`` bytes are kept; what it was counted with, if it was.
 
     A repeat is never refused: it begins nothing, its client wants to know what became of the turn.
     """
@@ -285,7 +285,7 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
         create=turn.create,
         busy=caller.spec.busy,
         parked=caller.spec.parked,
-        request=orjson.dumps(request),
+        request=batch.cut(orjson.dumps(request)),
         response=turn.response,
         metadata=orjson.dumps(metadata) if metadata else b"",
         deadline_ms=int(caller.spec.deadline * 1000),
@@ -295,6 +295,11 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
         batch=batch,
         memory_turns=caller.spec.memory.turns,
     )
+
+
+def _size(prepared: Turn) -> int:
+    """Bytes of what was asked, which stands in log, history and memory; large data stands once for all."""
+    return 3 * len(prepared.request) + sum(map(len, prepared.batch.files.values()))
 
 
 def _as_user(message: Message) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shared.entry import END, RESPONSE
+from shared.files import LARGE_BYTES, cut
 
 Argument = str | bytes | int
 
@@ -20,7 +21,8 @@ class Batch:
     Duties:
         1. hold entries in the order in which they will stand in the log;
         2. hold what must become true with them: call groups, pending calls, checkpoints;
-        3. spell all of it as the scripts take it (lua/_session.lua, ``write`` and ``keep``).
+        3. take large data out, which goes beside it (`files`, by digest);
+        4. spell all of it as the scripts take it (lua/_session.lua, ``write`` and ``keep``).
 
     Bodies are canonical JSON without ``sequence_number``: the log gives the number when it gives the
     place. ``largest`` is the most bytes that one event may have, an end excepted (0: any number); more raises
@@ -38,6 +40,7 @@ class Batch:
     withdrawn: list[Argument] = field(default_factory=list)
     opened: dict[str, int] = field(default_factory=dict)
     closed: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.count or self.calls or self.kept or self.dropped or self.groups or self.withdrawn)
@@ -72,7 +75,7 @@ class Batch:
         """Add the event that closes a tool's result; ``last`` replaces ``extra`` on a group's last result."""
         self._add("s", path, kind, body[1:], extra)
         self.closed.append(message)
-        self.entries += (message, group, last)
+        self.entries += (message, group, self.cut(last))
 
     def user_message(self, body: bytes, *, extra: bytes = b"") -> None:
         """Add the user's own message: whole, and not numbered."""
@@ -100,11 +103,19 @@ class Batch:
 
     def keep(self, name: str, value: bytes) -> None:
         """Checkpoint ``value`` under ``name``."""
-        self.kept += (name, value)
+        self.kept += (name, self.cut(value))
 
     def drop(self, name: str) -> None:
         """Drop the checkpoint ``name``."""
         self.dropped.append(name)
+
+    def cut(self, text: bytes) -> bytes:
+        """A JSON text that goes along, without its large data."""
+        return cut(text, self.files)
+
+    def file_arguments(self) -> list[Argument]:
+        """The files, as ``store`` takes them."""
+        return [*(part for file in self.files.items() for part in file), len(self.files)]
 
     def arguments(self) -> list[Argument]:
         """The entries alone, as ``write`` takes them."""
@@ -130,6 +141,10 @@ class Batch:
     def _add(self, op: str, path: str, kind: str, body: bytes, extra: bytes) -> None:
         if self.largest and len(body) > self.largest and kind != END:
             raise TooLarge
+        size = len(body) + len(extra)
+        if size >= LARGE_BYTES:
+            # Asked here already: most events are small, and come in great numbers.
+            body, extra = self.cut(body), self.cut(extra)
         self.entries += (op, path, kind, body, extra)
         self.count += 1
-        self.size += len(body) + len(extra)
+        self.size += size

@@ -73,7 +73,19 @@ class TaskRef:
 class SessionKeys:
     """The keys of one session."""
 
-    __slots__ = ("_prefix", "history", "live", "log", "memory", "meta", "owner", "session", "tail", "waiting")
+    __slots__ = (
+        "_prefix",
+        "files",
+        "history",
+        "live",
+        "log",
+        "memory",
+        "meta",
+        "owner",
+        "session",
+        "tail",
+        "waiting",
+    )
 
     def __init__(self, owner: str, session: str) -> None:
         prefix = f"ts:{{{owner}/{session}}}:"
@@ -87,6 +99,7 @@ class SessionKeys:
         self.memory = prefix + "memory"
         self.history = prefix + "history"
         self.tail = prefix + "tail"
+        self.files = prefix + "files"
 
     @property
     def prefix(self) -> str:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shared.broker import command, insist
 from shared.entry import Cursor, Entry
+from shared.files import by_digest, fill
 from shared.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from redis.asyncio import Redis
 
@@ -151,14 +152,14 @@ class Log:
 
     async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
         """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session."""
-        return await self._read(keys.meta, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
+        return await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
 
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
-        """The entry at the cursor, if it still stands in the log or in the history."""
+        """The entry at the cursor, if it still stands in the log or in the history; without its large data."""
         for key in (keys.log, keys.history):
             found = await command(self._redis, "XRANGE", key, str(cursor), str(cursor), large=True)
             for entry_id, fields in found:
-                return _entry(entry_id, [part for pair in fields.items() for part in pair])
+                return _entry(entry_id, [part for pair in fields.items() for part in pair], {})
         return None
 
     async def reaches_back(self, keys: SessionKeys, cursor: Cursor) -> bool:
@@ -180,7 +181,7 @@ class Log:
         one than the page say nothing about it.
         """
         stop = f"({before}" if before else "+"
-        return await self._read(keys.meta, keys.history, str(after or _FIRST), stop, most)
+        return await self._read(keys, keys.history, str(after or _FIRST), stop, most)
 
     def all_kept(
         self, keys: SessionKeys, after: Cursor | None = None, *, seconds: float
@@ -217,16 +218,17 @@ class Log:
                 yield entry
             after = page.last
 
-    async def _read(self, meta: str, stream: str, start: str, stop: str, most: int) -> Page | None:
-        reply: list[Any] = await _read(self._redis, (meta, stream), (start, stop, most))
+    async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:
+        reply: list[Any] = await _read(self._redis, (keys.meta, stream, keys.files), (start, stop, most))
         if not reply:
             return None
-        epoch, seq, written, rows, former = reply
+        epoch, seq, written, rows, former, found = reply
+        files = by_digest(found)
         return Page(
             epoch=int(epoch),
             seq=int(seq),
             written=int(written or 0),
-            entries=[_entry(*row) for row in rows],
+            entries=[_entry(entry_id, pairs, files) for entry_id, pairs in rows],
             former=_former(former.decode()),
         )
 
@@ -235,7 +237,7 @@ def _former(text: str) -> dict[int, int]:
     return {int(epoch): int(last) for epoch, _, last in (ended.partition("-") for ended in text.split())}
 
 
-def _entry(entry_id: bytes, pairs: list[bytes]) -> Entry:
+def _entry(entry_id: bytes, pairs: list[bytes], files: Mapping[str, bytes]) -> Entry:
     fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
     return Entry(
         seq=int(entry_id.partition(b"-")[2]),
@@ -243,8 +245,8 @@ def _entry(entry_id: bytes, pairs: list[bytes]) -> Entry:
         path=fields[b"a"].decode(),
         kind=fields[b"y"].decode(),
         created=int(fields[b"c"]),
-        event=fields[b"e"],
-        extra=fields[b"x"],
+        event=fill(fields[b"e"], files),
+        extra=fill(fields[b"x"], files),
         opened=int(fields.get(b"o", 0)),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -37,7 +38,9 @@ TURN_BYTES = 2048
 REPORT_SECONDS = 3.0
 
 # Sums that the session's scripts keep, and the turns of the last two times to live.
-_SUMS = ("bytes", "kept", "memory", "asked")
+_SUMS = ("bytes", "kept", "memory", "asked", "files", "log_back", "history_back")
+# Of these sums, files' bytes that stand only once.
+_LENT = ("log_lent", "history_lent", "memory_lent")
 _TURNS = ("turns", "turns_before")
 
 
@@ -82,13 +85,13 @@ class Storage:
         """
         life, fields = await asyncio.gather(
             command(self._sessions, "PTTL", session.meta),
-            command(self._sessions, "HMGET", session.meta, *_SUMS, *_TURNS),
+            command(self._sessions, "HMGET", session.meta, *_SUMS, *_LENT, *_TURNS),
         )
         held = -1
         if life > 0:
-            numbers = [int(field or 0) for field in fields]
-            sums, turns = numbers[: len(_SUMS)], numbers[len(_SUMS) :]
-            held = SESSION_BYTES + sum(sums) + TURN_BYTES * sum(turns)
+            numbers = iter([int(field or 0) for field in fields])
+            sums, lent, turns = (sum(islice(numbers, len(names))) for names in (_SUMS, _LENT, _TURNS))
+            held = SESSION_BYTES + sums - lent + TURN_BYTES * turns
         await count(_stored, self._primary, _of(session.owner), (session.session, held, max(life, 0)))
 
     async def try_report(self, session: SessionKeys) -> None:

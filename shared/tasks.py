@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.batch import Argument, Batch
 from shared.broker import command
+from shared.files import by_digest, fill
 from shared.keys import DUE
 from shared.launches import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
 from shared.scripts import Script
@@ -477,6 +478,7 @@ class Tasks:
             ),
             ref.keys.idempotency(turn.idempotency or "-"),
             *self._due,
+            batch=turn.batch,
         )
         match reply:
             case [b"launch", launch, epoch, first]:
@@ -518,7 +520,13 @@ class Tasks:
     async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Write a batch and what it checkpoints; extends the lease."""
         reply = await self._run(
-            _append, ref.keys, ref.task, op, (*_shown(attempt), *batch.all_arguments()), ref.keys.call("")
+            _append,
+            ref.keys,
+            ref.task,
+            op,
+            (*_shown(attempt), *batch.all_arguments()),
+            ref.keys.call(""),
+            batch=batch,
         )
         return Appended(int(reply[1]), int(reply[2])) if reply[0] == b"ok" else _refusal(reply)
 
@@ -541,7 +549,7 @@ class Tasks:
         ``policy`` is the agent's ``parked``: with ``supersede`` the task gives way to one that waits.
         """
         arguments = (*_shown(attempt), wait_ms, policy, *batch.all_arguments())
-        reply = await self._run(_park, ref.keys, ref.task, op, arguments, ref.keys.call(""))
+        reply = await self._run(_park, ref.keys, ref.task, op, arguments, ref.keys.call(""), batch=batch)
         if reply[0] == b"parked":
             return Parked()
         if reply[0] == b"superseded":
@@ -582,7 +590,15 @@ class Tasks:
             ref.keys,
             ref.task,
             op,
-            (*_shown(attempt), status, why, memory, self._settings.memory_max_bytes, *batch.arguments()),
+            (
+                *_shown(attempt),
+                status,
+                why,
+                batch.cut(memory),
+                self._settings.memory_max_bytes,
+                *batch.arguments(),
+            ),
+            batch=batch,
         )
         if reply[0] == b"ok":
             return Finished(int(reply[1]), reply[2].decode(), int(reply[3]))
@@ -597,9 +613,10 @@ class Tasks:
             ref.keys,
             ref.task,
             op,
-            (call, result, LAUNCH_GRACE_MS, str(ref), *batch.arguments()),
+            (call, batch.cut(result), LAUNCH_GRACE_MS, str(ref), *batch.arguments()),
             ref.keys.call(call),
             *self._due,
+            batch=batch,
         )
         match reply:
             case [b"stored", pending]:
@@ -658,6 +675,7 @@ class Tasks:
         op: str,
         arguments: tuple[Argument, ...],
         *more: str,
+        batch: Batch | None = None,
     ) -> Any:
         return await script(
             self.redis,
@@ -673,7 +691,7 @@ class Tasks:
                 keys.tail,
                 *more,
             ),
-            (task, op, *self._limits, *arguments),
+            (task, op, *self._limits, *arguments, *(batch.file_arguments() if batch else (0,))),
         )
 
 
@@ -693,8 +711,11 @@ def pairs(flat: list[bytes]) -> dict[str, bytes]:
 
 
 def _attempt(ref: TaskRef, number: bytes, snapshot: list[Any], memory: list[bytes]) -> Attempt:
-    epoch, task_flat, calls_flat, state_flat, seq = snapshot
+    epoch, task_flat, calls_flat, state_flat, seq, files_flat = snapshot
+    files = by_digest(files_flat)
     task = pairs(task_flat)
+    if "request" in task:
+        task["request"] = fill(task["request"], files)
     calls = pairs(calls_flat)
     return Attempt(
         ref=ref,
@@ -702,7 +723,9 @@ def _attempt(ref: TaskRef, number: bytes, snapshot: list[Any], memory: list[byte
         task=task,
         open={name[5:]: int(seq) for name, seq in task.items() if name.startswith("open:")},
         calls={call: record for call, record in calls.items() if not call.endswith(":result")},
-        results={call[:-7]: result for call, result in calls.items() if call.endswith(":result")},
-        state=pairs(state_flat),
-        memory=memory,
+        results={
+            call[:-7]: fill(result, files) for call, result in calls.items() if call.endswith(":result")
+        },
+        state={name: fill(kept, files) for name, kept in pairs(state_flat).items()},
+        memory=[fill(element, files) for element in memory],
     )

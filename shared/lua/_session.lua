@@ -4,6 +4,7 @@
 --
 -- KEYS  1 meta  2 log  3 history  4 memory  5 waiting  6 task  7 calls  8 state  9 tail channel
 -- ARGV  1 task id  2 operation id  3 TTL ms  4 lease ms  5 most entries  6 most bytes  7… the script's own
+--       before the last: files that the texts refer to: digest, data, …, and how many
 --       last: the server's incarnation, as the caller's connection learnt it when it was made ('': not known)
 local META, LOG, HISTORY, MEMORY, WAITING, TASK, CALLS, STATE, TAIL = unpack(KEYS, 1, 9)
 local TID, OP = ARGV[1], ARGV[2]
@@ -25,6 +26,10 @@ local MOST_TOUCHED = 128
 -- The session's live tasks, ordered by the seq of their first entry.
 local LIVE = string.sub(META, 1, -5) .. 'live'
 
+-- Large data by digest, each with the last seq of the batch that it came with last (`<digest>:seq`), and how many
+-- elements of the memory refer to it (`<digest>:memory`). How texts refer to it: shared/files.py.
+local FILES = string.sub(META, 1, -5) .. 'files'
+
 local TERMINAL = { completed = true, failed = true, canceled = true }
 
 -- Epochs remembered of a log: one for each time that its broker failed over or restarted.
@@ -38,6 +43,31 @@ local function int(number)
   return string.format('%d', number)
 end
 
+-- Whether the session has files. `bytes`: the meta's field `files`.
+local function has_files(bytes)
+  return tonumber(bytes or '0') > 0
+end
+
+-- The digests of the files that a text refers to.
+local function references(text)
+  local found = {}
+  if string.find(text, '\26', 1, true) then
+    for digest in string.gmatch(text, '\26%l(%x+)\26') do
+      found[#found + 1] = digest
+    end
+  end
+  return found
+end
+
+-- The bytes of the files that a text refers to. What bounds texts counts them each time, as readers get them.
+local function lent_to(text)
+  local bytes = 0
+  for _, digest in ipairs(references(text)) do
+    bytes = bytes + redis.call('HSTRLEN', FILES, digest)
+  end
+  return bytes
+end
+
 -- The key of another task of this session (kind: its task hash, calls or state).
 local function sibling(kind, tid)
   return string.sub(kind, 1, -#TID - 1) .. tid
@@ -49,12 +79,15 @@ local function lifetime(hold)
   return int(math.max(TTL, (tonumber(hold) or 0) - NOW + 60000))
 end
 
--- Give the session's keys, but no task's, their time to live again.
-local function touch_session(life)
+-- Give the session's keys, but no task's, their time to live again. `files`: the meta's field.
+local function touch_session(life, files)
   for index = 1, 5 do
     redis.call('PEXPIRE', KEYS[index], life)
   end
   redis.call('PEXPIRE', LIVE, life)
+  if has_files(files) then
+    redis.call('PEXPIRE', FILES, life)
+  end
 end
 
 -- The seq of the first entry that a live task may still need; nil when none is live. A task that is gone without its
@@ -84,22 +117,29 @@ local function adopt()
 end
 
 -- The bytes that a stream holds from `seq` on, of `sum` that were ever written into it: each entry says how many were
--- before it. nil where that is not known: an earlier release wrote the entry.
+-- before it, and how many of these were files'. nil where that is not known: an earlier release wrote the entry.
+-- → bytes from there on, files' bytes before it
 local function bytes_from(stream, epoch, seq, sum)
   local found = redis.call('XRANGE', stream, epoch .. '-' .. int(seq), '+', 'COUNT', 1)[1]
   if not found then
     return 0
   end
+  local before, lent = nil, 0
   for index = 1, #found[2], 2 do
     if found[2][index] == 's' then
-      return sum - tonumber(found[2][index + 1])
+      before = tonumber(found[2][index + 1])
+    elseif found[2][index] == 'l' then
+      lent = tonumber(found[2][index + 1])
     end
+  end
+  if before then
+    return sum - before, lent
   end
 end
 
 -- Drop a stream's head: what is before seq `low`, and as much more as leaves no more bytes than allowed, but nothing
 -- from `high` on. However many entries that are, it looks at a few.
--- → the seq from which entries are left, and their bytes (nil: not known)
+-- → the seq from which entries are left, and their bytes (nil: not known), and files' bytes ever lent before (nil: to all)
 local function drop(stream, epoch, low, high, sum)
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -113,28 +153,39 @@ local function drop(stream, epoch, low, high, sum)
   return low, bytes_from(stream, epoch, low, sum)
 end
 
+-- Note how many of the files' bytes that were lent to a stream, which has `left` bytes now, were lent to what is gone.
+local function given_back(stream, left, lent)
+  local all = redis.call('HGET', META, stream .. '_lent')
+  if all then
+    redis.call('HSET', META, stream .. '_back', left == 0 and all or int(lent or 0))
+  end
+end
+
 -- Cut the log's head off before `target`, but never past what a live task needs.
 local function cut(epoch, target)
   local known = redis.call('HMGET', META, 'head', 'bytes', 'dropped')
   local bytes, dropped = tonumber(known[2]), tonumber(known[3] or '0')
   target = math.min(target, needed() or target)
   if target > tonumber(known[1]) then
-    local _, left = drop(LOG, epoch, target, target, bytes + dropped)
+    local _, left, lent = drop(LOG, epoch, target, target, bytes + dropped)
     left = left or bytes
+    given_back('log', left, lent)
     redis.call('HSET', META, 'head', int(target), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
   end
 end
 
--- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation. Read once in a script, and kept
--- as `write` leaves them. `incarnation` holds those of the servers which the log was written on, with spaces between, the
+-- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation, and files' bytes ever lent to log
+-- and history. Read once in a script, and kept as `write` leaves them. `incarnation` holds those of the servers which the log was written on, with spaces between, the
 -- newest first; it and the epoch are texts.
 local SESSION
 local function session()
   if not SESSION then
-    SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten', 'incarnation')
+    SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten', 'incarnation',
+      'log_lent', 'history_lent')
     for index = 2, 7 do
       SESSION[index] = tonumber(SESSION[index] or index ~= 5 and '0')
     end
+    SESSION[9], SESSION[10] = tonumber(SESSION[9] or '0'), tonumber(SESSION[10] or '0')
   end
   return SESSION
 end
@@ -151,17 +202,19 @@ local function trim()
   if long then
     local high = bytes > 4 * MAX_BYTES and seq + 1 or first
     if head < high then
-      local left
-      head, left = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
+      local left, lent
+      head, left, lent = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
       left = left or bytes
+      given_back('log', left, lent)
       redis.call('HSET', META, 'head', int(head), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
       SESSION[3], SESSION[4], SESSION[5] = head, left, dropped + bytes - left
     end
   end
   if old then
     local high = kept > 4 * MAX_BYTES and seq or math.min(first, seq)
-    local _, left = drop(HISTORY, epoch, 1, high, kept + forgotten)
+    local _, left, lent = drop(HISTORY, epoch, 1, high, kept + forgotten)
     left = left or kept
+    given_back('history', left, lent)
     redis.call('HSET', META, 'kept', int(left), 'forgotten', int(forgotten + kept - left))
     SESSION[6], SESSION[7] = left, forgotten + kept - left
   end
@@ -183,8 +236,9 @@ local function seldom()
 
   -- Give the session's keys and this task's their time to live again, and those of tasks that wait for it (waiting).
   local function touch_all(waiting)
-    local life = lifetime(redis.call('HGET', META, 'hold'))
-    touch_session(life)
+    local meta = redis.call('HMGET', META, 'hold', 'files')
+    local life = lifetime(meta[1])
+    touch_session(life, meta[2])
     redis.call('HSET', TASK, 'fresh', int(NOW))
     touch_task(TID, life)
     for _, field in ipairs(redis.call('HKEYS', CALLS)) do
@@ -312,6 +366,49 @@ local function close(message)
   return opened
 end
 
+-- The field by which an entry says that so many bytes of files were lent to those before it; none where none were.
+local function lent_before(bytes)
+  if bytes > 0 then
+    return 'l', int(bytes)
+  end
+end
+
+-- Keep the files that came with a batch, whose last entry has that seq.
+local function store(seq)
+  local count = tonumber(ARGV[#ARGV - 1])
+  if count == 0 then
+    return
+  end
+  local bytes = 0
+  for index = #ARGV - 1 - 2 * count, #ARGV - 2, 2 do
+    if redis.call('HSETNX', FILES, ARGV[index], ARGV[index + 1]) == 1 then
+      bytes = bytes + #ARGV[index + 1]
+    end
+    redis.call('HSET', FILES, ARGV[index] .. ':seq', int(seq))
+  end
+  redis.call('HINCRBY', META, 'files', int(bytes))
+  if redis.call('PTTL', FILES) < 0 then
+    redis.call('PEXPIRE', FILES, lifetime(redis.call('HGET', META, 'hold')))
+  end
+end
+
+-- Drop the files that nothing refers to any more: what came with them is gone from log and history, their tasks have
+-- ended, and the memory has forgotten them.
+local function tidy()
+  local oldest = redis.call('XRANGE', HISTORY, '-', '+', 'COUNT', 1)[1]
+  local low = math.min(session()[3], needed() or math.huge,
+    oldest and tonumber(string.match(oldest[1], '%d+$')) or math.huge)
+  for _, digest in ipairs(redis.call('HKEYS', FILES)) do
+    if #digest == 64 then
+      local known = redis.call('HMGET', FILES, digest .. ':seq', digest .. ':memory')
+      if tonumber(known[1] or '0') < low and tonumber(known[2] or '0') <= 0 then
+        redis.call('HINCRBY', META, 'files', -redis.call('HSTRLEN', FILES, digest))
+        redis.call('HDEL', FILES, digest, digest .. ':seq', digest .. ':memory')
+      end
+    end
+  end
+end
+
 -- Write a batch of entries, described in ARGV from `at` on: their count, then for each
 --   d  path kind body extra                           within a message
 --   o  path kind body extra  message                  opens a message
@@ -329,6 +426,7 @@ local function write(at, number)
   at = at + 1
   local meta = session()
   local epoch, seq, bytes, kept = meta[1], meta[2], meta[4], meta[6]
+  store(seq + count)
   if count == 0 then
     return at, seq, number
   end
@@ -341,6 +439,7 @@ local function write(at, number)
   local first = seq + 1
   local now = int(NOW)
   local lines, size = {}, 0
+  local log_lent, history_lent = meta[9], meta[10]
   for index = 1, count do
     local op, path, kind, body, extra = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
     at = at + 5
@@ -366,13 +465,20 @@ local function write(at, number)
       at = at + 3
     end
     local line = TID .. '\t' .. path .. '\t' .. kind .. '\t' .. now .. '\t' .. body .. '\t' .. extra
-    local costs = #line + ENTRY_BYTES
+    local lent = string.find(line, '\26', 1, true) and lent_to(line) or 0
+    local costs = #line + ENTRY_BYTES + lent
+    if lent > 0 then
+      -- Followers read it, with what it refers to.
+      size = size + TAIL_BYTES
+    end
     redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 's',
-      int(dropped + bytes))
+      int(dropped + bytes), lent_before(log_lent))
+    log_lent = log_lent + lent
     bytes = bytes + costs
     if op == 'c' or op == 's' or op == 'h' then
       redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 'o', opened,
-        's', int(forgotten + kept))
+        's', int(forgotten + kept), lent_before(history_lent))
+      history_lent = history_lent + lent
       kept = kept + costs
     end
     lines[index] = line
@@ -383,6 +489,9 @@ local function write(at, number)
   else
     redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes))
   end
+  if log_lent > meta[9] then
+    redis.call('HSET', META, 'log_lent', int(log_lent), 'history_lent', int(history_lent))
+  end
   local message = epoch .. '-' .. int(first) .. '-' .. int(seq) .. '-' .. now
   if size <= TAIL_BYTES then
     message = message .. '\n' .. table.concat(lines, '\n')
@@ -391,7 +500,7 @@ local function write(at, number)
   if kept > 0 and meta[6] == 0 then
     redis.call('PEXPIRE', HISTORY, int(TTL))
   end
-  meta[2], meta[4], meta[5], meta[6] = seq, bytes, dropped, kept
+  meta[2], meta[4], meta[5], meta[6], meta[9], meta[10] = seq, bytes, dropped, kept, log_lent, history_lent
   trim()
   return at, seq, int(number)
 end
@@ -402,10 +511,11 @@ local function newest(most, limit)
   local count, bytes = 0, 0
   while count < most do
     local element = redis.call('LINDEX', MEMORY, -count - 1)
-    if not element or bytes + #element > limit then
+    local costs = element and #element + lent_to(element)
+    if not element or bytes + costs > limit then
       break
     end
-    count, bytes = count + 1, bytes + #element
+    count, bytes = count + 1, bytes + costs
   end
   return count, bytes
 end
@@ -459,11 +569,24 @@ local function refusal(task)
   return { 'behind', launch }
 end
 
--- What an attempt's holder needs to go on with a task. `calls` and `state`: where they were read already.
-local function snapshot(calls, state)
-  local known = session()
-  return { known[1], redis.call('HGETALL', TASK), calls or redis.call('HGETALL', CALLS),
-    state or redis.call('HGETALL', STATE), int(known[2]) }
+-- What an attempt's holder needs to go on with a task, and the files that this and its `memory` refer to: none where the
+-- session has none (`files`, the meta's field). `calls` and `state`: where they were read already.
+local function snapshot(bytes, calls, state, memory)
+  local known, task = session(), redis.call('HGETALL', TASK)
+  calls, state = calls or redis.call('HGETALL', CALLS), state or redis.call('HGETALL', STATE)
+  local files, given = {}, {}
+  for _, texts in ipairs(has_files(bytes) and { task, calls, state, memory or {} } or {}) do
+    for _, text in ipairs(texts) do
+      for _, digest in ipairs(references(text)) do
+        if not given[digest] then
+          given[digest] = true
+          files[#files + 1] = digest
+          files[#files + 1] = redis.call('HGET', FILES, digest) or ''
+        end
+      end
+    end
+  end
+  return { known[1], task, calls, state, int(known[2]), files }
 end
 
 -- Open groups of calls, described in ARGV from `at` on: their count, then id and size of each. They come

@@ -15,17 +15,19 @@ local repeated = status == 'running' and task[4] == OP
 if not repeated and (status ~= 'queued' or task[2] ~= ARGV[7]) then
   return { 'superseded', status }
 end
-local known = redis.call('HMGET', META, 'remember', 'memory')
+local known = redis.call('HMGET', META, 'remember', 'memory', 'files')
 local calls, state = redis.call('HGETALL', CALLS), redis.call('HGETALL', STATE)
 if not repeated then
   -- The bytes of what the turn is given: request, memory, calls and checkpoints.
+  local lends = has_files(known[3])
   local bytes = redis.call('HSTRLEN', TASK, 'request')
+    + (lends and lent_to(redis.call('HGET', TASK, 'request') or '') or 0)
   if known[1] ~= '0' then
     bytes = bytes + math.min(tonumber(known[2] or '0'), tonumber(ARGV[9]))
   end
   for _, values in ipairs({ calls, state }) do
     for _, value in ipairs(values) do
-      bytes = bytes + #value
+      bytes = bytes + #value + (lends and lent_to(value) or 0)
     end
   end
   if bytes > tonumber(ARGV[10]) then
@@ -40,4 +42,5 @@ local turns = tonumber(known[1] or '1000')
 if not known[2] or tonumber(known[2]) > tonumber(ARGV[9]) then
   turns = newest(turns, tonumber(ARGV[9]))
 end
-return { 'begun', attempt, snapshot(calls, state), turns > 0 and redis.call('LRANGE', MEMORY, int(-turns), -1) or {} }
+local memory = turns > 0 and redis.call('LRANGE', MEMORY, int(-turns), -1) or {}
+return { 'begun', attempt, snapshot(known[3], calls, state, memory), memory }

@@ -4,6 +4,20 @@
 -- → ok seq next launch (next: the session's next task, to be launched, or '')
 --   | behind launch | fenced | ended | gone
 
+-- Count that one more element of the memory refers to its files, or one less.
+-- → the bytes that the element counts for
+local function refer(element, by)
+  local lent = 0
+  for _, digest in ipairs(references(element)) do
+    redis.call('HINCRBY', FILES, digest .. ':memory', by)
+    lent = lent + redis.call('HSTRLEN', FILES, digest)
+  end
+  if lent > 0 then
+    redis.call('HINCRBY', META, 'memory_lent', int(by * lent))
+  end
+  return #element + lent
+end
+
 -- Remember a turn, and forget the oldest ones while there are too many of them, or of their bytes. These are counted
 -- as they come and go: `bytes`, as the meta has them. A turn that alone has too many is not remembered.
 -- → the bytes that the memory has now
@@ -12,8 +26,9 @@ local function remember(element, most, limit, bytes, hold)
   if length == 1 then
     redis.call('PEXPIRE', MEMORY, lifetime(hold))
   end
+  local costs = refer(element, 1)
   if bytes then
-    bytes = tonumber(bytes) + #element
+    bytes = tonumber(bytes) + costs
   else
     -- What an earlier release kept was not counted.
     local count
@@ -22,7 +37,7 @@ local function remember(element, most, limit, bytes, hold)
     length = count
   end
   while length > 0 and (length > most or bytes > limit) do
-    bytes = bytes - #redis.call('LPOP', MEMORY)
+    bytes = bytes - refer(redis.call('LPOP', MEMORY), -1)
     length = length - 1
   end
   return length > 0 and int(bytes) or '0'
@@ -37,7 +52,7 @@ if no then
   return no
 end
 local _, seq, number = write(15, task[8])
-local meta = redis.call('HMGET', META, 'active', 'asked', 'remember', 'memory', 'hold')
+local meta = redis.call('HMGET', META, 'active', 'asked', 'remember', 'memory', 'hold', 'files')
 local set = { 'asked', int((tonumber(meta[2]) or 0) - redis.call('HSTRLEN', TASK, 'request')) }
 if ARGV[13] ~= '' then
   set[3] = 'memory'
@@ -53,6 +68,9 @@ for _, field in ipairs(redis.call('HKEYS', TASK)) do
 end
 -- What this task alone still needed can go.
 trim()
+if has_files(meta[6]) then
+  tidy()
+end
 
 local following = ''
 if meta[1] == TID then

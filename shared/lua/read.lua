@@ -1,10 +1,10 @@
 #!lua flags=no-writes
 -- Read a session's log or history from a place on, no more at once than is good for the broker and the reader.
--- KEYS 1 meta  2 log or history
+-- KEYS 1 meta  2 log or history  3 files
 -- ARGV 1 the place, an id  2 id of the last entry that is wanted  3 most bytes
--- → epoch seq written entries former | nothing, when there is no such session
+-- → epoch seq written entries former files | nothing, when there is no such session
 --   written: when the entry at the place was written, '' if none stands there; entries: those behind the place;
---   former: see _session.lua
+--   former: see _session.lua; files: digest, data, … of what the entries refer to, which counts as often as they do
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'seq', 'former')
 if not meta[1] then
   return {}
@@ -13,6 +13,7 @@ local most = tonumber(ARGV[3])
 -- What an entry costs a reader beside its texts, about.
 local ENTRY_BYTES = 512
 local entries, written, size = {}, '', 0
+local files, given = {}, {}
 local from, count, more = ARGV[1], 5, true
 while more do
   local rows = redis.call('XRANGE', KEYS[2], from, ARGV[2], 'COUNT', count)
@@ -22,9 +23,15 @@ while more do
     if row[1] == ARGV[1] then
       written = fields[8]
     else
-      local bytes = ENTRY_BYTES
+      local bytes, drawn = ENTRY_BYTES, {}
       for index = 2, #fields, 2 do
         bytes = bytes + #fields[index]
+        if string.find(fields[index], '\26', 1, true) then
+          for digest in string.gmatch(fields[index], '\26%l(%x+)\26') do
+            bytes = bytes + redis.call('HSTRLEN', KEYS[3], digest)
+            drawn[#drawn + 1] = digest
+          end
+        end
       end
       -- One is given however large it is.
       if size > 0 and size + bytes > most then
@@ -33,6 +40,13 @@ while more do
       end
       size = size + bytes
       entries[#entries + 1] = row
+      for _, digest in ipairs(drawn) do
+        if not given[digest] then
+          given[digest] = true
+          files[#files + 1] = digest
+          files[#files + 1] = redis.call('HGET', KEYS[3], digest) or ''
+        end
+      end
     end
   end
   if more then
@@ -44,4 +58,4 @@ while more do
     end
   end
 end
-return { meta[1], meta[2], written, entries, meta[3] or '' }
+return { meta[1], meta[2], written, entries, meta[3] or '', files }

@@ -23,7 +23,7 @@ if ARGV[23] == '1' then
   end
 end
 
-local meta = redis.call('HMGET', META, 'agent', 'user', 'active', 'hold', 'asked', 'turns', 'turns_since')
+local meta = redis.call('HMGET', META, 'agent', 'user', 'active', 'hold', 'asked', 'turns', 'turns_since', 'files')
 if not meta[1] then
   if ARGV[9] ~= '1' then
     return { 'missing' }
@@ -86,7 +86,7 @@ if ARGV[23] == '1' then
   redis.call('SET', KEYS[10], TID .. ' ' .. ARGV[16], 'PX', life)
   redis.call('HSET', TASK, 'idem', KEYS[10])
 end
-touch_session(life)
+touch_session(life, meta[8])
 redis.call('PEXPIRE', TASK, life)
 -- Not before the task is there: a look that finds nothing is the last one.
 remind(KEYS[11], ARGV[20], ARGV[19])

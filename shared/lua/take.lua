@@ -21,4 +21,4 @@ elseif task[4] ~= OP then
   touch(task[6])
   remind(KEYS[10], ARGV[10], ARGV[11])
 end
-return { 'taken', attempt, snapshot() }
+return { 'taken', attempt, snapshot(redis.call('HGET', META, 'files')) }

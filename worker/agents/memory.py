@@ -133,7 +133,7 @@ def recall(memory: Sequence[bytes]) -> list[ModelMessage]:
             try:
                 history += load(orjson.dumps(turn["messages"]))
             except ValueError:
-                # Nested deeper than can be read back, say. Dropped whole, as what is too old is.
+                # Nested deeper than can be read back, or of a file that the broker lost. Dropped whole, as what is too old is.
                 log.warning("memory.unreadable")
         else:
             before, prompt = read_input(turn.get("input", []))

@@ -1,0 +1,70 @@
+"""Large data by reference: what a session says, remembers and checkpoints again and again stands once at its broker.
+
+Base64 from `LARGE_BYTES` on are taken out of JSON texts on their way to the broker, and put back when these are read,
+byte for byte. A reference is what no JSON text holds, whoever wrote it: a control character as such. Base64 has two
+alphabets, that of clients and that of the agent library; data in both stands once, in that of clients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Smaller, and a turn's icons are looked up one by one; larger, and small images are kept three times.
+LARGE_BYTES = 32 * 1024
+
+# What stands where data was that the broker lost. It is no base64, so nobody takes it for data.
+GONE = "(an attachment that is no longer kept)"
+
+# Where data stands: in a ``data:`` URL, or in a field of the protocol or of the agent library that may be base64 by itself.
+# Text that happens to be of such letters only stays what it is.
+_DATA = re.compile(
+    rb'(;base64,|"(?:data|file_data|image_url|file_url|video_url)":")([A-Za-z0-9+/_-]{%d,}={0,2})'
+    % LARGE_BYTES
+)
+# In each text with such data, at one of the places that are so far apart, there is as much of it: others are not searched.
+_HALF = LARGE_BYTES // 2
+_WITHIN = re.compile(rb"[A-Za-z0-9+/_-]{%d}" % _HALF)
+
+# As lua/_session.lua reads it: which alphabet, and the SHA-256 of the data in that of clients.
+_MARK = b"\x1a"
+_REFERENCE = re.compile(rb"\x1a([su])([0-9a-f]{64})\x1a")
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+_TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+def cut(text: bytes, files: dict[str, bytes]) -> bytes:
+    """A JSON text with references instead of its large data, which is put into ``files`` by digest."""
+    if len(text) < LARGE_BYTES or not any(_WITHIN.match(text, at) for at in range(0, len(text), _HALF)):
+        return text
+    return _DATA.sub(lambda found: found[1] + _put(found[2], files), text)
+
+
+def _put(data: bytes, files: dict[str, bytes]) -> bytes:
+    url_safe = (b"-" in data or b"_" in data) and b"+" not in data and b"/" not in data
+    if url_safe:
+        data = data.translate(_TO_STANDARD)
+    digest = hashlib.sha256(data).hexdigest()
+    files[digest] = data
+    return b"%b%b%b%b" % (_MARK, b"u" if url_safe else b"s", digest.encode(), _MARK)
+
+
+def fill(text: bytes, files: Mapping[str, bytes]) -> bytes:
+    """The text that was cut; `GONE` stands where its data is not among the ``files``."""
+
+    def data(reference: re.Match[bytes]) -> bytes:
+        found = files.get(reference[2].decode())
+        if not found:
+            return GONE.encode()
+        return found.translate(_TO_URL_SAFE) if reference[1] == b"u" else found
+
+    return _REFERENCE.sub(data, text) if _MARK in text else text
+
+
+def by_digest(flat: list[bytes]) -> dict[str, bytes]:
+    """Files by digest, of what a script returns: digest, data and so on."""
+    return {flat[at].decode(): flat[at + 1] for at in range(0, len(flat), 2)}
