@@ -7,7 +7,7 @@ start: what a reconnect costs is what was missed.
 What a ring holds is believed until there is reason for doubt: the connection was lost, a message does not follow on
 what is known, or the log itself, asked once in a while, says something else. Then the ring is dropped, and each
 follower reads on from its own place before it believes the next one. So each gets all there is to get, or is told
-that the log is not the one it followed. Which states a follower can be in: docs/internals.md.
+that the log is not the one it followed. Which states a follower can be in: docs/reference.md.
 """
 
 from __future__ import annotations

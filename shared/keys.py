@@ -3,7 +3,7 @@
 A session's keys share the hash tag ``{<owner>/<session>}``, so that all of a session lies in one
 cluster slot and each script touches one slot only. The other keys stay on the primary; where that holds the
 sessions too, a submit, a callback and its launch touch both.
-Types, writers, readers and lifetimes: the table in docs/internals.md.
+Types, writers, readers and lifetimes: the table in docs/reference.md.
 """
 
 from __future__ import annotations
