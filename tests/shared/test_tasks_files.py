@@ -14,7 +14,7 @@ from shared.entry import Cursor
 from shared.files import cut, fill
 from shared.log import PAGE_BYTES
 from shared.tasks import Launch, operation
-from tests.shared.support import Desk, keys_of, ref
+from tests.shared.support import Desk, closed, keys_of, opened, ref
 
 if TYPE_CHECKING:
     from tests.conftest import Place
@@ -77,3 +77,34 @@ async def test_references_do_not_make_a_page_larger(place: Place) -> None:
     told = [entry.event for entry in history if entry.event == message()]
     assert 10 < len(told) <= 2_200_000 / len(message())
     assert await desk.redis.hlen(keys_of().files) == 3
+
+
+async def _told(desk: Desk, task: str, *, memory: bytes, most: int = 20) -> None:
+    """A turn in which the user says the image and ``memory`` is remembered; the session remembers ``most`` turns."""
+    batch = Batch()
+    batch.user_message(message())
+    await desk.finish(await desk.running(ref(task), batch=batch, memory_turns=most), memory=memory)
+
+
+async def test_the_log_alone_keeps_a_file(place: Place) -> None:
+    """Nothing of its turn is remembered; who reads log or history gets it."""
+    desk = Desk(place)
+    await _told(desk, "t0", memory=b"")
+    assert message() in [entry.event for entry in await desk.entries()]
+    assert message() in [entry.event for entry in await desk.log.history(keys_of())]
+
+
+async def test_the_memory_alone_keeps_a_file(place: Place) -> None:
+    """Log and history have lost its turn: what the model saw comes back whole, until the memory forgets it."""
+    desk = Desk(place, log_max_bytes=65_536)
+    await _told(desk, "t0", memory=message())
+    for number in range(1, 4):
+        attempt = await desk.running(ref(f"t{number}"), memory_turns=20)
+        await desk.append(attempt, closed("m", "y" * 90_000, opened("m")))
+        await desk.finish(attempt)
+    assert message() not in [entry.event for entry in await desk.log.history(keys_of())]
+    last = await desk.running(ref("t4"), memory_turns=20)
+    assert last.memory[0] == message()
+    await desk.finish(last)
+    await desk.finish(await desk.running(ref("t5"), memory_turns=1))
+    assert not await desk.redis.exists(keys_of().files)
