@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,6 +76,20 @@ async def test_who_holds_too_much_is_refused(stack: Stack) -> None:
     for number in range(12):
         await a.http.post("/liteAgent/v1/clear", params={"sessionId": f"s{number}"})
     assert (await ask(b, "other", LARGE)).status_code == 200
+
+
+async def test_what_a_turn_will_take_is_counted_when_it_is_let_in(stack: Stack) -> None:
+    """Turns that wait for a worker have reported nothing yet: the next one is refused all the same."""
+    (client,) = await limited(stack, await stack.front_end(), storage=3_000_000)
+    taken = 0
+    async with AsyncExitStack() as streams:
+        for number in range(12):
+            stream = await streams.enter_async_context(client.process(f"s{number}", LARGE))
+            if stream.response.status_code == 429:
+                break
+            taken += 1
+    assert 0 < taken < 12
+    assert await held(stack) >= taken * len(LARGE)
 
 
 async def test_what_never_fits_is_refused_for_good(stack: Stack) -> None:
