@@ -156,7 +156,7 @@ async def test_a_body_that_never_comes_is_not_waited_for(
     )
     answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
     writer.close()
-    assert b" 400 " in answer.splitlines()[0]
+    assert b" 408 " in answer.splitlines()[0]
 
 
 async def test_a_reader_that_stops_reading_is_cut(stack: Stack) -> None:
