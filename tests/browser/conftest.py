@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 
 # What a person would call broken on a busy machine, and no sooner.
-PATIENCE_MS = 30_000
+PATIENCE_MS = 60_000
 
 
 class Console:
