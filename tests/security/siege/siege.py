@@ -333,9 +333,13 @@ class Siege:
         await wait_until(stopped, "the attacker's turns to be stopped", seconds=60)
 
     def report(self) -> str:
-        """A line for each phase, then what the parts needed."""
+        """What the neighbour saw alone and under all attacks, a line for each of these, then what the parts needed."""
         alone = Phase("(alone)", self.alone)
-        lines = [str(alone), *map(str, self.phases)]
+        under = Phase("(all attacks)")
+        for phase in self.phases:
+            under.seconds += phase.seconds
+            under.failures += phase.failures
+        lines = [str(alone), str(under), *map(str, self.phases)]
         lines += [f"  {phase.attack}: {failure}" for phase in self.phases for failure in phase.failures[:3]]
         if self.cages.real:
             lines.append(f"killed for want of memory: {self.cages.kills()}; peaks, MiB: {self.cages.peaks()}")
