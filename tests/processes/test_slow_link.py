@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 
 
-async def longest_wait(broker: Broker, during: Awaitable[object]) -> float:
-    """How long a small command took at most while something large was on its way."""
+async def longest_share(broker: Broker, during: Awaitable[object]) -> float:
+    """What part of the time that something large was on its way a small command took at most.
+
+    Behind it, that is most of the time. A machine that is slow makes both longer.
+    """
     loop = asyncio.get_running_loop()
     waits: list[float] = []
+    started = loop.time()
     task = asyncio.ensure_future(during)
 
     async def through() -> bool:
@@ -40,7 +44,7 @@ async def longest_wait(broker: Broker, during: Awaitable[object]) -> float:
 
     await wait_until(through, "what is large to be on the other side", 60)
     await task
-    return max(waits)
+    return max(waits) / (loop.time() - started)
 
 
 @pytest.fixture
@@ -70,8 +74,8 @@ async def test_what_is_large_takes_its_time_and_holds_up_nobody(
         far = Broker(Settings(redis_url=f"redis://127.0.0.1:{link.port}/0"))
         try:
             reading = Log(far.sessions).kept(keys)
-            assert await longest_wait(far, reading) < 0.5
-            assert await longest_wait(far, command(far.sessions, "SETEX", "x", 100, event, large=True)) < 0.5
+            assert await longest_share(far, reading) < 0.4
+            assert await longest_share(far, command(far.sessions, "SETEX", "x", 100, event, large=True)) < 0.4
             assert await command(near.sessions, "STRLEN", "x") == size
         finally:
             await far.close()
@@ -87,9 +91,10 @@ async def test_turns_go_on_beside_a_fat_one(place: Place, monkeypatch: pytest.Mo
             url = place.credentials("worker")["redis_url"].replace(f":{port}/", f":{link.port}/")
             await stack.worker(redis_url=url)
             client = await stack.front_end()
+            loop = asyncio.get_running_loop()
+            started = loop.time()
             fat = asyncio.create_task(_fat(client))
             longest = 0.0
-            loop = asyncio.get_running_loop()
             while not fat.done():
                 async with client.process("s2", "/tokens 20 20") as stream:
                     for count in range(1, 20):
@@ -98,7 +103,8 @@ async def test_turns_go_on_beside_a_fat_one(place: Place, monkeypatch: pytest.Mo
                         longest = max(longest, loop.time() - begun if count > 6 else 0)
                     check_whole(await stream.all())
             await fat
-            assert longest < 1
+            # Behind one of the fat turns' transfers it would be a good part of them.
+            assert longest < (loop.time() - started) / 4
         finally:
             await stack.close()
 
