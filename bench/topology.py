@@ -148,7 +148,10 @@ def topology(
     front_ends: int = 1, workers: int = 1, program: str = "turnstream", **variables: str
 ) -> Iterator[Topology]:
     """A running deployment, its processes those of the module ``program``; everything is ended on the way out."""
-    with ValkeyServer(save="", appendonly="no") as broker, tempfile.TemporaryDirectory() as folder:
+    with (
+        ValkeyServer(port=free_port(), save="", appendonly="no") as broker,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         built = Topology(broker, Path(folder), program)
         try:
             for role in ["api"] * front_ends + ["worker"] * workers:
