@@ -397,7 +397,7 @@ class Feed:
         if page is not None and page.epoch == self.after.epoch:
             return page
         if self._believes == followed.doubts:
-            # What it was told of the hole is older than this, and others may hold it still.
+            # What it knows of the hole is older than this, and others may hold it still.
             followed.doubt()
         return None
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Steps in one round of the event loop. A step shows one follower what there is, some 32 KiB at most: fewer, and
-# rounds cost more than what is done in them; more, and whoever waits for the loop waits for all of these.
+# rounds cost more than what is done in them; more, and all that waits for the loop waits for these.
 AT_ONCE = 8
 
 

@@ -46,7 +46,7 @@ MOST_HEADERS = 100
 KEEP_ALIVE_SECONDS = 75
 
 # Who is answered before all of its request is there, and goes on sending, would not read the answer of a connection
-# that is closed at once. It is told that no more comes, and for so long listened to, and what it sends thrown away.
+# that is closed at once. It learns that no more comes, is listened to for so long, and what it sends thrown away.
 PARTING_SECONDS = 5.0
 
 # A client that takes nothing of its answer for so long is cut. Streams have their own limit in api/stream.py.
@@ -411,7 +411,7 @@ class _Protocol(HttpToolsProtocol):
                 if taken:
                     self._room.resting[self] = None
                 if self._in_head:
-                    # It has its time from now on; until then what came of it disturbed nobody.
+                    # It has its time from now on; until then what came of it disturbed no other.
                     self._wait_for_headers()
 
     def _see_it_taken(self) -> bool:

@@ -309,7 +309,7 @@ async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) 
     loop = asyncio.get_running_loop()
     begun = loop.time()
     delay = 0.02
-    told = False
+    logged = False
     while True:
         try:
             answer = await ask()
@@ -321,8 +321,8 @@ async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) 
                 measures.broker_away.n += 1
                 log.warning("broker.away", what=what, seconds=round(away, 2), error=type(error).__name__)
                 raise BrokerAway from error
-            if seconds == math.inf and away > LONG_SECONDS and not told:
-                told = True
+            if seconds == math.inf and away > LONG_SECONDS and not logged:
+                logged = True
                 log.warning(
                     "broker.waiting",
                     what=what,

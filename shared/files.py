@@ -1,7 +1,7 @@
 """Large data by reference: what a session says, remembers and checkpoints again and again stands once at its broker.
 
 Base64 from `LARGE_BYTES` on are taken out of JSON texts on their way to the broker, and put back when these are read,
-byte for byte. A reference is what no JSON text holds, whoever wrote it: a control character as such. Base64 has two
+byte for byte. A reference holds what no JSON text can: a raw control character. Base64 has two
 alphabets, that of clients and that of the agent library; data in both stands once, in that of clients.
 """
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Smaller, and a turn's icons are looked up one by one; larger, and small images are kept three times.
 LARGE_BYTES = 32 * 1024
 
-# What stands where data was that the broker lost. It is no base64, so nobody takes it for data.
+# What stands where data was that the broker lost. It is no base64, so it is never taken for data.
 GONE = "(an attachment that is no longer kept)"
 
 # Where data stands: in a ``data:`` URL, or in a field of the protocol or of the agent library that may be base64 by itself.

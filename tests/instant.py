@@ -7,12 +7,12 @@ import selectors
 
 
 class _Jump(selectors.DefaultSelector):
-    """Waits for nobody: its clock goes on by as much as it was to wait."""
+    """Never waits: its clock goes on by as much as it was to wait."""
 
     now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready now; nobody outside this process is waited for."""
+        """What is ready now; nothing outside this process is waited for."""
         ready = super().select(0)
         if not ready:
             assert timeout is not None, "everybody waits for somebody else"

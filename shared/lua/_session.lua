@@ -274,7 +274,7 @@ local function seldom()
   end
 
   -- Begin a new epoch, greater than `seen`: what is left of the log keeps its places, but what comes next gets none that
-  -- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers are told as by clear.
+  -- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers get the same message as after a clear.
   local function begin_epoch(seen)
     local known = session()
     local names = named(known[8] or '')

@@ -21,7 +21,7 @@ local tag = math.max(tonumber(tags[1] or '0') or 0, tonumber(tags[2] or '0') or 
 redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', tag))
 redis.call('ZADD', KEYS[1], string.format('%.0f', tag), ARGV[1])
 if tags[3] then
-  -- Without a number nobody has looked yet, or it was deleted: see lost.lua.
+  -- Without a number nothing has looked yet, or it was deleted: see lost.lua.
   redis.call('HINCRBY', KEYS[2], '#', 1)
 end
 redis.call('PUBLISH', ARGV[5], '1')

@@ -13,7 +13,7 @@ if length == 0 then
 end
 redis.call('HSET', KEYS[2], '#', length)
 if not known and not redis.call('ZSCORE', KEYS[3], ARGV[1]) then
-  -- Nobody ever counted, or all is lost: due.lua sees to that.
+  -- Nothing was ever counted, or all is lost: due.lua sees to that.
   return 0
 end
 redis.call('ZADD', KEYS[3], 'LT', '0', ARGV[1])

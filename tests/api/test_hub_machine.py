@@ -39,7 +39,7 @@ KEYS = SessionKeys("o", "s")
 # A follower that has been told nothing new for so long, on a broker that is well, waits for what cannot come.
 SETTLED_SECONDS = 10.0
 
-# So long nobody may read where there is nothing to read.
+# For so long no read may happen where there is nothing to read.
 QUIET_SECONDS = 30.0
 
 

@@ -190,7 +190,7 @@ class Taking:
         """It may be used again."""
 
     def abort(self) -> None:
-        """It takes everything: nobody cuts it."""
+        """It takes everything, and is not cut."""
         raise AssertionError
 
     def write_chunk(self, body: bytes) -> bool:

@@ -59,7 +59,7 @@ async def test_an_ordinary_head_passes(client: Client) -> None:
 
 @pytest.mark.parametrize("kind", ["request", "follower"])
 async def test_what_a_request_held_is_given_back(client: Client, stack: Stack, kind: str) -> None:
-    """Nobody has to look for circles: with the connection goes the request, and what followed for it."""
+    """No collection of cycles is needed: with the connection goes the request, and what followed for it."""
     (front_end, _) = stack._front_ends[0]
     sent, end = HEALTH + "\r\n", b'{"status":"up"}'
     if kind == "follower":
@@ -88,7 +88,7 @@ def _at(front_end: Any, connection: Raw) -> list[Any]:
 async def test_who_is_answered_before_the_body_is_there_is_parted_with(
     client: Client, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The answer says that it is the last one, and has its end at once; what goes on coming disturbs nobody."""
+    """The answer says that it is the last one, and has its end at once; what still arrives disturbs no other connection."""
     monkeypatch.setattr(server, "PARTING_SECONDS", 3600)
     for kind in ("Content-Length: 5000000", "Transfer-Encoding: chunked", "Content-Length: 50000000"):
         sent = f"POST {path} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n"

@@ -158,7 +158,7 @@ async def _answered(client: Client, session: str, call: str) -> None:
 async def test_every_live_turn_goes_on_whatever_the_primary_lost(
     stack: Stack, lose: Callable[[Any], Any]
 ) -> None:
-    """Turns that wait for a worker, for another turn, for their client, and for a deadline; nobody was there to see it."""
+    """Turns that wait for a worker, for another turn, for their client, and for a deadline; no process saw it."""
     client = await stack.front_end()
     worker = await stack.worker()
     answered, expires = await _park(stack, client, "s1"), await _park(stack, client, "s2")

@@ -174,12 +174,8 @@ async def test_a_lost_turn_is_noticed_though_the_brokers_clock_went_back(place: 
     await wait_until(launched, "the lost turn to be launched again", 15)
 
 
-async def test_a_turn_whose_hint_was_lost_with_its_worker_is_taken_up(place: Place) -> None:
-    """The first broker lost its newest data, then the worker dies: the turn that holds others up is looked at again."""
-    desk = Desk(place)
-    await _lost(desk)
-    await desk.submit(ref("t2"))
-    await desk.primary.delete(keys.DUE)
+async def _launched_again(desk: Desk) -> None:
+    """Have a rescuer look until a turn is queued."""
     rescuer = _rescuer(desk, whole_for=60)
 
     async def launched() -> bool:
@@ -187,6 +183,15 @@ async def test_a_turn_whose_hint_was_lost_with_its_worker_is_taken_up(place: Pla
         return bool(await desk.launches.depth())
 
     await wait_until(launched, "the lost turn to be launched again")
+
+
+async def test_a_turn_whose_hint_was_lost_with_its_worker_is_taken_up(place: Place) -> None:
+    """The first broker lost its newest data, then the worker dies: the turn that holds others up is looked at again."""
+    desk = Desk(place)
+    await _lost(desk)
+    await desk.submit(ref("t2"))
+    await desk.primary.delete(keys.DUE)
+    await _launched_again(desk)
     assert list(await desk.launches.claim(1)) == ["o1/s1/t1:2"]
 
 
@@ -199,13 +204,7 @@ async def test_odd_sessions_keep_no_turn_from_being_recalled(place: Place) -> No
         await desk.redis.zadd(name, {"t1": 1})
         await desk.redis.pexpire(name, 600_000)
     await desk.primary.delete(keys.DUE)
-    rescuer = _rescuer(desk, whole_for=60)
-
-    async def launched() -> bool:
-        await _look(rescuer)
-        return bool(await desk.launches.depth())
-
-    await wait_until(launched, "the lost turn to be launched again")
+    await _launched_again(desk)
 
 
 async def test_a_front_end_that_dies_while_it_ends_a_parked_turn_is_noticed(

@@ -401,7 +401,7 @@ ATTACKS: dict[str, Callable[[Attacker], Awaitable[None]]] = {
 }
 
 
-# What they send never comes to an end, or is counted by nobody.
+# What they send never comes to an end, or is not counted.
 WITHOUT_ANSWERS = {"drips", "uploads"}
 
 
