@@ -287,6 +287,16 @@ async def command(
     return reply if shape is None else shape(reply)
 
 
+async def now_ms(redis: Redis) -> int:
+    """The server's clock, Unix milliseconds: what scripts wrote is as old as this says, whatever this host's clock says.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: see `is_trouble`.
+    """
+    seconds, micros = await command(redis, "TIME")
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 async def incarnation(redis: Redis, *, large: bool = False) -> str:
     """Which server's data the next command of this process reaches, ``large`` as that one is: see `Pipe.incarnation`. Empty: not known.
 

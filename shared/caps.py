@@ -9,7 +9,6 @@ each front end every few seconds, and believed for a few more.
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ import structlog
 from redis.exceptions import ResponseError
 
 from shared import keys, measures
-from shared.broker import command, is_trouble
+from shared.broker import command, is_trouble, now_ms
 from shared.scripts import Script
 from shared.storage import count as run
 from shared.tasks import PARKED, TERMINAL
@@ -135,7 +134,7 @@ class Caps:
             self._primary, "ZRANGE", keys.owner_turns(owner), 0, MOST_ASKED - 1, "WITHSCORES"
         )
         admissions = counted[::2]
-        now = time.time() * 1000
+        now = await now_ms(self._primary)
         found = await asyncio.gather(*map(self._status, admissions))
         ended = []
         parked = 0

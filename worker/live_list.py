@@ -7,14 +7,13 @@ stays: a few are looked at every few seconds, so that none stays for ever.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import structlog
 from redis.exceptions import ResponseError
 
 from shared import keys, measures
-from shared.broker import command, is_trouble
+from shared.broker import command, is_trouble, now_ms
 from shared.keys import TaskRef
 from shared.tasks import TERMINAL
 
@@ -50,12 +49,13 @@ class LiveList:
     async def look(self) -> None:
         """Take off what has ended, among a few."""
         flat = await command(self._broker.primary, "ZRANDMEMBER", keys.LIVE, AT_ONCE, "WITHSCORES")
+        now = await now_ms(self._broker.primary)
         for at in range(0, len(flat), 2):
-            if await self._is_over(flat[at], float(flat[at + 1])):
+            if await self._is_over(flat[at], float(flat[at + 1]), now):
                 await command(self._broker.primary, "ZREM", keys.LIVE, flat[at])
 
-    async def _is_over(self, entry: bytes, since: float) -> bool:
-        """Whether there is no live task behind an entry, which was listed at ``since`` (Unix ms)."""
+    async def _is_over(self, entry: bytes, since: float, now: int) -> bool:
+        """Whether there is no live task behind an entry, which was listed at ``since`` (the broker's Unix ms, as ``now``)."""
         try:
             ref = TaskRef.parse(entry)
             status = await command(self._broker.sessions, "HGET", ref.keys.task(ref.task), "status")
@@ -66,5 +66,5 @@ class LiveList:
             log.warning("live_list.unreadable", entry=repr(entry[:80]))
             return True
         if status is None:
-            return since < time.time() * 1000 - YOUNG_MS
+            return since < now - YOUNG_MS
         return status.decode() in TERMINAL
