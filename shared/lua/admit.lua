@@ -4,7 +4,7 @@
 --      4 ms that the owner's turns are kept  5 most bytes of the owner (0: any)  6 session  7 bytes it will take, about
 --      8 ms that the session lives
 -- Each admission is counted by itself, also where it repeats another one's turn: whoever is refused later takes back
--- what it counted, and nothing else.
+-- what it counted, and nothing else. It stands in one set at least, whatever is limited: by that a repeat is known.
 -- What a turn takes is added to what its session holds, until that is known better.
 -- → ok | turns | rate ms until there is room | bytes held
 local clock = redis.call('TIME')
@@ -12,9 +12,7 @@ local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local stamp = string.format('%.0f', now)
 local turns, rate = tonumber(ARGV[2]), tonumber(ARGV[3])
 -- A repeat whose first reply was lost.
-local turns_known = turns > 0 and redis.call('ZSCORE', KEYS[1], ARGV[1])
-local rate_known = rate > 0 and redis.call('ZSCORE', KEYS[2], ARGV[1])
-if turns_known or rate_known then
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) or redis.call('ZSCORE', KEYS[2], ARGV[1]) then
   return { 'ok' }
 end
 local storage, cost, life = tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -43,7 +41,9 @@ if rate > 0 then
   redis.call('ZADD', KEYS[2], stamp, ARGV[1])
   redis.call('PEXPIRE', KEYS[2], 60000)
 end
-if turns > 0 then
+if turns > 0 or rate == 0 then
+  -- Nobody asks what became of turns that are not limited: one whose end did not take it out goes by its age.
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - tonumber(ARGV[4])))
   redis.call('ZADD', KEYS[1], stamp, ARGV[1])
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end

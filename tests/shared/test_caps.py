@@ -1,23 +1,67 @@
-"""An owner's counts are by the broker's clock."""
+"""An owner's counts: what is let in is counted once, by the broker's clock, and leaves nothing when it is taken back."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from shared import keys
 from shared.api_keys import Limits
 from shared.caps import YOUNG_MS, Admitted, Caps, Room
+from shared.storage import Storage
 from shared.tasks import operation
 from tests.shared.support import Desk, ref
 from worker.live_list import LiveList
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.conftest import Place
 
 ROOM = Room(most=1_000_000, bytes=5_000, ms=60_000)
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(), Limits(rate=5), Limits(concurrency=5), Limits(rate=5, concurrency=5)]
+)
+async def test_an_admission_whose_reply_was_lost_counts_once(place: Place, limits: Limits) -> None:
+    """Whatever is limited beside the storage: asked again, it is let in and nothing more is counted."""
+    desk = Desk(place)
+    caps, storage = Caps(desk.primary, desk.redis), Storage(desk.primary, desk.redis)
+    op = operation()
+    for _ in range(2):
+        assert await caps.admit(ref(), op, limits, ROOM) == Admitted()
+        assert (await storage.of("o1"))[0] == ROOM.bytes
+    assert await caps.admit(ref(), operation(), limits, ROOM) == Admitted()
+    assert (await storage.of("o1"))[0] == 2 * ROOM.bytes
+
+
+async def test_an_end_takes_an_admission_out_whatever_is_limited(place: Place) -> None:
+    """What is remembered of a turn that only its storage bounds goes with its end, or by its age."""
+    desk = Desk(place)
+    caps, op = Caps(desk.primary, desk.redis), operation()
+    turns = keys.owner_turns("o1")
+    await caps.admit(ref(), op, Limits(), ROOM)
+    await desk.launches.ended(ref(), op)
+    assert not await desk.primary.exists(turns)
+    await desk.primary.zadd(turns, {"o1/s1/t0 1": 1})
+    await caps.admit(ref(), op, Limits(), ROOM)
+    assert await desk.primary.zrange(turns, 0, -1) == [keys.admission(ref(), op).encode()]
+
+
+async def test_a_turn_that_is_refused_leaves_no_session_in_the_count(place: Place) -> None:
+    """Its session was never made: nothing names it any more. One that is there is still counted."""
+    desk = Desk(place)
+    caps, op = Caps(desk.primary, desk.redis), operation()
+    await caps.admit(ref(session="s1"), operation(), Limits(), ROOM)
+    await caps.admit(ref(session="never"), op, Limits(), ROOM)
+    await caps.dismiss(ref(session="never"), op, ROOM)
+    held, sessions = await Storage(desk.primary, desk.redis).of("o1")
+    assert (held, [each.session for each in sessions]) == (ROOM.bytes, ["s1"])
+    op = operation()
+    await caps.admit(ref(owner="o2"), op, Limits(), ROOM)
+    await caps.dismiss(ref(owner="o2"), op, ROOM)
+    assert await desk.primary.keys("ts:caps:o2:*") == []
 
 
 async def test_a_front_ends_wrong_clock_takes_nothing_out_of_the_count(
