@@ -109,10 +109,12 @@ class ArqWorker(Worker):
                 delay = min(delay * 2, 2.0)
 
     async def _poll_iteration(self) -> None:
+        rang = self._doorbell.is_set()
+        # When full, a finished turn rings for its slot.
+        self._doorbell.clear()
         # A turn that waits for room in memory takes no slot.
         free = self.max_jobs - len(self.tasks) + self._budget.waiting
-        if self.allow_pick_jobs and free > 0:
-            self._doorbell.clear()
+        if self.allow_pick_jobs and free > 0 and (rang or await self._launches.depth()):
             held = Counter(job_id.partition("/")[0] for job_id in self.tasks)
             claimed = await self._launches.claim(
                 min(free, CLAIM_AT_ONCE), self._look_ms, Slots(free, self._owner_share, held)
@@ -122,10 +124,8 @@ class ArqWorker(Worker):
                 if job_id not in self.tasks:
                     self._start(job_id, job)
             if len(claimed) == CLAIM_AT_ONCE:
-                return
-        else:
-            # Full: a finished turn rings for its slot.
-            self._doorbell.clear()
+                # There may be more.
+                self._doorbell.set()
         try:
             async with asyncio.timeout(POLL_SECONDS):
                 await self._doorbell.wait()

@@ -41,9 +41,13 @@ local function choose(launches)
   return passed
 end
 
+local foremost = redis.call('ZRANGE', KEYS[1], '0', int(count - 1), 'WITHSCORES')
+if #foremost == 0 then
+  return foremost
+end
 local tags = redis.call('HMGET', KEYS[2], '', '#')
 local turn, waiting = tags[1] or '0', tags[2]
-if choose(redis.call('ZRANGE', KEYS[1], '0', int(count - 1), 'WITHSCORES')) then
+if choose(foremost) then
   -- Others stand behind those that were passed over: not far, or where newcomers are put.
   choose(redis.call('ZRANGE', KEYS[1], '0', '63', 'WITHSCORES'))
   choose(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. turn, '+inf', 'WITHSCORES', 'LIMIT', '0', '64'))
