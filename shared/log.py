@@ -123,18 +123,19 @@ class Log:
 
     async def meta(self, keys: SessionKeys) -> SessionMeta | None:
         """The session's meta, or None when there is no such session."""
-        flat: dict[bytes, bytes] = await command(self._redis, "HGETALL", keys.meta)
-        fields = {name.decode(): value.decode() for name, value in flat.items()}
-        if "epoch" not in fields:
+        names = ("agent", "user", "epoch", "seq", "head", "active", "former")
+        values = await command(self._redis, "HMGET", keys.meta, *names)
+        agent, user, epoch, seq, head, active, former = (value.decode() if value else "" for value in values)
+        if not epoch:
             return None
         return SessionMeta(
-            agent=fields["agent"],
-            user=fields["user"],
-            epoch=int(fields["epoch"]),
-            seq=int(fields["seq"]),
-            head=int(fields["head"]),
-            active=fields["active"],
-            former=_former(fields.get("former", "")),
+            agent=agent,
+            user=user,
+            epoch=int(epoch),
+            seq=int(seq),
+            head=int(head),
+            active=active,
+            former=_former(former),
         )
 
     async def live(self, keys: SessionKeys) -> list[str]:

@@ -5,16 +5,22 @@
 -- → epoch seq written entries former files | nothing, when there is no such session
 --   written: when the entry at the place was written, '' if none stands there; entries: those behind the place;
 --   former: see _session.lua; files: digest, data, … of what the entries refer to, which counts as often as they do
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'seq', 'former')
+local meta = redis.call('HMGET', KEYS[1], 'epoch', 'seq', 'former', 'head', 'bytes')
 if not meta[1] then
   return {}
 end
 local most = tonumber(ARGV[3])
 -- What an entry costs a reader beside its texts, about.
 local ENTRY_BYTES = 512
+-- How many are read first: the place's own entry, and of a log what should fit if its entries are alike.
+local count = 5
+if string.sub(KEYS[2], -4) == ':log' then
+  local each = tonumber(meta[5] or '0') / math.max(1, tonumber(meta[2]) - tonumber(meta[4] or '1') + 1)
+  count = 1 + math.max(1, math.min(500, math.floor(most / (each + ENTRY_BYTES))))
+end
 local entries, written, size = {}, '', 0
 local files, given = {}, {}
-local from, count, more = ARGV[1], 5, true
+local from, more = ARGV[1], true
 while more do
   local rows = redis.call('XRANGE', KEYS[2], from, ARGV[2], 'COUNT', count)
   more = #rows == count
