@@ -13,30 +13,30 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from api.admin.deployment import AdminDeploymentRoutes
-from api.admin.keys import AdminKeyRoutes
-from api.admin.sessions import AdminSessionRoutes
-from api.admin.tasks import AdminTaskRoutes
-from api.console_routes import ConsoleRoutes
-from api.edge import Edge, http_error, our_error
-from api.health import HealthRoutes
-from api.liteagent import LiteAgentRoutes
-from api.metrics import MetricsRoutes
-from api.openapi import OpenApiRoutes
-from api.process import ProcessRoutes
-from api.services import Services
-from shared.api_keys import well_formed
-from shared.broker import Broker, insist
-from shared.errors import ConfigurationError, TurnstreamError
-from shared.keys import FRONT_ENDS
-from shared.presence import Presence
+from turnstream.api.admin.deployment import AdminDeploymentRoutes
+from turnstream.api.admin.keys import AdminKeyRoutes
+from turnstream.api.admin.sessions import AdminSessionRoutes
+from turnstream.api.admin.tasks import AdminTaskRoutes
+from turnstream.api.http.middleware import Edge, http_error, our_error
+from turnstream.api.openapi.document import OpenApiRoutes
+from turnstream.api.operators.console import ConsoleRoutes
+from turnstream.api.operators.health import HealthRoutes
+from turnstream.api.operators.metrics import MetricsRoutes
+from turnstream.api.protocols.agent_api.routes import ProcessRoutes
+from turnstream.api.protocols.liteagent.routes import LiteAgentRoutes
+from turnstream.api.services import Services
+from turnstream.shared.api_keys import well_formed
+from turnstream.shared.broker.client import Broker, insist
+from turnstream.shared.broker.keys import FRONT_ENDS
+from turnstream.shared.errors import ConfigurationError, TurnstreamError
+from turnstream.shared.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from shared.agents import Agents
-    from shared.api_keys import ApiKey
-    from shared.settings import Settings
+    from turnstream.shared.agents.config import Agents
+    from turnstream.shared.api_keys import ApiKey
+    from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -107,7 +107,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     # Its address would be built from the Host header: behind a proxy it could send keys over plain HTTP.
     app.router.redirect_slashes = False
     app.state.services = services
-    # Set by a server that gives each request its connection (api/connection.py).
+    # Set by a server that gives each request its connection (api/http/connection.py).
     app.state.has_connections = False
     return app
 

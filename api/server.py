@@ -14,20 +14,20 @@ import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from api.app import create_app
-from api.connection import extension
-from api.edge import refusal
-from shared.errors import BadRequest, ConfigurationError, Overloaded
+from turnstream.api.app import create_app
+from turnstream.api.http.connection import extension
+from turnstream.api.http.middleware import refusal
+from turnstream.shared.errors import BadRequest, ConfigurationError, Overloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from starlette.types import Message, Scope, Send
 
-    from api.hub import Hub
-    from shared.agents import Agents
-    from shared.broker import Broker
-    from shared.settings import Settings
+    from turnstream.api.streaming.hub import Hub
+    from turnstream.shared.agents.config import Agents
+    from turnstream.shared.broker.client import Broker
+    from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 GRACE_SECONDS = 10
 
 # How long a request's head may take to come, and how large it may be; the HTTP server itself would wait for ever, and
-# gather. A body is limited in api/body.py.
+# gather. A body is limited in api/http/body.py.
 HEADER_SECONDS = 20.0
 HEAD_BYTES = 64 * 1024
 MOST_HEADERS = 100
@@ -49,7 +49,7 @@ KEEP_ALIVE_SECONDS = 75
 # that is closed at once. It learns that no more comes, is listened to for so long, and what it sends thrown away.
 PARTING_SECONDS = 5.0
 
-# A client that takes nothing of its answer for so long is cut. Streams have their own limit in api/stream.py.
+# A client that takes nothing of its answer for so long is cut. Streams have their own limit in api/streaming/sse.py.
 TAKING_SECONDS = 20.0
 
 # What is kept of an answer, beside the last write, for a client that does not take it.

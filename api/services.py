@@ -8,26 +8,26 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from api.auth import Auth
-from api.body import Bodies
-from api.hub import Hub
-from api.limits import Limiter
-from api.overview import Overview
-from shared.api_keys import ApiKeys
-from shared.aside import Aside
-from shared.caps import Caps
-from shared.endings import Ender
-from shared.launches import Launches
-from shared.log import Log
-from shared.memory import Memory
-from shared.storage import Storage
-from shared.task_list import TaskList
-from shared.tasks import Tasks
+from turnstream.api.access.auth import Auth
+from turnstream.api.access.limits import Limiter
+from turnstream.api.http.body import Bodies
+from turnstream.api.streaming.hub import Hub
+from turnstream.shared.api_keys import ApiKeys
+from turnstream.shared.broker.memory import Memory
+from turnstream.shared.offload import Aside
+from turnstream.shared.session.deployment_stats import Overview
+from turnstream.shared.session.endings import Ender
+from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.owner_limits import Caps
+from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.storage import Storage
+from turnstream.shared.session.task_list import TaskList
+from turnstream.shared.session.tasks import Tasks
 
 if TYPE_CHECKING:
-    from shared.agents import Agents
-    from shared.broker import Broker
-    from shared.settings import Settings
+    from turnstream.shared.agents.config import Agents
+    from turnstream.shared.broker.client import Broker
+    from turnstream.shared.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A process that appends events to sessions at a given pace, as workers would, without their cost.
 
 It says what the product says: each event goes through the script `append`, one event a batch, with the
-very words that `shared/tasks.py` sends. Or, where the broker would be what is measured, what that script
+very words that `shared/session/tasks.py` sends. Or, where the broker would be what is measured, what that script
 published is recorded, everything is put back as it was, and it is published again at the wanted pace: who
 follows cannot tell the difference. Either is put together before the clock starts, and sent in bursts of
 what is due, some 0.15 ms apart. The feeder's CPU is not counted anywhere.
@@ -21,12 +21,12 @@ import orjson
 from redis import Redis
 
 from bench.topology import HOST, OWNER
-from shared.batch import Batch
-from shared.broker import Broker
-from shared.keys import TaskRef
-from shared.protocol import ResponseBuilder, canonical
-from shared.settings import load
-from shared.tasks import Appended, Attempt, Launch, Tasks, Turn, operation
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.protocol import ResponseBuilder, canonical
+from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.tasks import Appended, Attempt, Launch, Tasks, Turn, operation
+from turnstream.shared.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

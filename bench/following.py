@@ -16,7 +16,7 @@ from bench.accounts import Spent
 from bench.processes import helper
 from bench.table import Row, number
 from bench.topology import OWNER
-from shared.keys import SessionKeys
+from turnstream.shared.broker.keys import SessionKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,10 @@ from bench import streams
 from bench.agents import TOKENS
 from bench.table import Row, number
 from bench.topology import OWNER
-from shared.broker import Broker
-from shared.keys import SessionKeys
-from shared.log import Log
-from shared.settings import load
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.session.event_log import Log
+from turnstream.shared.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

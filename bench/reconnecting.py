@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from api.hub import LINGER_SECONDS
 from bench import feeder, streams
 from bench.accounts import BrokerSpent
 from bench.processes import helper
 from bench.table import Row
 from bench.topology import OWNER
-from shared.keys import SessionKeys
+from turnstream.api.streaming.hub import LINGER_SECONDS
+from turnstream.shared.broker.keys import SessionKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

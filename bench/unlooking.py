@@ -5,7 +5,7 @@ Where what is published was recorded (see bench/feeder.py), the log does not hav
 
 from __future__ import annotations
 
-from api import hub
+from turnstream.api.streaming import hub
 from turnstream.cli import main
 
 hub.LOOK_SECONDS = 86_400.0

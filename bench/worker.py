@@ -19,11 +19,11 @@ from bench.accounts import Spent
 from bench.processes import helper
 from bench.table import Row, number
 from bench.topology import HOST, OWNER
-from shared.broker import Broker
-from shared.keys import SessionKeys
-from shared.log import Log
-from shared.settings import load
-from shared.tasks import TERMINAL
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.tasks import TERMINAL
+from turnstream.shared.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

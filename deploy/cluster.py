@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from deploy.part import Part
+from deploy.process import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

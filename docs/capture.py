@@ -23,14 +23,14 @@ import httpx
 import structlog
 from fakeredis import FakeServer
 
-from api.server import FrontEnd
-from shared import agents
-from shared.agents import Agents, AgentSpec, McpServer
-from shared.api_keys import ApiKeys, make_token
-from shared.broker import Broker
-from shared.errors import Refused, TurnstreamError, Unavailable
-from shared.settings import Settings
-from worker.process import WorkerProcess
+from turnstream.api.server import FrontEnd
+from turnstream.shared.agents import config
+from turnstream.shared.agents.config import Agents, AgentSpec, McpServer
+from turnstream.shared.api_keys import ApiKeys, make_token
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.errors import Refused, TurnstreamError, Unavailable
+from turnstream.shared.settings import Settings
+from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -67,8 +67,8 @@ class Deployment:
 
 
 def _agents() -> Agents:
-    specs = {spec.name: spec for spec in agents.load(None)}
-    demo = specs[agents.DEMO].model_dump(exclude_unset=True)
+    specs = {spec.name: spec for spec in config.load(None)}
+    demo = specs[config.DEMO].model_dump(exclude_unset=True)
     for spec in (
         AgentSpec(name="every-content", python="docs.showcase:every_content"),
         AgentSpec(name="mirror", python="docs.showcase:mirror"),
@@ -182,7 +182,7 @@ class Scene:
         """A fenced block."""
         self._written.append(f"```{language}\n{body.rstrip(chr(10))}\n```\n")
 
-    def client(self, agent: str = agents.DEMO, *, hasty: bool = False) -> Client:
+    def client(self, agent: str = config.DEMO, *, hasty: bool = False) -> Client:
         """Somebody with a key of that agent."""
         url = self._stage.hasty_url if hasty else self._stage.url
         return Client(self, url, self._stage.keys[agent])
@@ -264,7 +264,7 @@ def said(says: str, *, stream: bool = True) -> dict[str, Any]:
     return {"content": [{"type": "text", "message": says}], "stream": stream}
 
 
-def _process(says: str, *, agent: str = agents.DEMO, answer: Any = None, java: bool = False) -> Script:
+def _process(says: str, *, agent: str = config.DEMO, answer: Any = None, java: bool = False) -> Script:
     """A turn through ``/process``; its calls are answered through ``/callback``."""
 
     async def script(scene: Scene) -> None:
@@ -283,7 +283,7 @@ def _process(says: str, *, agent: str = agents.DEMO, answer: Any = None, java: b
     return script
 
 
-def _chat(says: str, *, agent: str = agents.DEMO, answer: Any = None, stream: bool = True) -> Script:
+def _chat(says: str, *, agent: str = config.DEMO, answer: Any = None, stream: bool = True) -> Script:
     """A turn through LiteAgent's ``/chat``."""
 
     async def script(scene: Scene) -> None:
@@ -636,7 +636,7 @@ class Names:
 
 
 def errors() -> str:
-    """Every error that a request may meet, as `shared.errors` defines them."""
+    """Every error that a request may meet, as `turnstream.shared.errors` defines them."""
     rows = [
         "| status | LiteAgent's `code` | `reason` there | `code` elsewhere | when | again? |",
         "|---|---|---|---|---|---|",

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from shared.protocol import (
+from turnstream import Turn, agent
+from turnstream.shared.protocol import (
     AudioContent,
     DataContent,
     FileContent,
@@ -15,7 +16,6 @@ from shared.protocol import (
     RefusalContent,
     VideoContent,
 )
-from turnstream import Turn, agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,0 +1,1 @@
+"""What front ends and workers share: the broker, the session, the protocol."""

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from shared import keys, measures
-from shared.broker import command
-from shared.errors import NoKey, NotRotatable
-from shared.scripts import Script
+from turnstream.shared import metrics
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.scripts import Script
+from turnstream.shared.errors import NoKey, NotRotatable
+from turnstream.shared.names import NAME
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -33,7 +35,7 @@ TOLD_SECONDS = 30 * 86_400
 _TOKEN = re.compile(r"sk-[A-Za-z0-9_-]{16,128}", re.ASCII)
 
 # Owners, sessions and users: what may stand in a key's name and in a task's ref.
-IDENTIFIER = re.compile(keys.NAME, re.ASCII)
+IDENTIFIER = re.compile(NAME, re.ASCII)
 
 Scope = Literal["chat", "admin"]
 
@@ -86,7 +88,7 @@ class ApiKey(BaseModel):
 
     id: str
     shown: str = ""
-    owner: str = Field(pattern=f"^{keys.NAME}$")
+    owner: str = Field(pattern=f"^{NAME}$")
     agent: str
     scopes: tuple[Scope, ...] = ("chat",)
     created: int = 0
@@ -257,7 +259,7 @@ def _read(kept: bytes) -> ApiKey | None:
     try:
         return ApiKey.model_validate_json(kept)
     except ValueError:
-        measures.unreadable.add("API key")
+        metrics.unreadable.add("API key")
         log.warning("key.unreadable")
         return None
 

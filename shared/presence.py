@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import structlog
 
-from shared import keys, measures
-from shared.broker import command, is_trouble
-from shared.scripts import Script
-from shared.version import VERSION
+from turnstream.shared import metrics
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command, is_trouble
+from turnstream.shared.broker.scripts import Script
+from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def _read(name: bytes, entry: bytes) -> Sign | None:
             return sign
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
-    measures.unreadable.add("sign of life")
+    metrics.unreadable.add("sign of life")
     return None
 
 
@@ -122,7 +123,7 @@ class Presence:
 
     def _news(self) -> dict[str, int]:
         """What was counted since the last time. What is not written then is lost: these are no accounts."""
-        counted = measures.totals()
+        counted = metrics.totals()
         news = {name: n - _added.get(name, 0) for name, n in counted.items() if n > _added.get(name, 0)}
         _added.update(counted)
         return news

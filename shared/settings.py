@@ -11,7 +11,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from redis.asyncio.connection import parse_url
 
-from shared.errors import ConfigurationError
+from turnstream.shared.errors import ConfigurationError
 
 MEMORY_URL = "memory://"
 

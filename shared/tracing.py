@@ -10,14 +10,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from shared.errors import ConfigurationError
-from shared.version import VERSION
+from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.keys import TaskRef
-    from shared.settings import Settings
+    from turnstream.shared.broker.keys import TaskRef
+    from turnstream.shared.settings import Settings
 
 # What makes spans; None while tracing is off.
 _tracer: Any = None

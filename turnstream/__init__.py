@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shared.version import VERSION
+from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:
-    from shared.protocol import ResponseBuilder
     from turnstream.client import Client
-    from worker.agents.generator import ClientCall, Thinking, Turn, agent
-    from worker.agents.outcome import AgentError
-    from worker.turn import current_turn
+    from turnstream.shared.protocol import ResponseBuilder
+    from turnstream.worker.agents.coded_agent import ClientCall, Thinking, Turn, agent
+    from turnstream.worker.agents.run_outcome import AgentError
+    from turnstream.worker.turn import current_turn
 
 __all__ = [
     "AgentError",
@@ -32,14 +32,14 @@ __version__ = VERSION
 # Where each name lives. Loaded when first asked for: a front end is started through this package too,
 # and must not load what only workers need.
 _HOMES = {
-    "AgentError": "worker.agents.outcome",
+    "AgentError": "turnstream.worker.agents.run_outcome",
     "Client": "turnstream.client",
-    "ClientCall": "worker.agents.generator",
+    "ClientCall": "turnstream.worker.agents.coded_agent",
     "ResponseBuilder": "shared.protocol",
-    "Thinking": "worker.agents.generator",
-    "Turn": "worker.agents.generator",
-    "agent": "worker.agents.generator",
-    "current_turn": "worker.turn",
+    "Thinking": "turnstream.worker.agents.coded_agent",
+    "Turn": "turnstream.worker.agents.coded_agent",
+    "agent": "turnstream.worker.agents.coded_agent",
+    "current_turn": "turnstream.worker.turn",
 }
 
 

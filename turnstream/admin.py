@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from httpx_sse import EventSource, SSEError
 
-from shared.errors import ConfigurationError, TurnstreamError
+from turnstream.shared.errors import ConfigurationError, TurnstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from httpx_sse import ServerSentEvent
 
-    from shared.settings import Settings
+    from turnstream.shared.settings import Settings
 
 # The longest silence of an answer that is not a stream; in a stream heartbeats come more often.
 SILENCE_SECONDS = 30.0

@@ -6,18 +6,18 @@ import inspect
 import shutil
 from typing import TYPE_CHECKING
 
-from shared import agents
-from shared.errors import AgentFieldError
+from turnstream.shared.agents import config
+from turnstream.shared.errors import AgentFieldError
 from turnstream.table import aligned
-from worker.agents import configured
-from worker.agents.configured import ConfiguredAgent
+from turnstream.worker.agents import registry
+from turnstream.worker.agents.registry import ConfiguredAgent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shared.agents import AgentSpec
-    from worker.agents.configured import Runnable
+    from turnstream.shared.agents.config import AgentSpec
+    from turnstream.worker.agents.registry import Runnable
 
 _HEADINGS = ("AGENT", "MODEL", "TOOLS", "CLIENT", "MCP", "HELPERS", "BUSY", "REQUESTS MAY SET")
 
@@ -28,8 +28,8 @@ def check(path: Path) -> str:
     Raises:
         ConfigurationError: all that is wrong, a line each.
     """
-    found = agents.load(path)
-    built = configured.build(found)
+    found = config.load(path)
+    built = registry.build(found)
     mine = found.of_the_file()
     rows = [_row(spec, built[spec.name]) for spec in mine]
     warnings = [
@@ -89,6 +89,6 @@ def _row(spec: AgentSpec, agent: Runnable) -> tuple[str, ...]:
 
 def _requests_may_set(spec: AgentSpec) -> str:
     refused = ", all else is 422" if spec.strict_overrides else ""
-    if spec.allow_overrides == agents.USUAL_OVERRIDES:
+    if spec.allow_overrides == config.USUAL_OVERRIDES:
         return f"all but model{refused}"
     return (", ".join(spec.allow_overrides) or "nothing") + refused

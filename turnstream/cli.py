@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from shared import settings as settings_module
-from shared.errors import ConfigurationError, TurnstreamError
 from turnstream.sessions import app as sessions_app
+from turnstream.shared import settings as settings_module
+from turnstream.shared.errors import ConfigurationError, TurnstreamError
 from turnstream.tasks import app as tasks_app
 
 if TYPE_CHECKING:
-    from shared.api_keys import Scope
+    from turnstream.shared.api_keys import Scope
 
 app = typer.Typer(
     name="turnstream",
@@ -159,9 +159,9 @@ def keys_create(
     ] = "0",
 ) -> None:
     """Make a key. It is shown once, and kept only as a hash."""
-    from shared.api_keys import Limits
     from turnstream import sizes
     from turnstream.keys import create
+    from turnstream.shared.api_keys import Limits
 
     scopes: tuple[Scope, ...] = tuple(
         "admin" if each is ScopeName.ADMIN else "chat" for each in scope or [ScopeName.CHAT]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from shared.api_keys import make_token, well_formed
+from turnstream.shared.api_keys import make_token, well_formed
 
 if TYPE_CHECKING:
-    from shared.settings import Settings
+    from turnstream.shared.settings import Settings
 
 FOLDER = Path(".turnstream")
 

@@ -6,18 +6,18 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from shared import agents
-from shared.api_keys import IDENTIFIER, ApiKeys, make_token
-from shared.broker import Broker, insist, let_in
-from shared.errors import ConfigurationError
+from turnstream.shared.agents import config
+from turnstream.shared.api_keys import IDENTIFIER, ApiKeys, make_token
+from turnstream.shared.broker.client import Broker, insist, let_in
+from turnstream.shared.errors import ConfigurationError
 from turnstream.sizes import shown
 from turnstream.table import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from shared.api_keys import ApiKey, Limits, Scope
-    from shared.settings import Settings
+    from turnstream.shared.api_keys import ApiKey, Limits, Scope
+    from turnstream.shared.settings import Settings
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ async def create(
     """
     if IDENTIFIER.fullmatch(owner) is None:
         raise ConfigurationError(f"--owner {owner!r}: use letters, digits and _ . : @ - (128 at most)")
-    configured = agents.load(settings.agents)
+    configured = config.load(settings.agents)
     if agent not in configured:
         known = ", ".join(spec.name for spec in configured)
         raise ConfigurationError(f"--agent {agent!r}: no such agent; there are {known}")

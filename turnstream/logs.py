@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared import lean  # noqa: F401 - before structlog
+from turnstream.shared import without_rich  # noqa: F401 - before structlog
 
 if TYPE_CHECKING:
     from structlog.typing import Processor

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
 
-from shared import places
-from shared.errors import TurnstreamError
+from turnstream.shared.agents import places
+from turnstream.shared.errors import TurnstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 # What an edit of has to be noticed. Editors' temporary files, caches and environments are the library's business.
 _SUFFIXES = (".py", ".toml")
 
-# Our own packages, which stand beside the agents file when somebody works on Turnstream itself.
-_OURS = frozenset({"turnstream", "api", "worker", "shared"})
+# Our own package, which is beside the agents file in a checkout of Turnstream itself.
+_OURS = "turnstream"
 
 
 class _Code(DefaultFilter):
@@ -41,7 +41,7 @@ def forget_modules(folder: Path) -> None:
     importlib.invalidate_caches()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if file is None or name.partition(".")[0] in _OURS:
+        if file is None or name.partition(".")[0] == _OURS:
             continue
         path = Path(file).resolve()
         if path.is_relative_to(folder) and "site-packages" not in path.parts:

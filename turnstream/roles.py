@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING
 
-from shared import agents, tracing
-from shared.broker import Broker
 from turnstream.process import on_signals
+from turnstream.shared import tracing
+from turnstream.shared.agents import config
+from turnstream.shared.broker.client import Broker
 
 if TYPE_CHECKING:
-    from shared.settings import Settings
+    from turnstream.shared.settings import Settings
 
 
 # Net new objects before a young collection, young ones before a middle one, middle ones before a full one.
@@ -28,12 +29,12 @@ def _collect_rarely() -> None:
 
 async def run_api(settings: Settings) -> None:
     """One front end, until SIGTERM or SIGINT."""
-    from api.server import FrontEnd
+    from turnstream.api.server import FrontEnd
 
     tracing.start(settings, "api")
     _collect_rarely()
     try:
-        front_end = FrontEnd(settings, agents.load(settings.agents))
+        front_end = FrontEnd(settings, config.load(settings.agents))
         on_signals(front_end.stop)
         await front_end.serve()
     finally:
@@ -42,12 +43,12 @@ async def run_api(settings: Settings) -> None:
 
 async def run_worker(settings: Settings) -> None:
     """One worker; SIGTERM or SIGINT drains it."""
-    from worker.process import WorkerProcess
+    from turnstream.worker.worker import WorkerProcess
 
     tracing.start(settings, "worker")
     _collect_rarely()
     broker = Broker(settings)
-    worker = WorkerProcess(settings, broker, agents.load(settings.agents))
+    worker = WorkerProcess(settings, broker, config.load(settings.agents))
     on_signals(worker.stop)
     try:
         await worker.run()

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from api.server import FrontEnd
-from shared import agents, tracing
-from shared.agents import DEMO
-from shared.broker import Broker
-from shared.errors import ConfigurationError
+from turnstream.api.server import FrontEnd
 from turnstream.dev_keys import FOLDER, with_keys
 from turnstream.process import on_signals
 from turnstream.reloading import edits, forget_modules
-from worker.process import WorkerProcess
+from turnstream.shared import tracing
+from turnstream.shared.agents import config
+from turnstream.shared.agents.config import DEMO
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.errors import ConfigurationError
+from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
-    from shared.agents import Agents
-    from shared.settings import Settings
+    from turnstream.shared.agents.config import Agents
+    from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +43,7 @@ async def serve(settings: Settings, *, reload: bool = False) -> None:
         ConfigurationError: a setting or an agent is wrong, or the port is taken.
     """
     settings = _debugging(with_keys(settings))
-    configured = agents.load(settings.agents)
+    configured = config.load(settings.agents)
     tracing.start(settings, "serve")
     broker = Broker(settings)
     workers = _Workers(settings, broker)
@@ -130,7 +131,7 @@ async def _reload(path: Path, configured: Agents, workers: _Workers) -> None:
     async for names in edits(folder):
         forget_modules(folder)
         try:
-            found = agents.load(path)
+            found = config.load(path)
             workers.begin(found)
         except ConfigurationError as error:
             log.warning("serve.not_reloaded", edited=names)

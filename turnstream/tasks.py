@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from shared import settings as settings_module
 from turnstream.escaping import escaped
+from turnstream.shared import settings as settings_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ def stop(
     older_than: OlderThan = None,
 ) -> None:
     """Stop the tasks that are named, or all live ones that fit the options. Their ends are in the log then."""
-    from shared.errors import ConfigurationError
+    from turnstream.shared.errors import ConfigurationError
 
     wanted = _conditions(status=status, owner=owner, agent=agent, session=session, older_than=older_than)
     if status is not None:
@@ -197,7 +197,7 @@ def _conditions(**given: str | float | None) -> dict[str, Any]:
     Raises:
         ConfigurationError: one of them is empty: an unset variable of a script must not mean everything.
     """
-    from shared.errors import ConfigurationError
+    from turnstream.shared.errors import ConfigurationError
 
     for name, value in given.items():
         if value == "":
@@ -213,8 +213,8 @@ def _path(ref: str) -> str:
     Raises:
         ConfigurationError: it is none.
     """
-    from shared.api_keys import IDENTIFIER
-    from shared.errors import ConfigurationError
+    from turnstream.shared.api_keys import IDENTIFIER
+    from turnstream.shared.errors import ConfigurationError
 
     parts = ref.split("/")
     if len(parts) != 3 or not all(IDENTIFIER.fullmatch(part) for part in parts):

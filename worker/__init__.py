@@ -1,0 +1,1 @@
+"""The worker: claims launches, runs agents, appends what they produce."""

@@ -17,9 +17,9 @@ from arq.connections import ArqRedis
 from arq.jobs import deserialize_job_raw
 from arq.worker import Worker, func
 
-from shared import keys
-from shared.broker import is_trouble
-from shared.launches import FUNCTION, Slots, deserialize, serialize
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.session.queue import FUNCTION, Slots, deserialize, serialize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from arq.typing import WorkerCoroutine
     from redis.asyncio import Redis
 
-    from shared.launches import Launches
-    from worker.budget import Budget
+    from turnstream.shared.session.queue import Launches
+    from turnstream.worker.budget import Budget
 
 log = structlog.get_logger(__name__)
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.broker import is_trouble
-from shared.cancellation import Reason
-from shared.tasks import Behind, Ended, Renewed
+from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.session.cancellation import Reason
+from turnstream.shared.session.tasks import Behind, Ended, Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.settings import Settings
-    from shared.tasks import Attempt, Refusal, Tasks
+    from turnstream.shared.session.tasks import Attempt, Refusal, Tasks
+    from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import structlog
 from redis.exceptions import ResponseError
 
-from shared import keys, measures
-from shared.broker import command, is_trouble, now_ms
-from shared.keys import TaskRef
-from shared.tasks import TERMINAL
+from turnstream.shared import metrics
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command, is_trouble, now_ms
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.session.tasks import TERMINAL
 
 if TYPE_CHECKING:
-    from shared.broker import Broker
+    from turnstream.shared.broker.client import Broker
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +63,7 @@ class LiveList:
         except (ValueError, ResponseError) as error:
             if is_trouble(error):
                 raise
-            measures.unreadable.add("live task")
+            metrics.unreadable.add("live task")
             log.warning("live_list.unreadable", entry=repr(entry[:80]))
             return True
         if status is None:

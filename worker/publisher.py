@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared import measures
-from shared.batch import Batch, TooLarge
-from shared.broker import insist
-from shared.tasks import Appended, Fenced, operation
+from turnstream.shared import metrics
+from turnstream.shared.broker.client import insist
+from turnstream.shared.session.batch import Batch, TooLarge
+from turnstream.shared.session.tasks import Appended, Fenced, operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.tasks import Attempt, Refusal, Tasks
+    from turnstream.shared.session.tasks import Attempt, Refusal, Tasks
 
 log = structlog.get_logger(__name__)
 
@@ -199,8 +199,8 @@ class Publisher:
             log.exception("publisher.failed", ref=str(ref), attempt=claim.number)
             outcome = Fenced()
         if isinstance(outcome, Appended):
-            measures.append_seconds.add(time.monotonic() - begun)
-            measures.events_appended.n += batch.count
+            metrics.append_seconds.add(time.monotonic() - begun)
+            metrics.events_appended.n += batch.count
             claim.saw(outcome.epoch, outcome.seq)
             first = outcome.seq - batch.count + 1
             self.open.update({message: first + at for message, at in batch.opened.items()})

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import structlog
 from redis.exceptions import ResponseError
 
-from shared import measures
-from shared.broker import command, is_trouble
-from shared.keys import LIVE_SESSIONS, TaskRef, session_of_live
-from shared.launches import ALL
+from turnstream.shared import metrics
+from turnstream.shared.broker.client import command, is_trouble
+from turnstream.shared.broker.keys import LIVE_SESSIONS, TaskRef, session_of_live
+from turnstream.shared.session.queue import ALL
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
 
-    from shared.launches import Launches
+    from turnstream.shared.session.queue import Launches
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ class Recall:
         Who finds that it was moved leaves the rest to whoever takes it next: more was lost meanwhile.
 
         Raises:
-            redis.exceptions.RedisError, OSError: see `shared.broker.is_trouble`. Somebody begins anew later.
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`. Somebody begins anew later.
         """
         begun = time.monotonic()
         turns = 0
@@ -97,6 +97,6 @@ class Recall:
         except (ValueError, ResponseError) as error:
             if is_trouble(error):
                 raise
-            measures.unreadable.add("live tasks")
+            metrics.unreadable.add("live tasks")
             log.warning("rescuer.unreadable_session", key=repr(name[:80]))
             return []

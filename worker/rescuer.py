@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared import measures
-from shared.broker import incarnation, is_trouble
-from shared.endings import end_from_outside
-from shared.errors import BrokerAway
-from shared.keys import TaskRef
-from shared.launches import ALL
-from shared.tasks import Drop, Launch, MustEnd, Passed, Redate, operation
-from worker.recall import Recall
+from turnstream.shared import metrics
+from turnstream.shared.broker.client import incarnation, is_trouble
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.errors import BrokerAway
+from turnstream.shared.session.endings import end_from_outside
+from turnstream.shared.session.queue import ALL
+from turnstream.shared.session.tasks import Drop, Launch, MustEnd, Passed, Redate, operation
+from turnstream.worker.recall import Recall
 
 if TYPE_CHECKING:
-    from shared.endings import Ender
-    from shared.settings import Settings
+    from turnstream.shared.session.endings import Ender
+    from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +132,7 @@ class Rescuer:
             try:
                 ref = TaskRef.parse(hint)
             except ValueError:
-                measures.unreadable.add("hint")
+                metrics.unreadable.add("hint")
                 log.warning("rescuer.unreadable_hint", hint=repr(hint[:80]))
                 await self._ender.launches.forget(hint)
                 return
@@ -154,7 +154,7 @@ class Rescuer:
         if len(self._failed) > MOST_FAILED:
             del self._failed[next(iter(self._failed))]
         if failed > 1:
-            measures.unreadable.add("turn")
+            metrics.unreadable.add("turn")
             ms = min(AGAIN_MS * 2 ** (failed - 1), RARELY_MS)
             log.warning("rescuer.puts_off", ref=str(ref), failed=failed, seconds=ms // 1000)
             await self._ender.launches.redate(ref, ms, taken)
@@ -171,7 +171,7 @@ class Rescuer:
         launches = self._ender.launches
         match await self._ender.tasks.sweep(ref, operation()):
             case Launch(number) as launch:
-                measures.rescues.add("launched")
+                metrics.rescues.add("launched")
                 log.info("rescuer.launched", ref=str(ref), launch=number)
                 await launches.launch(ref, number)
                 # Under a backlog it may wait there for long. Once it is claimed this is void.
@@ -180,7 +180,7 @@ class Rescuer:
                 log.info("rescuer.passed", ref=str(ref), to=task)
                 await launches.launch(TaskRef(ref.owner, ref.session, task), number)
             case MustEnd(seen, status, why):
-                measures.rescues.add("ended")
+                metrics.rescues.add("ended")
                 log.warning("rescuer.ends", ref=str(ref), status=status, why=why)
                 await end_from_outside(self._ender, ref, status, why, who="rescuer", seen=seen)
             case Redate(ms):

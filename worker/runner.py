@@ -17,31 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared import measures, places, tracing
-from shared.batch import TooLarge
-from shared.broker import insist
-from shared.cancellation import Reason
-from shared.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
-from shared.errors import BrokerAway
-from shared.keys import TaskRef
-from shared.tasks import Attempt, Behind, Ended, GivesWay, Heavy, Launch, Parked, operation
-from worker.agents.failures import explain, for_operators, full_traceback
-from worker.agents.outcome import Done, NeedsClient
-from worker.budget import NoRoom
-from worker.publisher import PATIENCE_SECONDS, LostAttempt, Publisher
-from worker.turn import Turn
+from turnstream.shared import metrics, tracing
+from turnstream.shared.agents import places
+from turnstream.shared.broker.client import insist
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.errors import BrokerAway
+from turnstream.shared.session.batch import TooLarge
+from turnstream.shared.session.cancellation import Reason
+from turnstream.shared.session.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
+from turnstream.shared.session.tasks import Attempt, Behind, Ended, GivesWay, Heavy, Launch, Parked, operation
+from turnstream.worker.agents.failures import explain, for_operators, full_traceback
+from turnstream.worker.agents.run_outcome import Done, NeedsClient
+from turnstream.worker.budget import NoRoom
+from turnstream.worker.publisher import PATIENCE_SECONDS, LostAttempt, Publisher
+from turnstream.worker.turn import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Protocol
 
-    from shared.agents import AgentSpec
-    from shared.batch import Batch
-    from shared.endings import Ender
-    from shared.settings import Settings
-    from shared.tasks import Gone, Superseded
-    from worker.budget import Budget, Share
-    from worker.lease import Held, Leases
+    from turnstream.shared.agents.config import AgentSpec
+    from turnstream.shared.session.batch import Batch
+    from turnstream.shared.session.endings import Ender
+    from turnstream.shared.session.tasks import Gone, Superseded
+    from turnstream.shared.settings import Settings
+    from turnstream.worker.budget import Budget, Share
+    from turnstream.worker.lease import Held, Leases
 
     class RunnableAgent(Protocol):
         """What the runner needs of an agent."""
@@ -92,8 +93,8 @@ class Runner:
             with self._budget.share() as share:
                 begun = await self._begin(ref, launch, share)
                 if isinstance(begun, Attempt):
-                    measures.attempts.add("first" if begun.fresh else "further")
-                    measures.queue_wait_seconds.add(begun.waited_ms(self._lease_ms) / 1000)
+                    metrics.attempts.add("first" if begun.fresh else "further")
+                    metrics.queue_wait_seconds.add(begun.waited_ms(self._lease_ms) / 1000)
                     await self._run(begun)
                 else:
                     log.info("task.not_begun", ref=ref_text, launch=launch, because=type(begun).__name__)
@@ -152,7 +153,7 @@ class Runner:
                 if timer is not None:
                     timer.cancel()
                 # Counted here: that it was fenced by a stop is often heard after the fence was felt.
-                measures.leases_lost.n += held.reason is Reason.LEASE_LOST
+                metrics.leases_lost.n += held.reason is Reason.LEASE_LOST
                 self._leases.drop(held)
                 await publisher.close()
                 if held.launch:
@@ -233,7 +234,7 @@ class Runner:
 
     def _leave(self, running: asyncio.Task[Any], agent: RunnableAgent, held: Held) -> None:
         """Go on without the agent. Nothing that it says is heard any more; it is held here until it ends."""
-        measures.agents_left.n += 1
+        metrics.agents_left.n += 1
         log.warning("agent.left", agent=agent.spec.name, reason=str(held.reason), at=places.of_task(running))
         self._left.add(running)
         running.add_done_callback(self._ended_late)
@@ -297,7 +298,7 @@ class Runner:
             seconds=self._ender.patience,
             what="park",
         )
-        measures.turns_parked.n += isinstance(outcome, Parked)
+        metrics.turns_parked.n += isinstance(outcome, Parked)
         log.info("task.parked", outcome=type(outcome).__name__)
         await self._ender.storage.try_report(attempt.ref.keys)
         if isinstance(outcome, Launch):

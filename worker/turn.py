@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from shared.endings import response_event
-from shared.protocol import ResponseBuilder, canonical
-from worker.publisher import LostAttempt
+from turnstream.shared.protocol import ResponseBuilder, canonical
+from turnstream.shared.session.endings import response_event
+from turnstream.worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shared.agents import AgentSpec
-    from shared.batch import Batch
-    from shared.protocol import Content, ContentBuilder, MessageBuilder
-    from worker.lease import Held
-    from worker.publisher import Publisher
+    from turnstream.shared.agents.config import AgentSpec
+    from turnstream.shared.protocol import Content, ContentBuilder, MessageBuilder
+    from turnstream.shared.session.batch import Batch
+    from turnstream.worker.lease import Held
+    from turnstream.worker.publisher import Publisher
 
 _current: ContextVar[Turn] = ContextVar("turnstream_turn")
 
@@ -161,7 +161,7 @@ class Turn:
         return bool(self._calls - self.results.keys())
 
     def ask(self, call: str, record: Mapping[str, Any]) -> None:
-        """Register a call with the events that announce it. See api/callbacks.py for the record's keys."""
+        """Register a call with the events that announce it. See api/turns/callbacks.py for the record's keys."""
         self._calls.add(call)
         self._all_seen = False
         self.batch.call(call, orjson.dumps(record))

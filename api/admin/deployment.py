@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, Response
 
-from api.admin.tasks import BASE
-from api.asked import route
-from api.follow import PATIENCE_SECONDS
-from shared.broker import insist
+from turnstream.api.admin.tasks import BASE
+from turnstream.api.http.params import route
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS
+from turnstream.shared.broker.client import insist
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from api.services import Services
+    from turnstream.api.services import Services
 
 
 class AdminDeploymentRoutes:

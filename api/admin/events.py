@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from api.follow import PATIENCE_SECONDS, trimmed
-from shared.broker import insist
-from shared.entry import END, Cursor
-from shared.errors import NoTask
-from shared.log import BULK_BYTES
-from shared.tasks import TERMINAL
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS, trimmed
+from turnstream.shared.broker.client import insist
+from turnstream.shared.errors import NoTask
+from turnstream.shared.session.entry import END, Cursor
+from turnstream.shared.session.event_log import BULK_BYTES
+from turnstream.shared.session.tasks import TERMINAL
 
 if TYPE_CHECKING:
-    from api.services import Services
-    from shared.entry import Entry
-    from shared.keys import TaskRef
+    from turnstream.api.services import Services
+    from turnstream.shared.broker.keys import TaskRef
+    from turnstream.shared.session.entry import Entry
 
 USUAL_EVENTS = 100
 MOST_EVENTS = 500

@@ -9,20 +9,20 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from api.admin.asked import body_of
-from api.admin.tasks import BASE
-from api.asked import route
-from api.follow import PATIENCE_SECONDS
-from shared.api_keys import IDENTIFIER, Limits, Scope, make_token
-from shared.broker import insist
-from shared.errors import InvalidBody
+from turnstream.api.admin.params import body_of
+from turnstream.api.admin.tasks import BASE
+from turnstream.api.http.params import route
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS
+from turnstream.shared.api_keys import IDENTIFIER, Limits, Scope, make_token
+from turnstream.shared.broker.client import insist
+from turnstream.shared.errors import InvalidBody
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from api.services import Services
-    from shared.api_keys import ApiKey
+    from turnstream.api.services import Services
+    from turnstream.shared.api_keys import ApiKey
 
 log = structlog.get_logger(__name__)
 

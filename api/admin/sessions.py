@@ -11,21 +11,21 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse, Response
 
-from api.admin.asked import body_of, limit_of
-from api.admin.tasks import BASE
-from api.asked import route
-from api.follow import PATIENCE_SECONDS
-from api.stopping import clear
-from shared.api_keys import IDENTIFIER
-from shared.broker import command, insist
-from shared.errors import BadRequest, NoSession
-from shared.keys import SessionKeys, sessions_pattern
+from turnstream.api.admin.params import body_of, limit_of
+from turnstream.api.admin.tasks import BASE
+from turnstream.api.http.params import route
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS
+from turnstream.api.turns.stop import clear
+from turnstream.shared.api_keys import IDENTIFIER
+from turnstream.shared.broker.client import command, insist
+from turnstream.shared.broker.keys import SessionKeys, sessions_pattern
+from turnstream.shared.errors import BadRequest, NoSession
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from api.services import Services
+    from turnstream.api.services import Services
 
 log = structlog.get_logger(__name__)
 

@@ -10,19 +10,19 @@ import orjson
 import structlog
 from starlette.responses import JSONResponse, Response
 
-from api import follow
-from api.admin.asked import StopBody, body_of, filter_of, limit_of, place_of, ref_of
-from api.admin.events import MOST_EVENTS, USUAL_EVENTS, events_of
-from api.asked import cursor_of, route
-from api.dialects.agentscope import AGENTSCOPE
-from api.follow import PATIENCE_SECONDS, Visitor
-from api.stopping import stop
-from api.stream import EventStream
-from shared.broker import command, insist
-from shared.entry import Cursor
-from shared.errors import NoTask
-from shared.keys import TaskRef
-from shared.tasks import Gone
+from turnstream.api.admin.events import MOST_EVENTS, USUAL_EVENTS, events_of
+from turnstream.api.admin.params import StopBody, body_of, filter_of, limit_of, place_of, ref_of
+from turnstream.api.http.params import cursor_of, route
+from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
+from turnstream.api.streaming import start_position
+from turnstream.api.streaming.sse import EventStream
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS, Visitor
+from turnstream.api.turns.stop import stop
+from turnstream.shared.broker.client import command, insist
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.errors import NoTask
+from turnstream.shared.session.entry import Cursor
+from turnstream.shared.session.tasks import Gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from api.services import Services
-    from shared.task_list import Filter, Place
+    from turnstream.api.services import Services
+    from turnstream.shared.session.task_list import Filter, Place
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class AdminTaskRoutes:
         with services.hub.following(ref.keys, operator=True) as feed:
             row = await self._row(ref)
             log.info("admin.follows", key=key.id, ref=str(ref))
-            start = await follow.start(
+            start = await start_position.start(
                 services.log, ref.keys, Visitor(row["agent"]), task=ref.task, cursor=cursor
             )
             return EventStream(feed, start, AGENTSCOPE, services.log, services.settings)

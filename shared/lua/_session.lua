@@ -1,5 +1,5 @@
 -- Put in front of every script that works on a session, but for the functions that it does not use: to make one costs
--- something in each run (see shared/scripts.py). What they share:
+-- something in each run (see shared/broker/scripts.py). What they share:
 -- the keys, the broker's clock, the time to live, and the one way to write into the log.
 --
 -- KEYS  1 meta  2 log  3 history  4 memory  5 waiting  6 task  7 calls  8 state  9 tail channel
@@ -27,7 +27,7 @@ local MOST_TOUCHED = 128
 local LIVE = string.sub(META, 1, -5) .. 'live'
 
 -- Large data by digest, each with the last seq of the batch that it came with last (`<digest>:seq`), and how many
--- elements of the memory refer to it (`<digest>:memory`). How texts refer to it: shared/files.py.
+-- elements of the memory refer to it (`<digest>:memory`). How texts refer to it: shared/session/files.py.
 local FILES = string.sub(META, 1, -5) .. 'files'
 
 local TERMINAL = { completed = true, failed = true, canceled = true }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shared.protocol.builder import MessageBuilder, ResponseBuilder
-from shared.protocol.content import (
+from turnstream.shared.protocol.builder import MessageBuilder, ResponseBuilder
+from turnstream.shared.protocol.content import (
     AnyContent,
     AudioContent,
     Content,
@@ -14,15 +14,15 @@ from shared.protocol.content import (
     TextContent,
     VideoContent,
 )
-from shared.protocol.content_builder import BuilderError, ContentBuilder
-from shared.protocol.enums import ENDED, ContentType, MessageType, Role, RunStatus
-from shared.protocol.error import Error
-from shared.protocol.event import Event
-from shared.protocol.fold import Fold, incomplete_events
-from shared.protocol.message import Message, new_message_id
-from shared.protocol.request import AgentRequest, BaseRequest, explain
-from shared.protocol.response import AgentResponse, BaseResponse, new_response_id
-from shared.protocol.tools import (
+from turnstream.shared.protocol.content_builder import BuilderError, ContentBuilder
+from turnstream.shared.protocol.enums import ENDED, ContentType, MessageType, Role, RunStatus
+from turnstream.shared.protocol.error import Error
+from turnstream.shared.protocol.event import Event
+from turnstream.shared.protocol.fold import Fold, incomplete_events
+from turnstream.shared.protocol.message import Message, new_message_id
+from turnstream.shared.protocol.request import AgentRequest, BaseRequest, explain
+from turnstream.shared.protocol.response import AgentResponse, BaseResponse, new_response_id
+from turnstream.shared.protocol.tools import (
     ComponentCall,
     ComponentCallOutput,
     FunctionCall,
@@ -40,7 +40,7 @@ from shared.protocol.tools import (
     ReflectScore,
     Tool,
 )
-from shared.protocol.wire import canonical, java
+from turnstream.shared.protocol.wire import canonical, java
 
 __all__ = [
     "ENDED",

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from shared.protocol.content import BY_TYPE, Content, part_of
-from shared.protocol.content_builder import NEW, BuilderError, ContentBuilder
-from shared.protocol.data import plain, valid
-from shared.protocol.enums import ENDED, ContentType, MessageType, Role, RunStatus
-from shared.protocol.error import Error
-from shared.protocol.event import Event
-from shared.protocol.message import Message, new_message_id
-from shared.protocol.response import AgentResponse, new_response_id, unix_seconds
+from turnstream.shared.protocol.content import BY_TYPE, Content, part_of
+from turnstream.shared.protocol.content_builder import NEW, BuilderError, ContentBuilder
+from turnstream.shared.protocol.data import plain, valid
+from turnstream.shared.protocol.enums import ENDED, ContentType, MessageType, Role, RunStatus
+from turnstream.shared.protocol.error import Error
+from turnstream.shared.protocol.event import Event
+from turnstream.shared.protocol.message import Message, new_message_id
+from turnstream.shared.protocol.response import AgentResponse, new_response_id, unix_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

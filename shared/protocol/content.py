@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Tag
 
-from shared.protocol.data import grow, plain
-from shared.protocol.enums import RunStatus
-from shared.protocol.event import Event
+from turnstream.shared.protocol.data import grow, plain
+from turnstream.shared.protocol.enums import RunStatus
+from turnstream.shared.protocol.event import Event
 
 
 class Content(Event):
@@ -40,7 +40,7 @@ class Content(Event):
         }
 
     def absorb(self, piece: Content) -> None:
-        """Append a delta to this part: text grows, data merges (see `shared.protocol.data.merge`).
+        """Append a delta to this part: text grows, data merges (see `turnstream.shared.protocol.data.merge`).
 
         Raises:
             ValueError: the piece is of another type.
@@ -87,7 +87,7 @@ class DataContent(Content):
     """Always ``data``."""
 
     data: Annotated[dict[str, Any], BeforeValidator(_as_mapping)] | None = None
-    """Any JSON object; for a tool message, one of the models in `shared.protocol.tools`."""
+    """Any JSON object; for a tool message, one of the models in `turnstream.shared.protocol.tools`."""
 
 
 class AudioContent(Content):

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import BaseModel
 
-from shared.protocol.content import BY_TYPE, Content, TextContent
-from shared.protocol.data import merge, plain, scrub, valid
-from shared.protocol.enums import ContentType, RunStatus
-from shared.protocol.wire import canonical
+from turnstream.shared.protocol.content import BY_TYPE, Content, TextContent
+from turnstream.shared.protocol.data import merge, plain, scrub, valid
+from turnstream.shared.protocol.enums import ContentType, RunStatus
+from turnstream.shared.protocol.wire import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.protocol.builder import MessageBuilder
+    from turnstream.shared.protocol.builder import MessageBuilder
 
 # What a builder is before its first step; afterwards it is a RunStatus value.
 NEW = "new"
@@ -92,7 +92,7 @@ class ContentBuilder:
         return self._set("set_image_url", ContentType.IMAGE, {"image_url": image_url})
 
     def set_data(self, data: Mapping[str, Any] | BaseModel) -> Content:
-        """Replace the part by data: any JSON object, or a model of `shared.protocol.tools`."""
+        """Replace the part by data: any JSON object, or a model of `turnstream.shared.protocol.tools`."""
         return self._set("set_data", ContentType.DATA, {"data": data})
 
     def add_data_delta(self, delta: Mapping[str, Any] | BaseModel) -> Content:

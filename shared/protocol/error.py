@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import ConfigDict
 
-from shared.protocol.base import ProtocolModel
+from turnstream.shared.protocol.base import ProtocolModel
 
 
 class Error(ProtocolModel):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Self
 
-from shared.protocol.base import ProtocolModel
-from shared.protocol.enums import RunStatus
-from shared.protocol.error import Error
+from turnstream.shared.protocol.base import ProtocolModel
+from turnstream.shared.protocol.enums import RunStatus
+from turnstream.shared.protocol.error import Error
 
 
 class Event(ProtocolModel):

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from shared.protocol.content import part_of, parts_of
-from shared.protocol.data import GROWING, grow, plain
-from shared.protocol.enums import ENDED, RunStatus
-from shared.protocol.event import Event
-from shared.protocol.message import Message
-from shared.protocol.response import AgentResponse
-from shared.protocol.wire import canonical
+from turnstream.shared.protocol.content import part_of, parts_of
+from turnstream.shared.protocol.data import GROWING, grow, plain
+from turnstream.shared.protocol.enums import ENDED, RunStatus
+from turnstream.shared.protocol.event import Event
+from turnstream.shared.protocol.message import Message
+from turnstream.shared.protocol.response import AgentResponse
+from turnstream.shared.protocol.wire import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ from uuid import uuid4
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from shared.protocol.content import AnyContent, Content, ImageContent, TextContent, parts_of
-from shared.protocol.enums import MessageType, RunStatus
-from shared.protocol.event import Event
+from turnstream.shared.protocol.content import AnyContent, Content, ImageContent, TextContent, parts_of
+from turnstream.shared.protocol.enums import MessageType, RunStatus
+from turnstream.shared.protocol.event import Event
 
 
 def new_message_id() -> str:

@@ -14,10 +14,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from shared.keys import NAME, NAME_IN_WORDS
-from shared.protocol.base import ProtocolModel
-from shared.protocol.message import Message
-from shared.protocol.tools import Tool
+from turnstream.shared.names import NAME, NAME_IN_WORDS
+from turnstream.shared.protocol.base import ProtocolModel
+from turnstream.shared.protocol.message import Message
+from turnstream.shared.protocol.tools import Tool
 
 
 def _empty_is_absent(value: object) -> object:

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from pydantic import Field
 
-from shared.protocol.enums import RunStatus
-from shared.protocol.event import Event
-from shared.protocol.message import Message
+from turnstream.shared.protocol.enums import RunStatus
+from turnstream.shared.protocol.event import Event
+from turnstream.shared.protocol.message import Message
 
 
 def new_response_id() -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasGenerator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from shared.protocol.base import ProtocolModel
+from turnstream.shared.protocol.base import ProtocolModel
 
 
 class FunctionParameters(ProtocolModel):

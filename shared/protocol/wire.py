@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from shared.protocol.data import encode
-from shared.protocol.enums import MessageType
+from turnstream.shared.protocol.data import encode
+from turnstream.shared.protocol.enums import MessageType
 
 if TYPE_CHECKING:
-    from shared.protocol.event import Event
+    from turnstream.shared.protocol.event import Event
 
 
 def canonical(event: Event) -> bytes:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from shared import agents, keys, presence
-from shared.broker import command
-from tests.client import calls_of
-from tests.waiting import wait_until
+from tests.support.client import calls_of
+from tests.support.waiting import wait_until
+from turnstream.shared import presence
+from turnstream.shared.agents import config
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command
 
 if TYPE_CHECKING:
     import pytest
 
-    from tests.stack import Stack
+    from tests.support.stack import Stack
 
 
 async def test_processes_show_themselves_and_leave(stack: Stack) -> None:
@@ -40,14 +42,14 @@ async def test_processes_show_themselves_and_leave(stack: Stack) -> None:
     (left,) = (await processes())["workers"]
     assert left["worker"] != first.id
     assert (await admin.http.get("/admin/v1/agents")).json()["agents"][0]["agent"] == next(
-        iter(agents.load(None))
+        iter(config.load(None))
     ).name
 
 
 async def test_stats_tell_what_there_is(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a worker turns queue, and their age grows; with one they run, park and end, and are added up."""
     monkeypatch.setattr(presence, "SIGN_OF_LIFE_SECONDS", 0.05)
-    monkeypatch.setattr("api.overview.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("turnstream.shared.session.deployment_stats.FRESH_SECONDS", 0.0)
     client = await stack.front_end()
     admin = stack.client(client.base_url, stack.admin)
 

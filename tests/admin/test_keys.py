@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from shared import keys
-from shared.api_keys import TOLD_SECONDS, ApiKeys, digest, make_token
-from shared.broker import command
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
+from turnstream.shared.api_keys import TOLD_SECONDS, ApiKeys, digest, make_token
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command
 
 if TYPE_CHECKING:
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 
 def id_of(token: str) -> str:
@@ -85,7 +85,7 @@ async def test_a_rotated_key_of_the_settings_ends_when_it_was_told_to(stack: Sta
 
 async def test_a_key_of_the_settings_follows_them(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dev key speaks to the agent that the settings name now."""
-    monkeypatch.setattr("api.auth.KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("turnstream.api.access.auth.KNOWN_SECONDS", 0.0)
     await stack.front_end()
     client = await stack.front_end(dev_agent="demo-researcher")
 

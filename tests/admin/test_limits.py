@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared import keys
-from shared.api_keys import ApiKeys, Limits, make_token
-from shared.keys import SessionKeys
-from shared.measures import unreadable
-from tests.client import calls_of, terminal
-from tests.waiting import wait_until
+from tests.support.client import calls_of, terminal
+from tests.support.waiting import wait_until
+from turnstream.shared.api_keys import ApiKeys, Limits, make_token
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.metrics import unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 
 async def limited(stack: Stack, *front_ends: Client, **limits: int) -> list[Client]:
@@ -139,7 +139,7 @@ async def test_a_turn_that_waits_for_its_client_does_not_count(stack: Stack) -> 
 
 async def test_a_turn_that_goes_on_counts_again(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is let on whatever the count is; new turns are refused until there is room for it, too."""
-    monkeypatch.setattr("api.limits.SLACK_SECONDS", 0.1)
+    monkeypatch.setattr("turnstream.api.access.limits.SLACK_SECONDS", 0.1)
     await stack.worker()
     (client,) = await limited(stack, await stack.front_end(), concurrency=1)
 
@@ -261,7 +261,7 @@ async def test_followers_are_limited_over_all_front_ends(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third stream is refused at either front end; one that is closed makes room."""
-    monkeypatch.setattr("api.limits.TELL_SECONDS", 0.05)
+    monkeypatch.setattr("turnstream.api.access.limits.TELL_SECONDS", 0.05)
     await stack.worker()
     a, b = await limited(stack, await stack.front_end(), await stack.front_end(), followers=2)
     await a.turn("s1", "hello", id="t1")
@@ -322,7 +322,7 @@ async def test_a_changed_key_is_changed_everywhere_soon(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """Revoked or rotated over HTTP, a key that front ends know is refused without a restart; its successor works."""
-    monkeypatch.setattr("api.auth.KNOWN_SECONDS", 0.1)
+    monkeypatch.setattr("turnstream.api.access.auth.KNOWN_SECONDS", 0.1)
     client = await stack.front_end()
     admin = stack.client(client.base_url, stack.admin)
     made = (await admin.http.post("/admin/v1/keys", json={"owner": "acme", "rate": 7, "days": 1})).json()

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.acceptance import accept
-from shared import keys
 from tests.admin.test_limits import ask, limited
 from tests.behaviour.test_order import agents_with
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.api.turns.durable_submit import accept
+from turnstream.shared.broker import keys
 
 if TYPE_CHECKING:
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 LONG = "/tokens 100000 5"
 
@@ -29,7 +29,7 @@ class Gate:
         self._task = task
         self.counted = 0
         self.second = asyncio.Event()
-        monkeypatch.setattr("api.turns.accept", self._held)
+        monkeypatch.setattr("turnstream.api.turns.submit.accept", self._held)
 
     async def both(self) -> None:
         """Wait until both requests are counted."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from tests.client import calls_of
+from tests.support.client import calls_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 CANARY = "Kanarienvogel"
 

@@ -8,15 +8,15 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shared import measures
-from tests.client import calls_of
+from tests.support.client import calls_of
+from turnstream.shared import metrics
 
 if TYPE_CHECKING:
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 # What a metric is called once it is told, by its kind.
-SAMPLE = {measures.Count: "_total", measures.Counts: "_total", measures.Times: "_count"}
+SAMPLE = {metrics.Count: "_total", metrics.Counts: "_total", metrics.Times: "_count"}
 
 
 def samples(text: str) -> dict[str, float]:
@@ -40,7 +40,7 @@ async def scrape(client: Client) -> dict[str, float]:
 
 async def test_a_front_end_tells_what_it_did(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns, callbacks, stops, streams and bytes are counted; followers and tasks are told as they are."""
-    monkeypatch.setattr("api.overview.FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("turnstream.shared.session.deployment_stats.FRESH_SECONDS", 0.0)
     before = await scrape(client)
     await client.turn("s1", "/tokens 20", id="t1")
     async with client.process("s2", "/call f {}", id="t2") as stream:
@@ -106,11 +106,11 @@ async def test_metrics_can_want_an_admin_key(stack: Stack) -> None:
     assert (await admin.http.get("/metrics")).status_code == 200
 
 
-@pytest.mark.parametrize("each", [*measures.COUNTED, *measures.GAUGES], ids=lambda each: each.name)
-def test_names_are_as_prometheus_wants_them(each: measures.Count | measures.Gauge) -> None:
+@pytest.mark.parametrize("each", [*metrics.COUNTED, *metrics.GAUGES], ids=lambda each: each.name)
+def test_names_are_as_prometheus_wants_them(each: metrics.Count | metrics.Gauge) -> None:
     """Our prefix, base units, and no ending that the library adds by itself."""
     assert each.name.startswith("turnstream_")
     assert not each.name.endswith(("_total", "_count", "_ms"))
     assert each.help.endswith(".")
-    if isinstance(each, measures.Times):
+    if isinstance(each, metrics.Times):
         assert each.name.endswith("_seconds")

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.api_keys import ApiKeys, make_token
-from shared.keys import SessionKeys
-from shared.storage import SESSION_BYTES, TURN_BYTES, Storage
 from tests.admin.test_limits import ask, limited
-from tests.client import terminal, text_of
-from tests.commands import turnstream
-from tests.waiting import wait_until
+from tests.support.client import terminal, text_of
+from tests.support.commands import turnstream
+from tests.support.waiting import wait_until
+from turnstream.shared.api_keys import ApiKeys, make_token
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage
 
 if TYPE_CHECKING:
-    from tests.stack import Stack
+    from tests.support.stack import Stack
 
 LARGE = "x" * 300_000
 
@@ -131,7 +131,7 @@ async def test_sessions_in_which_nobody_speaks_are_few_and_short_lived(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They live for minutes, and no key makes any number of them."""
-    monkeypatch.setattr("api.limits.SESSIONS_A_MINUTE", 3)
+    monkeypatch.setattr("turnstream.api.access.limits.SESSIONS_A_MINUTE", 3)
     await stack.worker()
     client = await stack.front_end()
     session = await client.init()

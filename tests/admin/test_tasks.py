@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from api.stopping import stop
-from shared import keys
-from shared.api_keys import ApiKeys, Limits, digest, make_token
-from shared.broker import command
-from shared.errors import BrokerAway
-from shared.keys import SessionKeys
-from tests.client import Client, calls_of, check_whole, terminal
-from tests.waiting import wait_until
-from worker.live_list import LiveList
+from tests.support.client import Client, calls_of, check_whole, terminal
+from tests.support.waiting import wait_until
+from turnstream.api.turns.stop import stop
+from turnstream.shared.api_keys import ApiKeys, Limits, digest, make_token
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.errors import BrokerAway
+from turnstream.worker.live_list import LiveList
 
 if TYPE_CHECKING:
-    from tests.stack import Stack
+    from tests.support.stack import Stack
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ async def test_a_broker_that_leaves_in_the_middle_is_told_as_such(
         return await stop(services, ref, why, who=who)
 
     with monkeypatch.context() as patched:
-        patched.setattr("api.admin.tasks.stop", stop_or_not)
+        patched.setattr("turnstream.api.admin.tasks.stop", stop_or_not)
         answer = await admin.http.post("/admin/v1/stop", json={"owner": "dev"})
     assert (answer.status_code, answer.json()["code"]) == (503, "broker_away")
     assert answer.headers["retry-after"]

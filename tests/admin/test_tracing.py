@@ -10,16 +10,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic_ai import Agent
 
-from shared import tracing
-from tests.client import calls_of
-from tests.waiting import wait_until
+from tests.support.client import calls_of
+from tests.support.waiting import wait_until
+from turnstream.shared import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from tests.stack import Stack
+    from tests.support.stack import Stack
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CLIENT = "00f067aa0ba902b7"

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.agents import Agents, AgentSpec
-from shared.agents import load as load_agents
-from tests.stack import Stack
+from tests.support.stack import Stack
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
-PLAYER = "tests.scripted:player"
+PLAYER = "tests.support.scripted:player"
 
 
 def team(**tables: dict[str, Any]) -> Agents:

@@ -12,16 +12,17 @@ from urllib.parse import urlsplit
 import orjson
 import pytest
 
-from api import body, server
-from tests.client import asked, check_whole, text_of
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import asked, check_whole, text_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.api import server
+from turnstream.api.http import body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 
 class Raw:

@@ -13,15 +13,15 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from api import server
-from shared.errors import ConfigurationError
 from tests.behaviour.test_bad_clients import Raw, _request, raw
-from tests.client import asked, check_whole
-from tests.waiting import wait_until
+from tests.support.client import asked, check_whole
+from tests.support.waiting import wait_until
+from turnstream.api import server
+from turnstream.shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 HEALTH = "GET /healthz HTTP/1.1\r\nHost: x\r\n"
 

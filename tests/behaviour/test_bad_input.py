@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.api_keys import ApiKeys, make_token
-from tests.client import asked, calls_of, terminal
+from tests.support.client import asked, calls_of, terminal
+from turnstream.shared.api_keys import ApiKeys, make_token
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 
 def refused(answer: httpx.Response, status: int, code: Any, *words: str) -> None:
@@ -215,9 +215,9 @@ async def test_a_missing_session_parameter_is_named(client: Client) -> None:
 
 async def test_an_expired_call_is_a_410(client: Client, stack: Stack) -> None:
     """An answer after the deadline is refused, and the turn ends as failed."""
-    from shared.keys import SessionKeys
-    from tests.client import terminal
-    from tests.waiting import wait_until
+    from tests.support.client import terminal
+    from tests.support.waiting import wait_until
+    from turnstream.shared.broker.keys import SessionKeys
 
     async with client.process("s1", "/call f {}", id="t1") as stream:
         (call,) = calls_of(await stream.until(calls_of))
@@ -239,10 +239,10 @@ async def test_an_expired_call_is_a_410(client: Client, stack: Stack) -> None:
 
 async def _sweep(stack: Stack, task: str) -> None:
     """Do now what a rescuer would do at the hint's time."""
-    from shared.endings import Ender
-    from shared.keys import TaskRef
-    from shared.launches import Launches
-    from worker.rescuer import Rescuer
+    from turnstream.shared.broker.keys import TaskRef
+    from turnstream.shared.session.endings import Ender
+    from turnstream.shared.session.queue import Launches
+    from turnstream.worker.rescuer import Rescuer
 
     ender = Ender(stack.tasks, stack.log, Launches(stack.broker.primary), stack.broker.primary)
     await Rescuer(ender, stack.settings()).sweep(TaskRef("dev", "s1", task), 0)

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.agents import Agents, AgentSpec
-from shared.agents import load as load_agents
-from shared.errors import ConfigurationError
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.stack import Stack
-from tests.waiting import wait_until
-from worker.agents import configured
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
+from turnstream.shared.errors import ConfigurationError
+from turnstream.worker.agents import registry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 
 def coded(name: str) -> Agents:
-    """A deployment's agents with one from `tests.coded`."""
+    """A deployment's agents with one from `tests.support.coded`."""
     specs = {spec.name: spec for spec in load_agents(None)}
-    specs["demo"] = AgentSpec(name="demo", python=f"tests.coded:{name}")
+    specs["demo"] = AgentSpec(name="demo", python=f"tests.support.coded:{name}")
     return Agents(specs)
 
 
@@ -149,13 +149,13 @@ async def test_a_pydantic_ai_agent_is_served_as_it_is(serving: Any) -> None:
     [
         ("validated", ("output validators",)),
         ("not_an_agent", ("neither",)),
-        ("no_such_name", ("tests.coded:no_such_name",)),
+        ("no_such_name", ("tests.support.coded:no_such_name",)),
     ],
 )
 def test_a_python_agent_that_cannot_be_served_is_named(name: str, words: tuple[str, ...]) -> None:
     """Refused at start, with the agent's name and the reason."""
     with pytest.raises(ConfigurationError) as caught:
-        configured.build(coded(name))
+        registry.build(coded(name))
     for word in ("'demo'", *words):
         assert word in caught.value.public_text
 
@@ -196,7 +196,7 @@ async def test_a_generator_that_yields_what_nobody_can_say(
     said = capsys.readouterr()
     assert "hunter2" not in said.out + said.err
     if text == "base":
-        assert "tests/coded.py" in said.out + said.err
+        assert "tests/support/coded.py" in said.out + said.err
 
 
 async def test_a_generator_that_says_nothing(serving: Any) -> None:

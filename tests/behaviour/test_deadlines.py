@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.keys import SessionKeys
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.models import tools
-from tests.models.server import Call, calls, says
-from tests.waiting import wait_until
-from worker.agents import server_tools
-from worker.agents.tool_threads import ToolThreads
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.fake_provider import tools
+from tests.support.fake_provider.server import Call, calls, says
+from tests.support.waiting import wait_until
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.worker.agents.tools import server
+from turnstream.worker.agents.tools.threads import ToolThreads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.client import Frame
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
+    from tests.support.client import Frame
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
 
 # The shortest lease there is: rescuers wait for one before they judge.
 QUICK = {"lease_seconds": 1}
@@ -104,7 +104,7 @@ async def test_a_tool_that_takes_too_long_is_told_to_the_model(
     deploy: Deployments, provider: Provider, tool: str
 ) -> None:
     """Whether it awaits or hangs in a thread, the model is told and goes on."""
-    client = await deploy(tools=[f"tests.models.tools:{tool}"], tool_deadline=0.1)
+    client = await deploy(tools=[f"tests.support.fake_provider.tools:{tool}"], tool_deadline=0.1)
     provider.script = [calls(Call(tool)), says("It hangs.")]
     frames = await client.turn("s1", "Go")
     check_whole(frames)
@@ -119,7 +119,7 @@ async def test_a_tool_that_hangs_in_a_thread_neither_blocks_nor_loses_the_turn(
     deploy: Deployments, provider: Provider
 ) -> None:
     """Other turns run meanwhile, the lease is kept for longer than it lasts, and a stop ends it at once."""
-    client = await deploy(deployment=QUICK, tools=["tests.models.tools:hangs"])
+    client = await deploy(deployment=QUICK, tools=["tests.support.fake_provider.tools:hangs"])
     provider.script = [calls(Call("hangs")), says("Hello.")]
     async with client.process("s1", "Go", id="t1") as stream:
         await stream.until(lambda frames: calls_of(frames, "plugin_call"))
@@ -140,8 +140,11 @@ async def test_tools_that_hang_in_threads_block_nobody(
 ) -> None:
     """Fifty hang: their model is told, other turns and their threads run; over the bound none is begun."""
     threads = ToolThreads(most=50, most_lost=60)
-    monkeypatch.setattr(server_tools, "THREADS", threads)
-    client = await deploy(tools=["tests.models.tools:hangs", "tests.models.tools:lookup"], tool_deadline=1)
+    monkeypatch.setattr(server, "THREADS", threads)
+    client = await deploy(
+        tools=["tests.support.fake_provider.tools:hangs", "tests.support.fake_provider.tools:lookup"],
+        tool_deadline=1,
+    )
 
     async def hang(session: str, count: int) -> None:
         provider.script.insert(0, calls(*(Call("hangs", "{}", str(number)) for number in range(count))))
@@ -174,7 +177,7 @@ def test_a_tool_that_hangs_does_not_keep_the_process() -> None:
     """A process ends though a thread of its tools never does."""
     program = (
         "import asyncio, time\n"
-        "from worker.agents.tool_threads import ToolThreads\n"
+        "from turnstream.worker.agents.tools.threads import ToolThreads\n"
         "async def main():\n"
         "    run = asyncio.get_running_loop().run_in_executor(ToolThreads(), time.sleep, 3600)\n"
         "    await asyncio.wait([run], timeout=0.1)\n"

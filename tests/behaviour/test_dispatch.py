@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.scripted import script
-from tests.waiting import wait_until
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.scripted import script
+from tests.support.waiting import wait_until
 
 ASK = {"name": "where", "parameters": {"type": "object", "properties": {}}}
 
@@ -127,7 +127,8 @@ async def test_a_sub_agents_call_parks_the_turn_and_it_goes_on_first(serve: Any)
 async def test_what_a_failing_sub_agent_asked_is_taken_back(serve: Any) -> None:
     """A function and a consent: the client is told, a late answer is gone, and the turn goes on and ends."""
     client, _ = await serve(
-        lead={"subagents": ["helper"]}, helper={"client_tools": [ASK], "python": "tests.scripted:guarded"}
+        lead={"subagents": ["helper"]},
+        helper={"client_tools": [ASK], "python": "tests.support.scripted:guarded"},
     )
     asks: list[Any] = [("where", {}), ("risky", {}), ("broken", {})]
     frames = await client.turn("s1", script([("helper", [asks, "never"])], "{results}"))

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import asked, calls_of, check_whole, terminal, text_of
+from tests.support.client import asked, calls_of, check_whole, terminal, text_of
 
 if TYPE_CHECKING:
-    from tests.client import Client, Frame
-    from tests.stack import Stack
+    from tests.support.client import Client, Frame
+    from tests.support.stack import Stack
 
 
 def raw_of(frames: list[Frame]) -> list[bytes]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from shared.api_keys import ApiKeys, make_token
-from tests.client import asked, calls_of, terminal, text_of
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import asked, calls_of, terminal, text_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.api_keys import ApiKeys, make_token
 
 if TYPE_CHECKING:
-    from tests.client import Client
+    from tests.support.client import Client
 
 
 def _used(redis: Any) -> int:
@@ -50,7 +50,7 @@ async def test_a_full_broker_recovers_by_itself(small: tuple[Stack, Any]) -> Non
 
 async def test_admission_stops_before_memory_is_full(small: tuple[Stack, Any], monkeypatch: Any) -> None:
     """At 90 % nothing new is taken, with 503 and `Retry-After`; turns that were taken run to their end."""
-    monkeypatch.setattr("api.limits.TELL_SECONDS", 0.05)
+    monkeypatch.setattr("turnstream.api.access.limits.TELL_SECONDS", 0.05)
     stack, redis = small
     await stack.worker()
     client = await stack.front_end()

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.admin.test_limits import ask, limited
-from tests.client import text_of
-from tests.waiting import wait_until
+from tests.support.client import text_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.stack import Stack
+    from tests.support.stack import Stack
 
 
 async def test_slow_turns_of_one_owner_leave_slots_to_another(stack: Stack) -> None:

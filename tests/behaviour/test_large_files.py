@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.files import GONE
-from shared.keys import SessionKeys, TaskRef
-from shared.launches import Launches
-from shared.storage import SESSION_BYTES, TURN_BYTES, Storage
-from shared.tasks import Attempt, operation
-from tests.client import calls_of, terminal, text_of
-from tests.models.server import Call, calls, says
-from tests.waiting import wait_until
+from tests.support.client import calls_of, terminal, text_of
+from tests.support.fake_provider.server import Call, calls, says
+from tests.support.waiting import wait_until
+from turnstream.shared.broker.keys import SessionKeys, TaskRef
+from turnstream.shared.session.files import GONE
+from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage
+from turnstream.shared.session.tasks import Attempt, operation
 
 if TYPE_CHECKING:
-    from tests.client import Client
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
+    from tests.support.stack import Stack
 
 # With both of the characters in which the alphabets differ.
 DATA = base64.b64encode(b"\xfb\xef\xff" + os.urandom(9 * 2**18)).decode()

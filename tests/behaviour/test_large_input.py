@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import text_of
-from tests.models.server import says
-from worker.agents import memory
-from worker.budget import LIGHT
+from tests.support.client import text_of
+from tests.support.fake_provider.server import says
+from turnstream.worker.agents import memory
+from turnstream.worker.budget import LIGHT
 
 if TYPE_CHECKING:
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
 
 
 @pytest.mark.parametrize("reading", ["read_input", "recall", "remember"])

@@ -18,17 +18,17 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openrouter import OpenRouterProvider
 
-from tests.client import terminal, text_of
-from tests.models.server import KEY, Call, calls, says
-from tests.waiting import wait_until
-from worker.agents import models
+from tests.support.client import terminal, text_of
+from tests.support.fake_provider.server import KEY, Call, calls, says
+from tests.support.waiting import wait_until
+from turnstream.worker.agents import models
 
 if TYPE_CHECKING:
     from pydantic_ai.messages import UserContent
 
-    from tests.client import Client
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
+    from tests.support.client import Client
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
 
 # A model of an endpoint of its own, and one that the library knows by its provider's name.
 MODELS: list[dict[str, Any]] = [{}, {"model": "ollama:test", "base_url": None, "api_key_env": None}]
@@ -131,7 +131,7 @@ async def test_a_tools_link_is_downloaded_in_its_own_turn_only(
     """By itself or among words: later turns are told where it was."""
     client = await deploy(
         fetch_links=True,
-        tools=["tests.models.tools:linked"],
+        tools=["tests.support.fake_provider.tools:linked"],
         settings={"framing_announcement": "never"},
         **model,
     )
@@ -216,8 +216,8 @@ async def test_films_and_files_reach_an_agent_of_openrouter(
     """As links, of which nothing is downloaded."""
     film = {"type": "video", "video_url": f"{provider.address}/a.mp4"}
     async with AsyncOpenAI(base_url=provider.base_url, api_key=KEY) as asking:
-        monkeypatch.setattr("tests.coded.brought", Agent(_openrouter(asking)), raising=False)
-        client = await deploy(python="tests.coded:brought")
+        monkeypatch.setattr("tests.support.coded.brought", Agent(_openrouter(asking)), raising=False)
+        client = await deploy(python="tests.support.coded:brought")
         provider.script = [says("Seen.")]
         assert (await turn_with(client, film, pdf(provider)))["status"] == "completed"
     sent = [part for message in provider.messages() for part in message["content"]]

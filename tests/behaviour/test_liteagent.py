@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shared.agents import Agents, AgentSpec
-from shared.agents import load as load_agents
-from tests.client import Frame
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import Frame
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
 
 if TYPE_CHECKING:
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 
 def shape(frames: list[Frame]) -> list[tuple[str, str]]:

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api import hub
-from shared.entry import Cursor
-from shared.keys import SessionKeys, TaskRef
-from shared.log import Log
-from shared.tasks import Claim, Ended
-from tests.client import asked, check_whole, terminal
 from tests.conformance.capture import Capture
 from tests.conformance.checker import broken
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import asked, check_whole, terminal
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.api.streaming import hub
+from turnstream.shared.broker.keys import SessionKeys, TaskRef
+from turnstream.shared.session.entry import Cursor
+from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.tasks import Claim, Ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.client import Client, Frame
     from tests.conftest import Place
+    from tests.support.client import Client, Frame
 
 KEYS = SessionKeys("dev", "s1")
 TOKENS = "".join(f"tok{number} " for number in range(30))

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.scripted import Step, script
-from tests.waiting import wait_until
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.scripted import Step, script
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-SERVER = str(Path(__file__).parent.parent / "mcp_server.py")
+SERVER = str(Path(__file__).parent.parent / "support" / "mcp_server.py")
 
 
 @pytest.fixture

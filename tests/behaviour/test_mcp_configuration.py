@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import ValidationError
 
-from shared.agents import AgentSpec
-from shared.errors import ConfigurationError
 from tests.behaviour.conftest import team
-from tests.client import text_of
-from tests.scripted import script
-from worker.agents import configured
+from tests.support.client import text_of
+from tests.support.scripted import script
+from turnstream.shared.agents.config import AgentSpec
+from turnstream.shared.errors import ConfigurationError
+from turnstream.worker.agents import registry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,7 +56,7 @@ def test_labels_must_differ() -> None:
 def test_a_missing_variable_is_named_before_anything_starts(server: dict[str, Any]) -> None:
     """With the agent and the server that need it."""
     with pytest.raises(ConfigurationError) as caught:
-        configured.build(team(lead={"mcp": [server]}))
+        registry.build(team(lead={"mcp": [server]}))
     assert all(word in caught.value.public_text for word in ("lead", "'files'", "NO_SUCH_VARIABLE"))
 
 
@@ -70,7 +70,7 @@ def test_a_generator_takes_nothing_that_needs_a_model(field: str) -> None:
         "client_tools": [{"name": "f"}],
     }
     with pytest.raises(ConfigurationError, match=field):
-        configured.build(team(lead={"python": "tests.coded:everything", field: given[field]}))
+        registry.build(team(lead={"python": "tests.support.coded:everything", field: given[field]}))
 
 
 async def test_a_server_sees_only_what_it_is_given(
@@ -82,7 +82,7 @@ async def test_a_server_sees_only_what_it_is_given(
     server = {
         "label": "tests",
         "command": sys.executable,
-        "args": ["tests/mcp_server.py"],
+        "args": ["tests/support/mcp_server.py"],
         "env_from": ["MCP_SECRET"],
     }
     client, _ = await serve(lead={"mcp": [server]})

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import calls_of, terminal, text_of
-from tests.models.server import Call, calls, says
+from tests.support.client import calls_of, terminal, text_of
+from tests.support.fake_provider.server import Call, calls, says
 
 if TYPE_CHECKING:
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
-    from tests.stack import Stack
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
+    from tests.support.stack import Stack
 
 
 def words_sent(provider: Provider) -> list[str]:
@@ -39,7 +39,7 @@ async def test_only_the_newest_turns_are_seen_and_kept(deploy: Deployments, prov
 
 async def test_turns_are_dropped_whole(deploy: Deployments, provider: Provider) -> None:
     """What is left begins with a user's words, never with a result without its call."""
-    client = await deploy(memory={"turns": 1}, tools=["tests.models.tools:get_weather"])
+    client = await deploy(memory={"turns": 1}, tools=["tests.support.fake_provider.tools:get_weather"])
     for word in ("one", "two"):
         provider.script = [calls(Call("get_weather", '{"city": "Rome"}')), says("Sunny.")]
         await client.turn("s1", word)
@@ -87,7 +87,7 @@ async def test_a_limit_holds_for_turns_that_were_stopped(deploy: Deployments, pr
 
 async def test_a_generators_history_has_the_same_limit(deploy: Deployments) -> None:
     """`Turn.history` goes back as far as the spec says."""
-    client = await deploy(python="tests.coded:recalls", memory={"turns": 1})
+    client = await deploy(python="tests.support.coded:recalls", memory={"turns": 1})
     for word in ("one", "two"):
         await client.turn("s1", word)
     assert text_of(await client.turn("s1", "three")).startswith("user: two")
@@ -141,7 +141,9 @@ async def test_what_results_call_themselves_breaks_no_later_turn(
 ) -> None:
     """A result may have a `kind` and a `type` of its own."""
     client = await deploy(
-        memory={"tokens": 1000}, client_tools=[{"name": "ask"}], tools=["tests.models.tools:returns"]
+        memory={"tokens": 1000},
+        client_tools=[{"name": "ask"}],
+        tools=["tests.support.fake_provider.tools:returns"],
     )
     called = Call("ask") if way == "answer" else Call("returns", json.dumps({"what": odd}))
     provider.script = [calls(called), says("Done."), says("Yes.")]
@@ -159,7 +161,7 @@ async def test_a_long_result_counts_as_long_as_it_is(
     deploy: Deployments, provider: Provider, named: dict[str, str]
 ) -> None:
     """However it calls itself: its turn is dropped."""
-    client = await deploy(memory={"tokens": 2000}, tools=["tests.models.tools:much"])
+    client = await deploy(memory={"tokens": 2000}, tools=["tests.support.fake_provider.tools:much"])
     provider.script = [calls(Call("much", json.dumps({"more": named}))), says("Done."), says("Yes.")]
     await client.turn("s1", "one")
     await client.turn("s1", "two")

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.agents import Agents, AgentSpec
-from shared.agents import load as load_agents
-from shared.protocol import MessageType
-from tests.client import check_whole, terminal
-from tests.stack import Stack
+from tests.support.client import check_whole, terminal
+from tests.support.stack import Stack
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
+from turnstream.shared.protocol import MessageType
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 # An input that ends with one of these answers a call instead of saying something.
 ANSWERS = ("function_call_output", "mcp_approval_response")
@@ -29,7 +29,7 @@ SPEAKERS = ("user", "system", "assistant")
 async def client(place: Place) -> AsyncIterator[Client]:
     """A client of an agent that says, and is told, every type of message."""
     specs = {spec.name: spec for spec in load_agents(None)}
-    specs["demo"] = AgentSpec(name="demo", python="tests.coded:every_message")
+    specs["demo"] = AgentSpec(name="demo", python="tests.support.coded:every_message")
     stack = Stack(place, Agents(specs))
     await stack.worker()
     yield await stack.front_end()

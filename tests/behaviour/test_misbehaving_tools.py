@@ -9,20 +9,20 @@ import pytest
 from pydantic_ai.messages import ModelRequest, ToolReturnPart
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
-from shared.agents import Agents, AgentSpec
-from shared.agents import load as load_agents
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.models.server import Call, calls, says
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.fake_provider.server import Call, calls, says
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.client import Client
     from tests.conftest import Place
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
+    from tests.support.client import Client
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
 
 
 def agents_with(**given: Any) -> Agents:
@@ -42,7 +42,7 @@ async def served(place: Place, **given: Any) -> tuple[Stack, Client]:
 @pytest.mark.parametrize("name", ["cancels_itself", "exits", "leaks", "raises_unheard", "exits_in_a_thread"])
 async def test_a_tool_that_breaks_ends_its_turn_once(place: Place, name: str, capsys: Any) -> None:
     """Cancelling itself, leaving the process, raising: the turn fails at once, and the next one works."""
-    stack, client = await served(place, tools=(f"tests.coded:{name}",))
+    stack, client = await served(place, tools=(f"tests.support.coded:{name}",))
     frames = await client.turn("s1", f"/tool {name}")
     check_whole(frames)
     ended = terminal(frames)
@@ -63,7 +63,7 @@ async def test_what_a_helper_raises_ends_its_work_only(place: Place, helper: str
     names = {"critics": ("demo-critic",), "subagents": ("demo-researcher",)}
     specs["demo"] = specs["demo"].model_copy(update=names)
     (name,) = names[helper]
-    specs[name] = AgentSpec(name=name, python="tests.coded:unheard")
+    specs[name] = AgentSpec(name=name, python="tests.support.coded:unheard")
     stack = Stack(place, Agents(specs))
     await stack.worker()
     client = await stack.front_end()
@@ -89,7 +89,7 @@ ODD = {
 
 async def test_whatever_a_tool_returns_reaches_the_model(deploy: Deployments, provider: Provider) -> None:
     """What is no JSON, too large or half a character: as words, to model and client, and in the next turn again."""
-    client = await deploy(tools=["tests.models.tools:odd"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:odd"])
     provider.script = [calls(*(Call("odd", json.dumps({"kind": kind}), kind) for kind in ODD)), says("Well.")]
     frames = await client.turn("s1", "Go")
     check_whole(frames)
@@ -106,7 +106,9 @@ async def test_whatever_a_tool_returns_reaches_the_model(deploy: Deployments, pr
 
 async def test_images_that_tools_return_reach_the_model(deploy: Deployments, provider: Provider) -> None:
     """As the result, or beside it; the client reads their kind and size only."""
-    client = await deploy(tools=["tests.models.tools:chart", "tests.models.tools:photo"])
+    client = await deploy(
+        tools=["tests.support.fake_provider.tools:chart", "tests.support.fake_provider.tools:photo"]
+    )
     provider.script = [calls(Call("chart", "{}", "a"), Call("photo", "{}", "b")), says("Nice.")]
     frames = await client.turn("s1", "Go")
     check_whole(frames)
@@ -124,7 +126,7 @@ async def test_images_that_tools_return_reach_the_model(deploy: Deployments, pro
 
 async def test_a_tool_may_send_the_model_back(deploy: Deployments, provider: Provider) -> None:
     """`ModelRetry`, as the framework has it: the model reads why, and tries again."""
-    client = await deploy(tools=["tests.models.tools:picky"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:picky"])
     provider.script = [
         calls(Call("picky", '{"number": 1}')),
         calls(Call("picky", '{"number": 2}')),
@@ -140,7 +142,7 @@ async def test_a_tool_may_send_the_model_back(deploy: Deployments, provider: Pro
 
 async def test_arguments_of_many_megabytes_end_the_turn(deploy: Deployments, provider: Provider) -> None:
     """A model that raves costs its own turn, and nobody else's."""
-    client = await deploy(tools=["tests.models.tools:get_weather"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:get_weather"])
     raving = json.dumps({"city": "x" * 6_000_000})
     provider.script = [calls(Call("get_weather", raving)), says("Never."), says("Fine.")]
     event = terminal(await client.turn("s1", "Go"))
@@ -168,7 +170,7 @@ async def wrong_then_right(messages: list[Any], info: Any) -> AsyncIterator[Any]
 
 async def test_a_call_that_never_reached_its_tool_is_told_once(place: Place, monkeypatch: Any) -> None:
     """One of two parallel client calls has wrong arguments: over parking its result is not told again."""
-    from worker.agents import models
+    from turnstream.worker.agents import models
 
     monkeypatch.setattr(models, "model_of", lambda spec: FunctionModel(stream_function=wrong_then_right))
     schema = {"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]}

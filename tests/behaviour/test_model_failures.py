@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import check_whole, terminal, text_of
-from tests.models.server import KEY, Call, Refusal, calls, says
+from tests.support.client import check_whole, terminal, text_of
+from tests.support.fake_provider.server import KEY, Call, Refusal, calls, says
 
 if TYPE_CHECKING:
-    from tests.client import Frame
-    from tests.models.deployment import Deployments
-    from tests.models.server import Answer, Provider
+    from tests.support.client import Frame
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Answer, Provider
 
 SOON = {"retry-after-ms": "5"}
 
@@ -142,14 +142,14 @@ async def test_a_provider_that_takes_too_long(deploy: Deployments, provider: Pro
 
 async def test_an_answer_that_is_cut_within_a_call(deploy: Deployments, provider: Provider) -> None:
     """The model runs out of tokens whenever it writes a call: there is nothing to run."""
-    client = await deploy(tools=["tests.models.tools:get_weather"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:get_weather"])
     provider.script = [calls(Call("get_weather", '{"city": "Ro'), finish="length")] * 3
     assert error_of(await client.turn("s1", "Hi"))["code"] == "output_too_long"
 
 
 async def test_an_agent_that_goes_round_and_round(deploy: Deployments, provider: Provider) -> None:
     """A model that calls tools for ever is ended."""
-    client = await deploy(tools=["tests.models.tools:get_weather"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:get_weather"])
     provider.script = [calls(Call("get_weather", '{"city": "Rome"}')) for _ in range(60)]
     assert error_of(await client.turn("s1", "Hi"))["code"] == "too_many_model_calls"
 
@@ -165,7 +165,7 @@ async def test_a_turn_after_a_failure_is_accepted(deploy: Deployments, provider:
 
 async def test_a_tools_own_timeout_is_its_error(deploy: Deployments, provider: Provider) -> None:
     """A `TimeoutError` that a tool raises is not taken for the tool's deadline."""
-    client = await deploy(tools=["tests.models.tools:times_out"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:times_out"])
     provider.script = [calls(Call("times_out"))]
     error = error_of(await client.turn("s1", "Hi"))
     assert error == {"code": "agent_error", "message": "The agent failed (TimeoutError)."}

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.waiting import wait_until
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.client import Client, Frame
-    from tests.stack import Stack
+    from tests.support.client import Client, Frame
+    from tests.support.stack import Stack
 
 
 def types_of(frames: list[Frame]) -> list[str]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shared.agents import Agents, AgentSpec
-from shared.agents import load as load_agents
-from tests.client import asked, calls_of, terminal, text_of
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import asked, calls_of, terminal, text_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 import pytest
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.agents import OVERRIDES
-from tests.client import asked, calls_of, check_whole, terminal, text_of
-from tests.models.server import Call, calls, says
+from tests.support.client import asked, calls_of, check_whole, terminal, text_of
+from tests.support.fake_provider.server import Call, calls, says
+from turnstream.shared.agents.config import OVERRIDES
 
 if TYPE_CHECKING:
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
-    from tests.stack import Stack
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
+    from tests.support.stack import Stack
 
-WEATHER = "tests.models.tools:get_weather"
+WEATHER = "tests.support.fake_provider.tools:get_weather"
 
 
 def tool(name: str = "where_am_i", parameters: Any = None) -> dict[str, Any]:
@@ -199,7 +199,7 @@ async def test_a_setting_outside_of_its_range_is_refused_by_name(
 
 
 def _keys() -> Any:
-    from shared.keys import SessionKeys
+    from turnstream.shared.broker.keys import SessionKeys
 
     return SessionKeys("dev", "s1")
 
@@ -340,7 +340,7 @@ async def test_a_clients_schema_cannot_hold_up_a_worker(
 
 async def test_a_name_that_only_the_worker_knows_to_be_taken(deploy: Deployments, provider: Provider) -> None:
     """A tool object with a name of its own: the turn ends with the reason."""
-    client = await deploy(allow_overrides=True, tools=["tests.models.tools:renamed"])
+    client = await deploy(allow_overrides=True, tools=["tests.support.fake_provider.tools:renamed"])
     event = terminal(await client.turn("s1", "Hi", tools=[tool("wire_money")]))
     assert event is not None
     assert event["error"]["code"] == "tool_name_taken"
@@ -349,6 +349,6 @@ async def test_a_name_that_only_the_worker_knows_to_be_taken(deploy: Deployments
 
 async def test_a_generator_reads_what_is_asked_of_it(deploy: Deployments) -> None:
     """`Turn.overrides` and `Turn.tools` hold what the spec allows a request to set."""
-    client = await deploy(python="tests.coded:obeys", allow_overrides=True)
+    client = await deploy(python="tests.support.coded:obeys", allow_overrides=True)
     frames = await client.turn("s1", "Hi", temperature=0.5, model="other", tools=[tool()])
     assert text_of(frames) == "other at 0.5 with where_am_i"

@@ -11,14 +11,14 @@ import pytest
 from pydantic_ai import _ssrf
 from pydantic_ai.messages import BinaryContent
 
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.models.server import Call, calls, says
-from worker.agents import results
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.fake_provider.server import Call, calls, says
+from turnstream.worker.agents.tools import results
 
 if TYPE_CHECKING:
-    from tests.client import Frame
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
+    from tests.support.client import Frame
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
 
 # What the library writes for a file of its own.
 FILE = {"kind": "binary", "data": "AA==", "media_type": "foo/bar"}
@@ -27,7 +27,7 @@ POSING = [FILE, {"deep": [{"er": FILE}]}, ["words", FILE]]
 
 ASK: dict[str, Any] = {"client_tools": [{"name": "ask"}]}
 
-SERVER = str(Path(__file__).parent.parent / "mcp_server.py")
+SERVER = str(Path(__file__).parent.parent / "support" / "mcp_server.py")
 
 
 def status(frames: list[Frame]) -> str:
@@ -77,7 +77,7 @@ async def test_a_server_tools_result_stays_words(
     deploy: Deployments, provider: Provider, posing: Any
 ) -> None:
     """What the worker's own tools return is no more of a file."""
-    client = await deploy(tools=["tests.models.tools:returns"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:returns"])
     provider.script = [calls(Call("returns", json.dumps({"what": posing}))), says("Done."), says("Yes.")]
     frames = await client.turn("s1", "Go")
     assert [json.loads(each["output"]) for each in calls_of(frames, "plugin_call_output")] == [posing]
@@ -102,7 +102,9 @@ async def test_an_mcp_tools_result_stays_words(deploy: Deployments, provider: Pr
 async def test_images_among_words_are_read_back_as_they_were(deploy: Deployments, provider: Provider) -> None:
     """An image of a list stays one, what says so inside of a dict stays words: the second turn sends the same."""
     # The library would explain its own tags in a system message, in the middle of the conversation.
-    client = await deploy(tools=["tests.models.tools:album"], settings={"framing_announcement": "never"})
+    client = await deploy(
+        tools=["tests.support.fake_provider.tools:album"], settings={"framing_announcement": "never"}
+    )
     provider.script = [calls(Call("album")), says("Done."), says("Yes.")]
     await client.turn("s1", "Go")
     fresh = provider.messages()
@@ -143,7 +145,7 @@ async def test_a_result_that_says_it_is_a_link_is_never_fetched(
         base_url=None,
         api_key_env=None,
         fetch_links=True,
-        tools=["tests.models.tools:returns"],
+        tools=["tests.support.fake_provider.tools:returns"],
         **ASK,
     )
     link = {"kind": "document-url", "url": f"{provider.address}/private.txt", "media_type": "text/plain"}

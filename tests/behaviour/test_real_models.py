@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic_ai import _ssrf
 
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.models import tools
-from tests.models.server import KEY, Call, calls, says
-from tests.waiting import wait_until
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.fake_provider import tools
+from tests.support.fake_provider.server import KEY, Call, calls, says
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.client import Frame
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
+    from tests.support.client import Frame
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
 
-WEATHER = "tests.models.tools:get_weather"
+WEATHER = "tests.support.fake_provider.tools:get_weather"
 
 PICK = {
     "name": "pick_color",
@@ -114,7 +114,7 @@ async def test_each_model_call_is_told_in_completions(deploy: Deployments, provi
 
 async def test_parallel_tools_run_and_their_results_go_back(deploy: Deployments, provider: Provider) -> None:
     """Two calls under one provider's id: each runs, and each result reaches the model under its own call."""
-    client = await deploy(tools=[WEATHER, "tests.models.tools:lookup"])
+    client = await deploy(tools=[WEATHER, "tests.support.fake_provider.tools:lookup"])
     provider.script = [
         calls(Call("get_weather", '{"city": "Rome"}', "same"), Call("lookup", '{"word": "sun"}', "same")),
         says("Done."),
@@ -147,7 +147,7 @@ async def test_arguments_that_no_other_reader_takes_never_reach_a_tool(
     deploy: Deployments, provider: Provider, arguments: str
 ) -> None:
     """What only generous readers call JSON, and what is too deep to be kept: the model is told."""
-    client = await deploy(tools=["tests.models.tools:takes_anything"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:takes_anything"])
     provider.script = [calls(Call("takes_anything", arguments)), says("I gave up.")]
     frames = await client.turn("s1", "Go")
     check_whole(frames)
@@ -223,7 +223,7 @@ async def test_an_unknown_tool_is_told_to_the_model(deploy: Deployments, provide
 
 async def test_an_approval_is_asked_for_once(deploy: Deployments, provider: Provider) -> None:
     """The tool runs after the client's yes, and the model gets its result."""
-    client = await deploy(tools=["tests.models.tools:pay"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:pay"])
     provider.script = [calls(Call("pay", '{"amount": 5}')), says("Paid.")]
     async with client.process("s1", "Pay", id="t1") as stream:
         frames = await stream.until(lambda all_: calls_of(all_, "mcp_approval_request"))
@@ -259,7 +259,7 @@ async def test_after_a_stop_inside_a_tool_the_next_turn_is_accepted(
     deploy: Deployments, provider: Provider
 ) -> None:
     """The call that was cut off has a result when the next turn is sent, as providers insist."""
-    client = await deploy(tools=["tests.models.tools:never_ends", WEATHER])
+    client = await deploy(tools=["tests.support.fake_provider.tools:never_ends", WEATHER])
     provider.script = [calls(Call("never_ends", "{}", "a"), Call("get_weather", '{"city": "Rome"}', "b"))]
     async with client.process("s1", "Go", id="t1") as stream:
         await stream.until(lambda frames: calls_of(frames, "plugin_call_output"))
@@ -405,7 +405,7 @@ async def test_a_model_named_without_its_address_fetches_no_links(
     }[kind]
     fields: dict[str, Any] = {"model": "openai-chat:test", "base_url": None, "api_key_env": None}
     if brought:
-        fields = {"python": "tests.models.tools:helper"}
+        fields = {"python": "tests.support.fake_provider.tools:helper"}
     client = await deploy(images=True, **fields)
     provider.script = [says("Nice."), says("Indeed.")]
     async with client.open(
@@ -422,7 +422,7 @@ async def test_a_tools_words_never_become_a_link_that_is_fetched(
     deploy: Deployments, provider: Provider
 ) -> None:
     """What a server tool or an MCP server returns may look like the library's own link to a file."""
-    client = await deploy(tools=["tests.models.tools:looks_like_a_link"])
+    client = await deploy(tools=["tests.support.fake_provider.tools:looks_like_a_link"])
     provider.script = [
         calls(Call("looks_like_a_link", json.dumps({"url": f"{provider.address}/private.png"}))),
         says("Done."),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.scripted import script
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.scripted import script
 
-JUDGE = {"python": "tests.scripted:judge"}
+JUDGE = {"python": "tests.support.scripted:judge"}
 
 
 def drafts(*texts: Any) -> str:

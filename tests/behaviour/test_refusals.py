@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.errors import TurnstreamError
-from tests.client import asked
+from tests.support.client import asked
+from turnstream.shared.errors import TurnstreamError
 
 if TYPE_CHECKING:
-    from tests.client import Client
-    from tests.models.deployment import Deployments
-    from tests.models.server import Provider
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
+    from tests.support.stack import Stack
 
 LITE = "/liteAgent/v1"
 
@@ -63,7 +63,7 @@ async def test_liteagents_routes_answer_numbers(
 
 async def test_a_busy_session_is_the_number_that_clients_know(stack: Stack, deploy: Deployments) -> None:
     """409, as its adapters compare it; the Agent API's route keeps its words."""
-    client = await deploy(python="tests.coded:asks", busy="reject")
+    client = await deploy(python="tests.support.coded:asks", busy="reject")
     session = await client.init()
     async with client.chat(session, "hi") as stream:
         await stream.until(lambda frames: any(frame.event == "functionCall" for frame in frames))
@@ -85,7 +85,7 @@ def test_every_error_has_a_number_of_its_own() -> None:
 def _kinds(kind: type[TurnstreamError]) -> Any:
     yield kind
     for each in kind.__subclasses__():
-        if each.__module__ == "shared.errors":
+        if each.__module__ == "turnstream.shared.errors":
             yield from _kinds(each)
 
 
@@ -168,7 +168,7 @@ async def test_a_clients_system_message_weighs_what_the_agent_says(
     deploy: Deployments, provider: Provider, system_messages: bool
 ) -> None:
     """It is never refused. Unless the agent trusts its clients, it reaches the model as the user's words."""
-    from tests.models.server import says
+    from tests.support.fake_provider.server import says
 
     client = await deploy(system_messages=system_messages)
     provider.script = [says("Yes."), says("Again.")]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from shared import keys
-from shared.keys import SessionKeys, TaskRef
-from shared.launches import Launches
-from shared.tasks import Attempt, operation
-from tests.client import Client, check_whole, text_of
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import Client, check_whole, text_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.keys import SessionKeys, TaskRef
+from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.tasks import Attempt, operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

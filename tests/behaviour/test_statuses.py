@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.agents import Agents, AgentSpec
-from shared.agents import load as load_agents
-from shared.protocol import RunStatus
-from tests.client import asked, check_whole, terminal
-from tests.stack import Stack
+from tests.support.client import asked, check_whole, terminal
+from tests.support.stack import Stack
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
+from turnstream.shared.protocol import RunStatus
 
 if TYPE_CHECKING:
-    from tests.client import Client, Frame
     from tests.conftest import Place
+    from tests.support.client import Client, Frame
 
 PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
@@ -46,7 +46,7 @@ def statuses(frames: list[Frame], kind: str) -> list[str]:
 async def serve(place: Place, agent: str, **more: Any) -> tuple[Client, Stack]:
     """A client of a deployment that serves one coded agent."""
     specs = {spec.name: spec for spec in load_agents(None)}
-    specs["demo"] = AgentSpec(name="demo", python=f"tests.coded:{agent}", **more)
+    specs["demo"] = AgentSpec(name="demo", python=f"tests.support.coded:{agent}", **more)
     stack = Stack(place, Agents(specs))
     await stack.worker()
     return await stack.front_end(), stack

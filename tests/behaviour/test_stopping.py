@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from shared.entry import END
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.waiting import wait_until
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.waiting import wait_until
+from turnstream.shared.session.entry import END
 
 if TYPE_CHECKING:
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 
 async def end_of(stack: Stack, session: str, task: str) -> dict[str, Any]:

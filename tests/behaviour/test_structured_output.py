@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import check_whole, terminal
+from tests.support.client import check_whole, terminal
 
 if TYPE_CHECKING:
-    from tests.models.deployment import Deployments
+    from tests.support.fake_provider.deployment import Deployments
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ async def test_structured_output_is_a_data_part(
     deploy: Deployments, agent: str, data: dict[str, Any]
 ) -> None:
     """The last message of the turn; an object as it is, anything else under `output`."""
-    client = await deploy(python=f"tests.coded:{agent}")
+    client = await deploy(python=f"tests.support.coded:{agent}")
     frames = await client.turn("s1", "How is the weather?", id="t1")
     check_whole(frames)
     event = terminal(frames)

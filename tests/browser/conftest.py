@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.async_api import async_playwright, expect
 
-from tests.turnstream.client.conftest import port_of
-from tests.turnstream.client.proxy import CuttingProxy
+from tests.unit.turnstream.client.conftest import port_of
+from tests.unit.turnstream.client.proxy import CuttingProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from playwright.async_api import Browser, BrowserContext, Locator, Page, Request
 
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 

@@ -11,15 +11,15 @@ import pytest
 from playwright.async_api import FilePayload, expect
 
 from tests.browser.conftest import PATIENCE_MS
-from tests.turnstream.client.conftest import port_of
+from tests.unit.turnstream.client.conftest import port_of
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Route
 
     from tests.browser.conftest import Console, Tabs
-    from tests.client import Client
-    from tests.stack import Stack
-    from tests.turnstream.client.proxy import CuttingProxy
+    from tests.support.client import Client
+    from tests.support.stack import Stack
+    from tests.unit.turnstream.client.proxy import CuttingProxy
 
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 

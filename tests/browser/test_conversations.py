@@ -12,18 +12,18 @@ import pytest
 from playwright.async_api import FilePayload, expect
 
 import tests
-from shared.broker import command
 from tests.behaviour.conftest import team
 from tests.browser.conftest import PATIENCE_MS
-from tests.scripted import script
-from tests.stack import Stack
+from tests.support.scripted import script
+from tests.support.stack import Stack
+from turnstream.shared.broker.client import command
 
 if TYPE_CHECKING:
     from playwright.async_api import Locator, Route
 
     from tests.browser.conftest import Console, Tabs
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.async_api import expect
 
-from shared import keys
-from shared.broker import command
-from shared.keys import TaskRef
 from tests.browser.conftest import PATIENCE_MS
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.keys import TaskRef
 
 if TYPE_CHECKING:
     from tests.browser.conftest import Console, Tabs
-    from tests.stack import Stack
+    from tests.support.stack import Stack
 
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 

@@ -12,7 +12,7 @@ from tests.conformance.capture import Capture
 from tests.conformance.checker import check as check_wire
 
 if TYPE_CHECKING:
-    from tests.client import Frame
+    from tests.support.client import Frame
 
 Rule = Callable[[Account], Iterator[str]]
 

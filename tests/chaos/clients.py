@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from tests.chaos.records import Turn, View
-from tests.client import asked, read_frame
+from tests.support.client import asked, read_frame
 
 if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator, Coroutine
 
-    from tests.client import Frame
+    from tests.support.client import Frame
 
 # How long a client that was sent away, or cut off, waits before it comes again.
 AGAIN_SECONDS = (0.05, 0.4)

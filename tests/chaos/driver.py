@@ -18,7 +18,7 @@ from tests.chaos.faults import PACE_SECONDS, Faults
 from tests.chaos.records import ENDS, Account, Session, Turn, View, rows
 from tests.processes.broker import Broker
 from tests.processes.deployment import Deployment, free_port
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 if TYPE_CHECKING:
-    from tests.client import Frame
+    from tests.support.client import Frame
 
 ENDS = frozenset({"completed", "failed", "canceled"})
 

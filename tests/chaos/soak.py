@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from redis.asyncio import Redis
 
-from tests.client import asked
 from tests.processes.broker import Broker
 from tests.processes.deployment import Deployment
-from tests.waiting import wait_until
+from tests.support.client import asked
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.client import Client
+    from tests.support.client import Client
 
 AGENTS = """
 [agents.echo]

@@ -12,12 +12,12 @@ import pytest
 
 from tests.chaos.checker import RULES, check
 from tests.chaos.records import Account, Row, Session, Turn, View, rows
-from tests.client import read_frame
 from tests.conftest import Place
-from tests.stack import Stack
+from tests.support.client import read_frame
+from tests.support.stack import Stack
 
 if TYPE_CHECKING:
-    from tests.client import Frame
+    from tests.support.client import Frame
 
 # Ordinary turns, one that is answered, and one that two workers said: what the rules speak of is in them.
 PROMPTS = ("/tokens 5", "/tool add 1 2", "/dispatch look")

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.cluster import Cluster, ClusterError, find_nginx
-from tests.client import Client
+from tests.support.client import Client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

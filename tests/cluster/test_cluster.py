@@ -11,13 +11,13 @@ import orjson
 import pytest
 import redis
 
-from tests.client import Frame, asked, check_whole, terminal, text_of
-from tests.waiting import wait_until
+from tests.support.client import Frame, asked, check_whole, terminal, text_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from deploy.cluster import Cluster
-    from deploy.part import Part
-    from tests.client import Client
+    from deploy.process import Part
+    from tests.support.client import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -17,32 +17,32 @@ import httpx
 import orjson
 from fakeredis import FakeServer
 
-from api.auth import Caller
-from api.callbacks import answer as answer_call
-from api.dialects.agentscope import AGENTSCOPE, AGENTSCOPE_JAVA
-from api.dialects.liteagent import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
-from api.services import Services
-from api.torn import Telling, Torn
-from api.turns import NewTurn, submit
-from shared import agents
-from shared.agents import Agents, AgentSpec
-from shared.broker import Broker
-from shared.endings import CANCELED, end_from_outside
-from shared.entry import END, Cursor, Entry
-from shared.keys import TaskRef
-from shared.protocol import Message
-from shared.settings import Settings
-from shared.tasks import PARKED, TERMINAL
 from tests.conformance.capture import Capture, Frame, Json, Wire, read
 from tests.conformance.features import BY_NAME, FEATURES, Ask, Feature
-from tests.logs import WholeLog
-from tests.waiting import wait_until
-from worker.process import WorkerProcess
+from tests.support.logs import WholeLog
+from tests.support.waiting import wait_until
+from turnstream.api.access.auth import Caller
+from turnstream.api.protocols.agent_api.frames import AGENTSCOPE, AGENTSCOPE_JAVA
+from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
+from turnstream.api.services import Services
+from turnstream.api.streaming.gaps import Telling, Torn
+from turnstream.api.turns.callbacks import answer as answer_call
+from turnstream.api.turns.submit import NewTurn, submit
+from turnstream.shared.agents import config
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.protocol import Message
+from turnstream.shared.session.endings import CANCELED, end_from_outside
+from turnstream.shared.session.entry import END, Cursor, Entry
+from turnstream.shared.session.tasks import PARKED, TERMINAL
+from turnstream.shared.settings import Settings
+from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from api.dialects.base import Dialect
+    from turnstream.api.streaming.dialect import Dialect
 
 OWNER = "conformance"
 
@@ -123,8 +123,8 @@ def from_trimmed(recording: Recording, wire: Wire, *, stream: bool = True, head:
 
 def agents_of_features() -> Agents:
     """The agents that answer: the demo agent, and one that says every type of content."""
-    said = AgentSpec(name="everything", python="tests.coded:everything")
-    return Agents({spec.name: spec for spec in (*agents.load(None), said)})
+    said = AgentSpec(name="everything", python="tests.support.coded:everything")
+    return Agents({spec.name: spec for spec in (*config.load(None), said)})
 
 
 @cache

@@ -6,12 +6,12 @@ import asyncio
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from shared.agents import AgentSpec
-from tests.client import asked, calls_of
 from tests.conformance.visit import Answer, served
+from tests.support.client import asked, calls_of
+from turnstream.shared.agents.config import AgentSpec
 
 if TYPE_CHECKING:
-    from tests.client import Client
+    from tests.support.client import Client
 
 HELLO = {"role": "user", "type": "message", "content": [{"type": "text", "text": "hello there"}]}
 
@@ -70,7 +70,7 @@ def process_visit() -> dict[str, Answer]:
 
 async def _visit() -> dict[str, Answer]:
     more = (
-        AgentSpec(name="witness", python="tests.coded:witness", allow_overrides=True),
+        AgentSpec(name="witness", python="tests.support.coded:witness", allow_overrides=True),
         AgentSpec(name="rejecting", model="demo", busy="reject"),
     )
     async with served(*more) as (client, witness, rejecting):

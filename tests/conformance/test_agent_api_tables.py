@@ -1,7 +1,7 @@
 """What the Agent API protocol says in prose and tables, row by row: life cycle, statuses, practices, requests.
 
 Each row is a test of its own and is called by what it says; the fields of the models have theirs in
-``tests/shared/protocol/test_specification_tables.py``.
+``tests/unit/shared/protocol/test_specification_tables.py``.
 """
 
 from __future__ import annotations

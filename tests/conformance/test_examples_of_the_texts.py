@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client import terminal
+from tests.support.client import terminal
 
 if TYPE_CHECKING:
-    from tests.client import Client
+    from tests.support.client import Client
 
 # As each edition prints it: the newest, the Java edition, the two older ones.
 NEWEST = """{

@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.agents import Agents, AgentSpec
-from shared.agents import load as load_agents
-from shared.api_keys import ApiKeys, make_token
-from tests.client import calls_of
 from tests.conformance.capture import Capture, Frame, Wire
 from tests.conformance.captures import agents_of_features, capture_http
 from tests.conformance.checker import WAYS, broken, check
@@ -26,13 +22,17 @@ from tests.conformance.reducers import (
     web_page,
     without_requests,
 )
-from tests.stack import Stack
+from tests.support.client import calls_of
+from tests.support.stack import Stack
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
+from turnstream.shared.api_keys import ApiKeys, make_token
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 # Resumed after each of their events; of all others three places are tried.
 EVERYWHERE = frozenset({"text", "client_call", "dispatch_client_call"})
@@ -157,7 +157,7 @@ def _places(turn: tuple[Frame, ...], *, everywhere: bool) -> Iterator[tuple[str,
 async def test_the_output_is_whole_after_an_answer(place: Place) -> None:
     """A turn that went on after its client's answers lists all that it said, to its very end."""
     specs = {spec.name: spec for spec in load_agents(None)}
-    specs["demo"] = AgentSpec(name="demo", python="tests.coded:guide")
+    specs["demo"] = AgentSpec(name="demo", python="tests.support.coded:guide")
     stack = Stack(place, Agents(specs))
     try:
         await stack.worker()

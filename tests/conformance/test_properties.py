@@ -11,10 +11,6 @@ import orjson
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api.dialects.agentscope import AGENTSCOPE
-from api.dialects.liteagent import history
-from shared.entry import END, RESPONSE, Entry
-from shared.protocol import Event, Fold, Message, MessageBuilder, ResponseBuilder, canonical
 from tests.conformance.capture import read
 from tests.conformance.captures import Recording, from_entries
 from tests.conformance.checker import WAYS, check
@@ -28,6 +24,10 @@ from tests.conformance.reducers import (
     output_of,
     without_requests,
 )
+from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
+from turnstream.api.protocols.liteagent.frames import history
+from turnstream.shared.protocol import Event, Fold, Message, MessageBuilder, ResponseBuilder, canonical
+from turnstream.shared.session.entry import END, RESPONSE, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence

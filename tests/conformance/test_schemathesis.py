@@ -30,18 +30,18 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from api.openapi import document
-from shared.agents import Agents, AgentSpec
-from shared.api_keys import ApiKeys, make_token
-from tests.client import calls_of
-from tests.stack import Stack
+from tests.support.client import calls_of
+from tests.support.stack import Stack
+from turnstream.api.openapi.document import document
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.api_keys import ApiKeys, make_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from tests.client import Client
     from tests.conftest import Place
+    from tests.support.client import Client
 
 MINUTES = float(os.environ.get("FUZZ_MINUTES", "0"))
 
@@ -80,7 +80,7 @@ def hurried(name: str, busy: Any) -> AgentSpec:
     return AgentSpec(
         name=name,
         model="demo",
-        tools=("worker.agents.demo:add", "worker.agents.demo:delete_everything"),
+        tools=("turnstream.worker.agents.demo:add", "turnstream.worker.agents.demo:delete_everything"),
         subagents=("researcher",),
         busy=busy,
         deadline=2,

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from fakeredis import FakeServer
 
-from shared import agents
-from shared.agents import Agents, AgentSpec
-from shared.api_keys import ApiKeys, make_token
 from tests.conformance.capture import Frame, Json, read
 from tests.conformance.features import PIXEL
 from tests.conftest import Place
-from tests.stack import Stack
+from tests.support.stack import Stack
+from turnstream.shared.agents import config
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.api_keys import ApiKeys, make_token
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.client import Client
+    from tests.support.client import Client
 
 BASE = "/liteAgent/v1"
 TEXT = {"type": "text", "message": "hello there"}
@@ -71,7 +71,7 @@ async def _visit() -> dict[str, Answer]:
 async def served(*more: AgentSpec) -> AsyncIterator[list[Client]]:
     """Clients of a deployment of its own: one of the demo agent, and one of each of these agents."""
     place = Place("memory://", FakeServer())
-    stack = Stack(place, Agents({spec.name: spec for spec in (*agents.load(None), *more)}))
+    stack = Stack(place, Agents({spec.name: spec for spec in (*config.load(None), *more)}))
     try:
         await stack.worker()
         clients = [await stack.front_end()]

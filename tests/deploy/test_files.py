@@ -17,11 +17,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from api.server import GRACE_SECONDS, KEEP_ALIVE_SECONDS
 from deploy.cluster import ClusterError, find_nginx
-from shared import measures
-from shared.settings import Settings
-from worker.process import RELEASE_SECONDS
+from turnstream.api.server import GRACE_SECONDS, KEEP_ALIVE_SECONDS
+from turnstream.shared import metrics
+from turnstream.shared.settings import Settings
+from turnstream.worker.worker import RELEASE_SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
@@ -212,7 +212,7 @@ def test_scaling_reads_metrics_that_there_are() -> None:
     queries = " ".join(trigger["metadata"]["query"] for trigger in scaled["spec"]["triggers"])
     read = set(re.findall(r"\bturnstream_[a-z_]+", queries))
     assert read
-    assert read <= {gauge.name for gauge in measures.GAUGES}
+    assert read <= {gauge.name for gauge in metrics.GAUGES}
 
 
 def _name(requirement: str) -> str:

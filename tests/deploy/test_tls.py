@@ -10,14 +10,14 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from shared.broker import Broker
-from shared.settings import Settings
-from tests import users
-from tests.client import text_of
 from tests.conftest import Place
 from tests.processes.deployment import free_port
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support import users
+from tests.support.client import text_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

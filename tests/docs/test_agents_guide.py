@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from shared import agents
-from shared.agents import AgentSpec, ClientTool, McpServer
 from tests.processes.deployment import free_port
-from worker.agents import configured
+from turnstream.shared.agents import config
+from turnstream.shared.agents.config import AgentSpec, ClientTool, McpServer
+from turnstream.worker.agents import registry
 
 GUIDE = (Path(__file__).parent.parent.parent / "docs" / "agents.md").read_text()
 
@@ -60,14 +60,14 @@ def test_its_generator_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write(tmp_path, "weather.py")
     (tmp_path / "agents.toml").write_text('[agents.weather]\npython = "weather:weather"\n')
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert "weather" in configured.build(agents.load(tmp_path / "agents.toml"))
+    assert "weather" in registry.build(config.load(tmp_path / "agents.toml"))
 
 
 def test_its_mcp_servers_are_valid(tmp_path: Path) -> None:
     """The tables of the guide are accepted as they are printed."""
     (mcp,) = [block for block in blocks("toml") if "mcp" in block]
     (tmp_path / "agents.toml").write_text('[agents.shop]\nmodel = "demo"\n' + mcp)
-    servers = agents.load(tmp_path / "agents.toml")["shop"].mcp
+    servers = config.load(tmp_path / "agents.toml")["shop"].mcp
     assert [server.way for server in servers] == ["command", "url"]
     assert servers[0].needs_approval("delete_file")
     assert not servers[0].needs_approval("read_file")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "client.md"
 

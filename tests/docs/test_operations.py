@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from shared import measures
-from shared.settings import PREFIX, Settings
+from turnstream.shared import metrics
+from turnstream.shared.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -33,10 +33,10 @@ def shown(default: Any) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def told(metric: measures.Count | measures.Counts | measures.Times | measures.Gauge) -> str:
+def told(metric: metrics.Count | metrics.Counts | metrics.Times | metrics.Gauge) -> str:
     """A metric's name as Prometheus shows it."""
     label = getattr(metric, "label", "")
-    total = "_total" if isinstance(metric, measures.Count | measures.Counts) else ""
+    total = "_total" if isinstance(metric, metrics.Count | metrics.Counts) else ""
     return f"{metric.name}{total}" + (f"{{{label}}}" if label else "")
 
 
@@ -49,7 +49,7 @@ def test_every_setting_is_in_the_table() -> None:
 
 def test_every_metric_is_in_the_table() -> None:
     """Each is explained by the same sentence that Prometheus is given."""
-    expected = {told(each): [each.help] for each in (*measures.COUNTED, *measures.GAUGES)}
+    expected = {told(each): [each.help] for each in (*metrics.COUNTED, *metrics.GAUGES)}
     assert table("metric | what it tells") == expected
 
 
@@ -57,7 +57,7 @@ def test_the_dashboard_reads_metrics_that_there_are() -> None:
     """Every metric in its queries is one of ours or of the process; none of the table is left unseen for long."""
     queries = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"])
     read = set(re.findall(r"\bturnstream_[a-z_]+", queries))
-    known = {told(each).partition("{")[0] for each in (*measures.COUNTED, *measures.GAUGES)}
-    known |= {f"{each.name}_bucket" for each in measures.COUNTED if isinstance(each, measures.Times)}
+    known = {told(each).partition("{")[0] for each in (*metrics.COUNTED, *metrics.GAUGES)}
+    known |= {f"{each.name}_bucket" for each in metrics.COUNTED if isinstance(each, metrics.Times)}
     assert read <= known
     assert all(panel["title"] and panel["description"] for panel in DASHBOARD["panels"])

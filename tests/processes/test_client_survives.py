@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from tests.turnstream.client.proxy import CuttingProxy
+from tests.unit.turnstream.client.proxy import CuttingProxy
 from turnstream import Client
 from turnstream.client import Backoff, ConnectionRestored
 

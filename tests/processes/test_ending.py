@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.client import Client, asked, terminal
 from tests.processes.deployment import Deployment, free_port
-from tests.waiting import wait_until
+from tests.support.client import Client, asked, terminal
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.client import terminal, text_of
-from tests.waiting import wait_until
+from tests.support.client import terminal, text_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.client import Client
     from tests.processes.deployment import Deployment, Process
+    from tests.support.client import Client
 
 MIB = 2**20
 

@@ -13,18 +13,18 @@ import orjson
 import pytest
 from redis.exceptions import RedisError
 
-from shared.keys import SessionKeys
-from tests.client import Frame, calls_of, check_whole, read_frame, terminal, text_of
 from tests.conftest import Place
 from tests.processes.broker import Broker
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import Frame, calls_of, check_whole, read_frame, terminal, text_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.broker.keys import SessionKeys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from tests.client import Client
+    from tests.support.client import Client
 
 
 class OpenPlace(Place):

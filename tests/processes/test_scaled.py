@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from tests.client import Client, calls_of, check_whole, terminal, text_of
-from tests.waiting import wait_until
+from tests.support.client import Client, calls_of, check_whole, terminal, text_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

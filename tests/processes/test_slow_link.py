@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared import pipe
-from shared.broker import Broker, command
-from shared.keys import SessionKeys
-from shared.log import Log
-from shared.settings import Settings
-from tests.client import Client, check_whole
 from tests.processes.slow_link import SlowLink
-from tests.stack import Stack
-from tests.waiting import wait_until
+from tests.support.client import Client, check_whole
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream.shared.broker import pipeline
+from turnstream.shared.broker.client import Broker, command
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.session.event_log import Log
+from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -58,7 +58,7 @@ async def test_what_is_large_takes_its_time_and_holds_up_nobody(
     place: Place, monkeypatch: pytest.MonkeyPatch, mebibytes_a_second: int
 ) -> None:
     """Replies and commands that take longer than a silent broker is waited for, in both directions."""
-    monkeypatch.setattr(pipe, "COMMAND_SECONDS", 1.5)
+    monkeypatch.setattr(pipeline, "COMMAND_SECONDS", 1.5)
     size = 3 * mebibytes_a_second * MIB
     port = int(place.url.rpartition(":")[2].partition("/")[0])
     keys = SessionKeys("dev", "s1")
@@ -83,7 +83,7 @@ async def test_what_is_large_takes_its_time_and_holds_up_nobody(
 
 async def test_turns_go_on_beside_a_fat_one(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """One session's large turns, through a narrow link of the worker's: a neighbour's events keep coming."""
-    monkeypatch.setattr(pipe, "COMMAND_SECONDS", 1.5)
+    monkeypatch.setattr(pipeline, "COMMAND_SECONDS", 1.5)
     port = int(place.url.rpartition(":")[2].partition("/")[0])
     async with SlowLink(port, 4 * MIB) as link:
         stack = Stack(place)

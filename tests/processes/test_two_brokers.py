@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared import keys
-from tests.client import calls_of, check_whole, text_of
 from tests.conftest import Place
 from tests.processes.broker import Broker
-from tests.stack import Stack
+from tests.support.client import calls_of, check_whole, text_of
+from tests.support.stack import Stack
+from turnstream.shared.broker import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

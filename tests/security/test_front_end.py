@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import SecretStr
 
-from api.app import create_app
-from shared import agents, measures
-from shared.api_keys import ApiKeys, make_token
-from shared.errors import ConfigurationError
-from shared.settings import Settings
-from tests.client import asked, calls_of
-from tests.waiting import wait_until
+from tests.support.client import asked, calls_of
+from tests.support.waiting import wait_until
+from turnstream.api.app import create_app
+from turnstream.shared import metrics
+from turnstream.shared.agents import config
+from turnstream.shared.api_keys import ApiKeys, make_token
+from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
-    from tests.client import Client
-    from tests.stack import Stack
+    from tests.support.client import Client
+    from tests.support.stack import Stack
 
 DANGEROUS = {"pickle", "marshal", "shelve", "dill", "yaml", "eval", "exec", "__import__"}
 
@@ -146,7 +147,7 @@ async def test_a_body_that_never_comes_is_not_waited_for(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that announces a body and sends none is told so, and its connection is free again."""
-    monkeypatch.setattr("api.body.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("turnstream.api.http.body.BODY_SECONDS", 0.2)
     host, _, port = client.base_url.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
@@ -168,7 +169,7 @@ async def test_a_reader_that_stops_reading_is_cut(stack: Stack) -> None:
     # Small buffers in between, so that little has to be sent until nothing fits any more.
     front_end._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     await client.turn("s1", "/tokens 3000", id="t1")
-    before = measures.cut_readers.n
+    before = metrics.cut_readers.n
     host, _, port = client.base_url.removeprefix("http://").rpartition(":")
     key = client.http.headers["authorization"]
     with socket.socket() as reader:
@@ -180,7 +181,7 @@ async def test_a_reader_that_stops_reading_is_cut(stack: Stack) -> None:
         await loop.sock_sendall(
             reader, f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {key}\r\n\r\n".encode()
         )
-        await wait_until(lambda: measures.cut_readers.n > before, "the reader to be cut")
+        await wait_until(lambda: metrics.cut_readers.n > before, "the reader to be cut")
     hub = front_end.app.state.services.hub
     await wait_until(lambda: hub.followers == 0, "its place to be free")
     await client.turn("s1", "hello")
@@ -214,7 +215,7 @@ def test_nothing_reads_code_as_data() -> None:
 
 def test_a_weak_admin_key_is_not_taken() -> None:
     """Sixteen letters can be guessed by whoever has the time, and it opens everything."""
-    configured = agents.load(None)
+    configured = config.load(None)
     with pytest.raises(ConfigurationError, match=r"TURNSTREAM_ADMIN_KEY.*32 characters") as refused:
         create_app(Settings(admin_key=SecretStr("sk-" + "a" * 28)), configured)
     assert "aaaa" not in refused.value.public_text

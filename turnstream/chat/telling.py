@@ -6,8 +6,15 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shared.protocol import DataContent, ImageContent, Message, MessageType, RefusalContent, RunStatus
 from turnstream.client.speech import Speech, Voice
+from turnstream.shared.protocol import (
+    DataContent,
+    ImageContent,
+    Message,
+    MessageType,
+    RefusalContent,
+    RunStatus,
+)
 
 if TYPE_CHECKING:
     from turnstream.client import TurnEvent

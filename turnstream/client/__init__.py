@@ -2,22 +2,6 @@
 
 from __future__ import annotations
 
-from shared.protocol import (
-    AgentResponse,
-    AudioContent,
-    Content,
-    ContentType,
-    DataContent,
-    FileContent,
-    ImageContent,
-    Message,
-    MessageType,
-    RefusalContent,
-    Role,
-    RunStatus,
-    TextContent,
-    VideoContent,
-)
 from turnstream.client.calls import Approval, Call, Consent, FunctionError
 from turnstream.client.client import Client, Identity
 from turnstream.client.errors import (
@@ -41,6 +25,22 @@ from turnstream.client.reply import Reply
 from turnstream.client.retrying import Backoff, ConnectionLost, ConnectionNews, ConnectionRestored
 from turnstream.client.session import Remembered, Session
 from turnstream.client.speech import Piece, Speech, Voice
+from turnstream.shared.protocol import (
+    AgentResponse,
+    AudioContent,
+    Content,
+    ContentType,
+    DataContent,
+    FileContent,
+    ImageContent,
+    Message,
+    MessageType,
+    RefusalContent,
+    Role,
+    RunStatus,
+    TextContent,
+    VideoContent,
+)
 
 __all__ = [
     "AgentResponse",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic_core import PydanticSerializationError, from_json
 
-from shared.protocol import DataContent, Message, MessageType, RunStatus
-from shared.protocol.data import plain
+from turnstream.shared.protocol import DataContent, Message, MessageType, RunStatus
+from turnstream.shared.protocol.data import plain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

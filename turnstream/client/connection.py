@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import httpx
 from httpx_sse import EventSource, SSEError
 
-from shared.version import VERSION
 from turnstream.client.errors import BadAnswer, refusal
 from turnstream.client.retrying import Backoff, ConnectionNews, Retries, TroubleError, asked_wait
+from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from shared.protocol import AgentResponse
+    from turnstream.shared.protocol import AgentResponse
 
 
 class ClientError(Exception):

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from shared.protocol import ENDED, AgentResponse, AnyContent, Content, Event, Message
+from turnstream.shared.protocol import ENDED, AgentResponse, AnyContent, Content, Event, Message
 
 Part: TypeAlias = Content
 """A content part, or a piece of one: `TextContent`, `DataContent`, …; plain `Content` for unknown types."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from shared.protocol import AgentResponse, Fold, Message, RunStatus
 from turnstream.client.calls import Approval, Call, answered_in, calls_in, log
 from turnstream.client.errors import ClientError, Refused, TurnCanceled, TurnFailed, UnansweredCall
 from turnstream.client.events import is_end
 from turnstream.client.speech import Speech, Voice, answers, text_of
+from turnstream.shared.protocol import AgentResponse, Fold, Message, RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

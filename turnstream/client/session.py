@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from shared.protocol import AgentRequest, Content, Message, MessageType, Role, explain
-from shared.protocol.content import part_of
 from turnstream.client.following import Following
 from turnstream.client.reply import Reply
+from turnstream.shared.protocol import AgentRequest, Content, Message, MessageType, Role, explain
+from turnstream.shared.protocol.content import part_of
 
 if TYPE_CHECKING:
     from turnstream.client.calls import Functions

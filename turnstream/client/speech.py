@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from shared.protocol import DataContent, Message, MessageType, Role, RunStatus, TextContent
+from turnstream.shared.protocol import DataContent, Message, MessageType, Role, RunStatus, TextContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

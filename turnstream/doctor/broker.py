@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from pathlib import Path
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from redis.exceptions import NoPermissionError, RedisError
 
-import shared
-from shared import keys
-from shared.broker import PRIMARY, SESSIONS, TROUBLE, command, let_in
-from shared.errors import ConfigurationError
-from shared.keys import SessionKeys
-from shared.log import Log
-from shared.presence import SILENT_SECONDS, read_signs
-from shared.scripts import Script
-from shared.tasks import Tasks
 from turnstream.doctor.findings import ok, skipped, warning, wrong
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import PRIMARY, SESSIONS, TROUBLE, command, let_in
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.broker.scripts import Script
+from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.presence import SILENT_SECONDS, read_signs
+from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.tasks import Tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from redis.asyncio import Redis
 
-    from shared.broker import Broker
-    from shared.settings import Settings
     from turnstream.doctor.findings import Finding
+    from turnstream.shared.broker.client import Broker
+    from turnstream.shared.settings import Settings
 
 # The first releases without the flaw in Lua of CVE-2025-49844: whoever can send a script could run code.
 _MENDED = {
@@ -259,8 +258,11 @@ def _field(entry: Any, name: str) -> str:
 
 
 async def _scripts(redis: Redis) -> AsyncIterator[Finding]:
-    folder = Path(shared.__file__).parent / "lua"
-    names = sorted(path.stem for path in folder.glob("[a-z]*.lua"))
+    names = sorted(
+        file.name.removesuffix(".lua")
+        for file in files("turnstream.shared").joinpath("lua").iterdir()
+        if file.name[0] != "_"
+    )
     try:
         for name in names:
             await command(redis, "SCRIPT", "LOAD", Script(name, session=True).text)

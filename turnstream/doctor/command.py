@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import typer
 from redis.exceptions import RedisError
 
-from shared.broker import Broker
 from turnstream.doctor import broker as broker_checks
 from turnstream.doctor import front_end as front_end_checks
 from turnstream.doctor.findings import Level, skipped, wrong
 from turnstream.escaping import escaped
+from turnstream.shared.broker.client import Broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from shared.settings import Settings
     from turnstream.doctor.findings import Finding
+    from turnstream.shared.settings import Settings
 
 _COLOURS = {Level.OK: "green", Level.SKIPPED: "bright_black", Level.WARNING: "yellow", Level.WRONG: "red"}
 

@@ -1,0 +1,1 @@
+"""Agents: configured ones, coded ones, their models and tools."""

@@ -23,9 +23,9 @@ from pydantic_ai import Tool
 from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import DeltaThinkingPart, DeltaToolCall, FunctionModel
 
-from shared.agents import ClientTool
-from worker.agents.outcome import AgentError
-from worker.turn import current_turn
+from turnstream.shared.agents.config import ClientTool
+from turnstream.worker.agents.run_outcome import AgentError
+from turnstream.worker.turn import current_turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -28,8 +28,8 @@ from typing import Any
 from pydantic_ai import exceptions as library
 from pydantic_ai.models import download_item
 
-from shared import places
-from worker.agents.outcome import AgentError, AgentMistake
+from turnstream.shared.agents import places
+from turnstream.worker.agents.run_outcome import AgentError, AgentMistake
 
 # The first class that fits gives code and text, so a special one stands before its base.
 _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (

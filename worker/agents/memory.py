@@ -34,14 +34,14 @@ from pydantic_ai.messages import (
     repair_messages,
 )
 
-from worker.agents.results import FILE_KINDS
+from turnstream.worker.agents.tools.results import FILE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pydantic_ai.messages import ModelRequestPart, UserContent
 
-    from shared.agents import MemoryLimits
+    from turnstream.shared.agents.config import MemoryLimits
 
 log = structlog.get_logger(__name__)
 

@@ -20,18 +20,18 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
-from shared.agents import DEMO
-from shared.errors import AgentFieldError
-from worker.agents import demo
-from worker.agents.failures import LINK_NOT_FETCHED
-from worker.agents.outcome import AgentError
+from turnstream.shared.agents.config import DEMO
+from turnstream.shared.errors import AgentFieldError
+from turnstream.worker.agents import demo
+from turnstream.worker.agents.failures import LINK_NOT_FETCHED
+from turnstream.worker.agents.run_outcome import AgentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydantic_ai.messages import UserContent
 
-    from shared.agents import AgentSpec
+    from turnstream.shared.agents.config import AgentSpec
 
 # Settings that only some providers know carry their name.
 _PROVIDERS = (

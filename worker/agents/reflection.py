@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import BaseModel, Field
 
-from worker.agents import memory
-from worker.agents.run import Answer
+from turnstream.worker.agents import memory
+from turnstream.worker.agents.agent_run import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydantic_ai.messages import ModelMessage, UserContent
 
-    from worker.agents.configured import ConfiguredAgent
-    from worker.agents.run import Run
+    from turnstream.worker.agents.agent_run import Run
+    from turnstream.worker.agents.registry import ConfiguredAgent
 
 
 class Verdict(BaseModel):

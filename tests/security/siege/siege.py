@@ -27,9 +27,9 @@ import psutil
 import redis
 
 from deploy.cluster import ROOT, Cluster
-from tests.client import Client
 from tests.security.siege.attacks import ATTACKS, WITHOUT_ANSWERS
-from tests.waiting import wait_until
+from tests.support.client import Client
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -1,0 +1,1 @@
+"""Authentication, and admission under the limits of an owner."""

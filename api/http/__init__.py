@@ -1,0 +1,1 @@
+"""Reading requests and writing errors: parameters, bodies, the outermost middleware."""

@@ -1,0 +1,141 @@
+"""The outermost layer: errors become answers, and every answer gets the headers that all have."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match, Route
+
+from turnstream.api.http.connection import connection_of
+from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.errors import BrokerAway, TurnstreamError, Unavailable
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = structlog.get_logger(__name__)
+
+# Letters that can do no harm in a log or a header.
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
+
+_COMMON = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
+class Edge:
+    """Wraps the application.
+
+    Errors of ours answer for themselves. The broker's trouble is a 503. Anything else is a bug: a 500
+    that tells nothing, and a log line without bodies or keys. A request that is answered before its body
+    has come is the last one of its connection.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+        connection = connection_of(scope)
+        request_id = _request_id(scope)
+
+        async def with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                given = message.setdefault("headers", [])
+                names = {name.lower() for name, _ in given}
+                common = (*_COMMON, (b"x-request-id", request_id.encode()))
+                message["headers"] = [*given, *(header for header in common if header[0] not in names)]
+                if connection.awaits_body(scope):
+                    message["headers"].append((b"connection", b"close"))
+                    await send(message)
+                    connection.part()
+                    return
+            await send(message)
+
+        # What is logged from here on says of which request; the task that serves it keeps this to itself.
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request=request_id)
+        try:
+            await self._app(scope, receive, with_headers)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            answer = error_response(error, scope["path"])
+            if answer.status_code == 500:
+                log.exception("request.failed", method=scope["method"], path=scope["path"])
+            if started:
+                # The client sees a stream that breaks off, and comes back with its cursor.
+                log.warning("stream.broken", path=scope["path"], error=type(error).__name__)
+                return
+            await answer(scope, receive, with_headers)
+
+
+# The routes of the protocol whose clients compare numbers.
+_NUMBERED = "/liteAgent/"
+
+
+def _request_id(scope: Scope) -> str:
+    """What the client or the proxy calls the request, or a name of ours."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value.decode())
+    return secrets.token_hex(8)
+
+
+def error_response(error: Exception, path: str) -> Response:
+    """The answer to a request to ``path`` that raised; codes are numbers under LiteAgent's."""
+    if is_trouble(error):
+        error = BrokerAway()
+    elif not isinstance(error, TurnstreamError):
+        error = TurnstreamError()
+    headers: dict[str, str] = {}
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = str(error.retry_after)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    body = error.numbered_body() if path.startswith(_NUMBERED) else error.body()
+    return JSONResponse(body, error.status, headers=headers)
+
+
+def refusal(path: str, status: int, word: str, message: str) -> dict[str, str | int]:
+    """The body of an answer that is none of our errors, in the shape of theirs."""
+    if path.startswith(_NUMBERED):
+        return {"code": status * 100, "reason": word, "message": message}
+    return {"code": word, "message": message}
+
+
+async def our_error(request: Request, error: Exception) -> Response:
+    """Answer one of our own errors."""
+    return error_response(error, request.url.path)
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Answer what the router refuses: unknown addresses and methods."""
+    if not isinstance(error, HTTPException):
+        raise error
+    path, status, headers = request.url.path, error.status_code, dict(error.headers or {})
+    word = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
+    body = refusal(path, status, word, error.detail)
+    if status == 405:
+        headers["Allow"] = ", ".join(sorted(_methods_of(request)))
+    return JSONResponse(body, status, headers=headers)
+
+
+def _methods_of(request: Request) -> set[str]:
+    """What may be done at the request's address: several routes share one, and each knows only its own methods."""
+    methods: set[str] = set()
+    for each in request.app.routes:
+        if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE:
+            methods |= each.methods or set()
+    return methods

@@ -1,0 +1,1 @@
+"""The OpenAPI document and the table that it is made from."""

@@ -1,0 +1,240 @@
+"""The operators' rows of the table in `turnstream.api.openapi.table`."""
+
+from __future__ import annotations
+
+from turnstream.api.admin.keys import NewKeyBody, RotateBody
+from turnstream.api.admin.params import StopBody
+from turnstream.api.admin.schemas import (
+    AgentList,
+    EventPage,
+    KeyList,
+    KeyMade,
+    KeyRevoked,
+    Processes,
+    SessionList,
+    SessionsDeleted,
+    Stats,
+    TaskPage,
+    TaskShown,
+    TasksStopped,
+    TaskStopped,
+)
+from turnstream.api.admin.sessions import DeleteBody
+from turnstream.api.admin.tasks import BASE, TASK
+from turnstream.api.openapi.row import ID, Json, Operation, Stream, parameter
+from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
+from turnstream.shared.errors import (
+    BadCursor,
+    BadRequest,
+    BadToken,
+    BodyTooLarge,
+    BodyTooSlow,
+    BrokerAway,
+    CursorGone,
+    Forbidden,
+    InvalidBody,
+    NoKey,
+    NoSession,
+    NoTask,
+    NotRotatable,
+    Overloaded,
+    SessionBusy,
+    ShuttingDown,
+    TooMany,
+    TurnstreamError,
+    UnknownKey,
+)
+from turnstream.shared.names import NAME
+from turnstream.shared.protocol import AgentResponse, AnyContent, Message
+
+ADMIN_PARAMETERS: dict[str, Json] = {
+    "status": parameter(
+        "query",
+        "status",
+        "Statuses, separated by commas; `live` is queued, running and parked.",
+        pattern="^(live|queued|running|parked|completed|failed|canceled)(,(live|queued|running|parked|completed|failed|canceled))*$",
+        examples=["live", "running,parked"],
+    ),
+    "agent": parameter("query", "agent", "Of this agent only."),
+    "of_owner": parameter("query", "owner", "Of this owner only."),
+    "user": parameter("query", "user", "Of this user only."),
+    "session": parameter("query", "session", "Of sessions of this name only."),
+    "older_than": parameter(
+        "query",
+        "older_than",
+        "Submitted so many seconds ago or longer.",
+        type="number",
+        minimum=0,
+        maximum=31_536_000,
+    ),
+    "younger_than": parameter(
+        "query",
+        "younger_than",
+        "Submitted at most so many seconds ago.",
+        type="number",
+        minimum=0,
+        maximum=31_536_000,
+    ),
+    "rows": parameter("query", "limit", "Rows wanted at most.", type="integer", minimum=1, maximum=200),
+    "events": parameter("query", "limit", "Events wanted at most.", type="integer", minimum=1, maximum=500),
+    "the_owner": parameter("query", "owner", "Whose sessions.", required=True, pattern=ID),
+    "sessions": parameter("query", "limit", "Rows wanted at most.", type="integer", minimum=1, maximum=1000),
+    "page": parameter(
+        "query",
+        "cursor",
+        "What the page before gave as `next`.",
+        pattern=f"^[0-9]{{1,13}}:{NAME}/{NAME}/{NAME}$",
+        examples=["1760000000000:acme/s1/t1"],
+    ),
+    "ref_owner": parameter("path", "owner", "Whose task it is.", required=True, pattern=ID),
+    "ref_session": parameter("path", "session", "Its session.", required=True, pattern=ID),
+    "ref_task": parameter("path", "task", "The task.", required=True, pattern=ID),
+    "key_id": parameter(
+        "path", "id", "The key's id, as the list tells it.", required=True, pattern="^key_[0-9a-f]{12}$"
+    ),
+}
+
+_KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
+_BODY = frozenset({InvalidBody, BodyTooLarge, BodyTooSlow})
+_REF = ("ref_owner", "ref_session", "ref_task")
+_FILTERS = ("status", "agent", "of_owner", "user", "session", "older_than", "younger_than")
+
+_EVENTS = Stream(
+    dialects=(AGENTSCOPE,),
+    frame="id: CURSOR\ndata: JSON\n\n",
+    events={"": AgentResponse | Message | AnyContent},
+)
+
+ADMIN_OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        ("GET",),
+        BASE + "/tasks",
+        "adminTasks",
+        "A page of tasks, newest first. It may hold fewer than wanted and yet not be the last one.",
+        {200: (TaskPage,)},
+        _KEY | {BadRequest},
+        (*_FILTERS, "rows", "page"),
+    ),
+    Operation(("GET",), TASK, "adminTask", "One task.", {200: (TaskShown,)}, _KEY | {NoTask}, _REF),
+    Operation(
+        ("GET",),
+        TASK + "/events",
+        "adminTaskEvents",
+        "A page of the task's events, oldest first.",
+        {200: (EventPage,)},
+        _KEY | {NoTask, BadCursor, BadRequest},
+        (*_REF, "cursor", "events", "Last-Event-ID"),
+    ),
+    Operation(
+        ("GET",),
+        TASK + "/follow",
+        "adminFollow",
+        "The task's events as they come.",
+        {200: (_EVENTS,)},
+        _KEY | {NoTask, BadCursor, NoSession, CursorGone, ShuttingDown, Overloaded, TooMany},
+        (*_REF, "cursor", "Last-Event-ID"),
+    ),
+    Operation(
+        ("POST",),
+        TASK + "/stop",
+        "adminStopTask",
+        "End one task. When this answers, its end is in the log.",
+        {200: (TaskStopped,)},
+        _KEY | {NoTask},
+        _REF,
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/stop",
+        "adminStop",
+        "End several tasks: those that are named, or all live ones that fit every condition.",
+        {200: (TasksStopped,)},
+        _KEY | _BODY,
+        (),
+        StopBody,
+        {
+            "named": {"refs": ["acme/s1/t1", "acme/s2/t7"]},
+            "a session": {"owner": "acme", "session": "s1"},
+            "what waits too long": {"status": ["parked"], "older_than": 3600},
+        },
+    ),
+    Operation(
+        ("GET",),
+        BASE + "/workers",
+        "adminWorkers",
+        "The processes that showed signs of life.",
+        {200: (Processes,)},
+        _KEY,
+    ),
+    Operation(("GET",), BASE + "/stats", "adminStats", "The deployment in numbers.", {200: (Stats,)}, _KEY),
+    Operation(
+        ("GET",),
+        BASE + "/agents",
+        "adminAgents",
+        "The agents that keys can select.",
+        {200: (AgentList,)},
+        _KEY,
+    ),
+    Operation(
+        ("GET",),
+        BASE + "/sessions",
+        "adminSessions",
+        "What an owner's sessions hold, the largest first.",
+        {200: (SessionList,)},
+        _KEY | {BadRequest},
+        ("the_owner", "sessions"),
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/sessions/delete",
+        "adminDeleteSessions",
+        "Delete an owner's sessions, one or all, with all that was said. Turns that are live end first.",
+        {200: (SessionsDeleted,)},
+        _KEY | _BODY | {NoSession, SessionBusy},
+        (),
+        DeleteBody,
+        {"one": {"owner": "acme", "session": "s1"}, "all": {"owner": "acme"}},
+    ),
+    Operation(("GET",), BASE + "/keys", "adminKeys", "Every API key.", {200: (KeyList,)}, _KEY),
+    Operation(
+        ("POST",),
+        BASE + "/keys",
+        "adminCreateKey",
+        "Make an API key. It is shown once.",
+        {200: (KeyMade,)},
+        _KEY | _BODY,
+        (),
+        NewKeyBody,
+        {
+            "limited": {
+                "owner": "acme",
+                "agent": "demo",
+                "rate": 60,
+                "concurrency": 10,
+                "followers": 100,
+                "storage": 200_000_000,
+                "days": 90,
+            }
+        },
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/keys/{id}/rotate",
+        "adminRotateKey",
+        "Make a successor of an API key, which goes on working for some hours.",
+        {200: (KeyMade,)},
+        _KEY | _BODY | {NoKey, NotRotatable},
+        ("key_id",),
+        RotateBody,
+        {"a day": {"hours": 24}},
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/keys/{id}/revoke",
+        "adminRevokeKey",
+        "Forget an API key; it is refused everywhere within 10 seconds.",
+        {200: (KeyRevoked,)},
+        _KEY | {NoKey},
+        ("key_id",),
+    ),
+)

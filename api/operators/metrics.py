@@ -1,0 +1,55 @@
+"""``/metrics`` of a front end: what it counts, and what it sees of the deployment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from turnstream.api.http.params import route
+from turnstream.shared import metrics
+from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.prometheus import CONTENT_TYPE, exposition
+from turnstream.shared.session.tasks import PARKED, QUEUED, RUNNING
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from turnstream.api.services import Services
+    from turnstream.shared.prometheus import Readings
+
+
+class MetricsRoutes:
+    """Serves Prometheus."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The route."""
+        return [route("/metrics", self.metrics, "GET")]
+
+    async def metrics(self, request: Request) -> Response:
+        """Everything, in Prometheus' text format."""
+        if not self._services.settings.metrics_open:
+            await self._services.auth.admin(request)
+        return Response(exposition(await self._readings()), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _readings(self) -> Readings:
+        hub = self._services.hub
+        own = {metrics.followers: hub.followers, metrics.sessions_followed: hub.sessions}
+        try:
+            stats = await self._services.overview.stats()
+        except Exception as error:
+            # The broker is away: what this process knows by itself is told all the same.
+            if not is_trouble(error):
+                raise
+            return own
+        return own | {
+            metrics.queue_depth: stats["queue"]["depth"],
+            metrics.queue_age: stats["queue"]["oldest_seconds"],
+            metrics.tasks: {status: stats["tasks"][status] for status in (QUEUED, RUNNING, PARKED)},
+            metrics.workers: stats["workers"]["count"],
+            metrics.front_ends: stats["front_ends"]["count"],
+        }

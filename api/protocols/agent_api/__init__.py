@@ -1,0 +1,1 @@
+"""The Agent API protocol (AgentScope Runtime), in both editions."""

@@ -1,0 +1,166 @@
+"""A turn's outcome as one JSON object, for clients that do not want a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from turnstream.api.http.connection import connection_of, watched
+from turnstream.api.streaming.hub import Cut, Over
+from turnstream.api.streaming.sse import HEADERS
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS, ended
+from turnstream.shared.broker.client import insist
+from turnstream.shared.errors import CursorGone, NoTask, ShuttingDown
+from turnstream.shared.session.endings import numbered, without_number
+from turnstream.shared.session.entry import END, Cursor
+from turnstream.shared.session.tasks import PARKED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from starlette.types import Receive, Scope, Send
+
+    from turnstream.api.protocols.agent_api.frames import AgentApi
+    from turnstream.api.streaming.hub import Feed
+    from turnstream.api.streaming.start_position import Start
+    from turnstream.api.turns.durable_submit import Headers
+    from turnstream.shared.session.entry import Entry
+    from turnstream.shared.session.event_log import Log
+
+_CALLS = ("function_call", "mcp_approval_request")
+_ANSWERS = ("function_call_output", "mcp_approval_response")
+
+# Between two looks at nothing; news wake the waiter by themselves.
+_IDLE_SECONDS = 60.0
+
+
+class Outcome:
+    """Waits until a task ends or parks, then answers with its response.
+
+    Ended: the terminal response. Parked: the response in progress, its messages so far (the calls among
+    them) as its output. A client that leaves stops nothing.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        start: Start,
+        dialect: AgentApi,
+        reader: Log,
+        *,
+        headers: Headers = (),
+    ) -> None:
+        if start.task is None:
+            raise NoTask
+        self._feed = feed
+        feed.after, feed.task, feed.parking = start.after, start.task, True
+        self._task: str = start.task
+        self._dialect = dialect
+        self._log = reader
+        self._headers = headers
+        self._unanswered: set[str] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        """Serve the response."""
+        with self._feed:
+            connection = connection_of(scope)
+            with watched(connection, self._feed.end):
+                body = await self._wait()
+                if body is None:
+                    if connection.is_lost():
+                        return
+                    raise ShuttingDown
+        body = self._dialect.document(body)
+        length = str(len(body)).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", length),
+            *HEADERS,
+            *self._headers,
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _wait(self) -> bytes | None:
+        """The response's JSON; None when the feed was ended."""
+        feed = self._feed
+        while True:
+            news = await feed.entries(_IDLE_SECONDS)
+            if news is Over.GONE:
+                raise CursorGone
+            if isinstance(news, Over):
+                return None
+            if isinstance(news, Cut):
+                if end := await self._end_in_history(news.before):
+                    return end
+            elif news:
+                if end := self._end_in(shown.entry for shown in news):
+                    return end
+                last = news[-1].entry
+                feed.after, feed.written = Cursor(feed.after.epoch, last.seq), last.created
+            # Parking wakes us, too, though it is no entry.
+            if self._unanswered and (response := await self._parked()):
+                return response
+
+    async def _end_in_history(self, before: int) -> bytes:
+        """As `_end_in`, of what was cut from the log before seq ``before``."""
+        feed = self._feed
+        epoch = feed.after.epoch
+        while feed.after.seq < before - 1:
+            page = await feed.trimmed(before)
+            if page is None:
+                return b""
+            if end := self._end_in(page.entries):
+                return end
+            feed.after, feed.written = page.last or Cursor(epoch, before - 1), 0
+        over = await ended(self._log, feed.keys, self._task)
+        if over is not None and over < before:
+            raise CursorGone
+        return b""
+
+    def _end_in(self, entries: Iterable[Entry]) -> bytes:
+        """The terminal event, or empty; on the way, note which calls are open."""
+        for entry in entries:
+            if entry.task != self._task:
+                continue
+            if entry.kind == END:
+                return entry.event
+            if entry.kind in _CALLS:
+                self._unanswered |= _ids(entry.event)
+            elif entry.kind in _ANSWERS:
+                self._unanswered -= _ids(entry.event)
+        return b""
+
+    async def _parked(self) -> bytes | None:
+        """The response in progress, when the task is parked."""
+        keys = self._feed.keys
+        task = await insist(lambda: self._log.task(keys, self._task), seconds=PATIENCE_SECONDS, what="task")
+        if task.get("status") != PARKED:
+            return None
+        before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)
+        output = [
+            orjson.Fragment(without_number(entry.event))
+            async for entry in self._log.all_kept(keys, before_it, seconds=PATIENCE_SECONDS)
+            if entry.task == self._task and entry.kind != END and numbered(entry.event)
+        ]
+        response: dict[str, Any] = {
+            "sequence_number": int(task["number"]) - 1,
+            "object": "response",
+            "status": "in_progress",
+            "id": task["response"],
+            "session_id": keys.session,
+            "created_at": int(task["submitted"]) // 1000,
+        }
+        if metadata := task.get("metadata"):
+            response["metadata"] = orjson.Fragment(metadata)
+        return orjson.dumps(response | {"output": output})
+
+
+def _ids(event: bytes) -> set[str]:
+    """The calls that a completed message makes or answers."""
+    parsed = orjson.loads(event)
+    if parsed.get("object") != "message" or parsed.get("status") != "completed":
+        return set()
+    datas = [part.get("data") or {} for part in parsed.get("content") or []]
+    return {data.get("approval_request_id") or data.get("call_id") or data.get("id") or "" for data in datas}

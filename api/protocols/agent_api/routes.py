@@ -1,0 +1,223 @@
+"""The Agent API route, ``/process``."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from turnstream.api.http.body import LARGE_BYTES
+from turnstream.api.http.params import cursor_of, route, session_id, task_id
+from turnstream.api.protocols.agent_api.requests import Answer, answers_in, dialect_of, parse_process
+from turnstream.api.protocols.agent_api.response import Outcome
+from turnstream.api.streaming import start_position
+from turnstream.api.streaming.sse import EventStream
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS
+from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer, task_of_call
+from turnstream.api.turns.overrides import overrides_of
+from turnstream.api.turns.submit import (
+    RESPONSE_PREFIX,
+    NewTurn,
+    begin,
+    derived_session,
+    idempotency_of,
+    new_task_id,
+    task_of_response,
+    trace_of,
+)
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.errors import InvalidBody, Overloaded, SessionBusy, TooMany
+from turnstream.shared.protocol import MessageType, ResponseBuilder
+from turnstream.shared.session.entry import Cursor
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from turnstream.api.access.auth import Caller
+    from turnstream.api.protocols.agent_api.frames import AgentApi
+    from turnstream.api.protocols.agent_api.requests import Parsed
+    from turnstream.api.services import Services
+    from turnstream.api.streaming.hub import Feed
+    from turnstream.api.streaming.start_position import Start
+    from turnstream.api.turns.durable_submit import Headers
+    from turnstream.api.turns.overrides import Overrides
+    from turnstream.shared.broker.keys import SessionKeys
+    from turnstream.shared.protocol import AgentRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One POST, read."""
+
+    caller: Caller
+    keys: SessionKeys
+    body: AgentRequest
+    overrides: Overrides
+    cursor: Cursor | None
+    idempotency: str
+    digest: str
+    trace: str
+    large: bool
+
+    @property
+    def response(self) -> str | None:
+        """The response id that the client chose or knows."""
+        return self.body.id or self.body.response_id
+
+    @property
+    def user(self) -> str:
+        return self.body.user_id or ""
+
+
+class ProcessRoutes:
+    """Serves Agent API clients."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The route, to ask and to follow."""
+        return [route("/process", self.process, "POST"), route("/process", self.watch, "GET")]
+
+    async def process(self, request: Request) -> EventStream | Outcome | Response:
+        """Take a turn, answers to calls, or a wish to reconnect; then follow the task."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        dialect = dialect_of(request)
+        async with services.limiter.counting_refusals(caller):
+            parse = partial(parse_process, spec=caller.spec)
+            raw, parsed = await services.bodies.read(request, caller, parse)
+            if parsed.request.tools:
+                # Their schemas are checked, which may take long.
+                asked = await services.aside.run(caller.owner, self._read, request, caller, parsed, raw)
+            else:
+                asked = self._read(request, caller, parsed, raw)
+        try:
+            await services.limiter.admit_follower(caller)
+            with services.hub.following(asked.keys) as feed:
+                start, headers = await self._start(asked)
+                return await self._respond(feed, start, headers, asked, dialect)
+        except (SessionBusy, TooMany, Overloaded) as refusal:
+            return _rejected(asked, refusal, dialect)
+
+    async def watch(self, request: Request) -> EventStream:
+        """Follow a response, or without ``response_id`` the whole session."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        dialect = dialect_of(request)
+        keys = caller.keys(session_id(request, "session_id"))
+        task = task_id(task_of_response(request.query_params.get("response_id", "")))
+        visitor = caller.visitor(request.query_params.get("user_id", ""))
+        cursor = cursor_of(request)
+        await services.limiter.admit_follower(caller)
+        with services.hub.following(keys) as feed:
+            start = await start_position.start(services.log, keys, visitor, task=task, cursor=cursor)
+            return EventStream(feed, start, dialect, services.log, services.settings)
+
+    def _read(self, request: Request, caller: Caller, parsed: Parsed, raw: bytes) -> _Asked:
+        body, idempotency = parsed.request, idempotency_of(request)
+        session = body.session_id
+        if session is None:
+            name = idempotency or body.id or body.response_id
+            session = derived_session(caller, name) if name else uuid.uuid4().hex
+        return _Asked(
+            caller=caller,
+            keys=caller.keys(session),
+            body=body,
+            overrides=overrides_of(body, caller.spec, parsed.ignored),
+            cursor=cursor_of(request),
+            idempotency=idempotency,
+            digest=parsed.digest,
+            trace=trace_of(request),
+            large=len(raw) > LARGE_BYTES,
+        )
+
+    async def _start(self, asked: _Asked) -> tuple[Start, Headers]:
+        answers = answers_in(asked.body.input)
+        if answers:
+            return await self._answer(asked, answers), ()
+        log, keys, visitor = self._services.log, asked.keys, asked.caller.visitor(asked.user)
+        task = task_of_response(asked.response) if asked.response else None
+        if asked.body.reconnect:
+            _named(asked, "to reconnect")
+            task = task or await start_position.running_task(log, keys, visitor)
+            return await start_position.start(log, keys, visitor, task=task, cursor=asked.cursor), ()
+        if asked.cursor is not None:
+            # Whatever else it says: who has received something of a task wants the rest of it.
+            if asked.response is None and not asked.idempotency:
+                _named(asked, "with Last-Event-ID")
+            task = task or await start_position.task_of(log, keys, visitor, asked.cursor)
+            return await start_position.start(log, keys, visitor, task=task, cursor=asked.cursor), ()
+        return await self._begin(asked, task or new_task_id())
+
+    async def _begin(self, asked: _Asked, task: str) -> tuple[Start, Headers]:
+        turn = NewTurn(
+            ref=TaskRef(asked.keys.owner, asked.keys.session, task),
+            response=asked.response or RESPONSE_PREFIX + task,
+            user=asked.user,
+            create=True,
+            input=asked.body.input,
+            parts=None,
+            idempotency=asked.idempotency,
+            digest=asked.digest,
+            trace=asked.trace,
+            overrides=asked.overrides,
+            large=asked.large,
+        )
+        return await begin(self._services, asked.caller, turn)
+
+    async def _answer(self, asked: _Asked, answers: list[Answer]) -> Start:
+        """Answer calls, and follow their task from before the answers."""
+        services, keys = self._services, asked.keys
+        _named(asked, "to answer a call")
+        visitor = asked.caller.visitor(asked.user)
+        meta = await start_position.session(services.log, keys, visitor)
+        tasks = [await task_of_call(services, keys, each.call) for each in answers]
+        first = False
+        for task, each in zip(tasks, answers, strict=True):
+            ref = TaskRef(keys.owner, keys.session, task)
+            new, _ = await answer(services, ref, each.call, each.result)
+            first = first or new
+        cursor = asked.cursor
+        if cursor is None:
+            before = meta.seq if first else await self._before_answers(keys, {each.call for each in answers})
+            cursor = Cursor(meta.epoch, before)
+        return await start_position.start(services.log, keys, visitor, task=tasks[0], cursor=cursor)
+
+    async def _before_answers(self, keys: SessionKeys, calls: set[str]) -> int:
+        """The place before answers that were given earlier: their first reply may have been lost."""
+        kinds = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
+        async for entry in self._services.log.all_kept(keys, seconds=PATIENCE_SECONDS):
+            if entry.kind in kinds and any(call.encode() in entry.event for call in calls):
+                return entry.seq - ENTRIES_PER_ANSWER
+        return 0
+
+    async def _respond(
+        self, feed: Feed, start: Start, headers: Headers, asked: _Asked, dialect: AgentApi
+    ) -> EventStream | Outcome:
+        services = self._services
+        if asked.body.stream:
+            return EventStream(feed, start, dialect, services.log, services.settings, headers=headers)
+        # The outcome holds the whole output, so the cursor does not matter; open calls do, from the first on.
+        visitor = asked.caller.visitor(asked.user)
+        whole = await start_position.start(services.log, feed.keys, visitor, task=start.task)
+        return Outcome(feed, whole, dialect, services.log, headers=headers)
+
+
+def _named(asked: _Asked, why: str) -> None:
+    if asked.body.session_id is None:
+        raise InvalidBody(f"session_id: needed {why}")
+
+
+def _rejected(asked: _Asked, refusal: SessionBusy | TooMany | Overloaded, dialect: AgentApi) -> Response:
+    """The body of a refused turn: a response that is over before it began."""
+    builder = ResponseBuilder(session_id=asked.keys.session, response_id=asked.response)
+    code = "session_busy" if isinstance(refusal, SessionBusy) else str(refusal.code)
+    event = builder.rejected(code, refusal.public_text).model_dump_json(exclude_none=True).encode()
+    event = dialect.document(event)
+    headers = {} if isinstance(refusal, SessionBusy) else {"Retry-After": str(refusal.retry_after)}
+    return Response(event, status_code=refusal.status, media_type="application/json", headers=headers)

@@ -1,0 +1,241 @@
+"""The LiteAgent routes (base path ``/liteAgent/v1``)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import structlog
+from starlette.responses import JSONResponse, Response
+
+from turnstream.api.http.body import LARGE_BYTES
+from turnstream.api.http.params import cursor_of, route, session_id, task_id
+from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
+from turnstream.api.protocols.liteagent.requests import parse_callback, parse_chat
+from turnstream.api.streaming import start_position
+from turnstream.api.streaming.sse import EventStream
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS
+from turnstream.api.turns.callbacks import answer, task_of_call
+from turnstream.api.turns.durable_submit import replica_headers
+from turnstream.api.turns.stop import clear, stop, stop_all
+from turnstream.api.turns.submit import (
+    RESPONSE_PREFIX,
+    NewTurn,
+    begin,
+    derived_session,
+    idempotency_of,
+    new_task_id,
+    trace_of,
+)
+from turnstream.shared.api_keys import IDENTIFIER
+from turnstream.shared.broker.client import insist
+from turnstream.shared.broker.keys import SessionKeys, TaskRef
+from turnstream.shared.errors import BadRequest, NoSession, NoTask, UnknownCall
+from turnstream.shared.protocol import Message
+from turnstream.shared.session.tasks import Gone
+from turnstream.shared.version import VERSION
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from turnstream.api.access.auth import Caller
+    from turnstream.api.protocols.liteagent.frames import LiteAgent
+    from turnstream.api.protocols.liteagent.requests import ChatRequest
+    from turnstream.api.services import Services
+    from turnstream.api.streaming.start_position import Start
+    from turnstream.api.turns.durable_submit import Headers
+    from turnstream.shared.session.entry import Cursor
+
+log = structlog.get_logger(__name__)
+
+BASE = "/liteAgent/v1"
+
+
+class LiteAgentRoutes:
+    """Serves LiteAgent clients."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """The seven routes of the protocol."""
+        return [
+            route(f"{BASE}/version", self.version, "GET"),
+            route(f"{BASE}/initSession", self.init_session, "POST"),
+            route(f"{BASE}/chat", self.chat, "POST"),
+            route(f"{BASE}/chat", self.watch, "GET"),
+            route(f"{BASE}/callback", self.callback, "POST"),
+            route(f"{BASE}/history", self.history, "GET"),
+            route(f"{BASE}/stop", self.stop, "GET", "POST"),
+            route(f"{BASE}/clear", self.clear, "GET", "POST"),
+        ]
+
+    async def version(self, request: Request) -> Response:  # noqa: ARG002 - a route's signature
+        """Our version."""
+        return JSONResponse({"version": VERSION})
+
+    async def init_session(self, request: Request) -> Response:
+        """Make a session."""
+        caller = await self._services.auth.caller(request)
+        session = uuid.uuid4().hex
+        keys = caller.keys(session)
+        await self._services.limiter.admit_session(keys, caller)
+        await insist(
+            lambda: self._services.tasks.create(keys, caller.spec.name, ""),
+            seconds=PATIENCE_SECONDS,
+            what="create",
+        )
+        return JSONResponse({"sessionId": session})
+
+    async def chat(self, request: Request) -> EventStream:
+        """Take a user's message and follow the task; with a known task or a cursor, only follow."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        named = self._named(request, caller)
+        async with services.limiter.counting_refusals(caller):
+            body, chat = await services.bodies.read(request, caller, parse_chat)
+        cursor = cursor_of(request)
+        keys = caller.keys(named or _one_shot(request, caller, chat))
+        await services.limiter.admit_follower(caller)
+        with services.hub.following(keys) as feed:
+            headers: Headers = ()
+            if cursor is not None:
+                # Whatever else it says: who has received something of a task wants the rest of it.
+                task = chat.task_id or await start_position.task_of(
+                    services.log, keys, caller.visitor(), cursor
+                )
+                start = await self._resume(caller, keys, task, cursor)
+            else:
+                start, headers = await self._begin(request, caller, keys, chat, body, create=not named)
+            dialect = _dialect(chat.stream)
+            return EventStream(feed, start, dialect, services.log, services.settings, headers=headers)
+
+    async def watch(self, request: Request) -> EventStream:
+        """Follow a task, or without ``taskId`` the whole session."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        keys = caller.keys(session_id(request, "sessionId"))
+        task, cursor = task_id(request.query_params.get("taskId")), cursor_of(request)
+        dialect = _dialect(request.query_params.get("stream", "").lower() in {"true", "1"})
+        await services.limiter.admit_follower(caller)
+        with services.hub.following(keys) as feed:
+            start = await self._resume(caller, keys, task, cursor)
+            return EventStream(feed, start, dialect, services.log, services.settings)
+
+    async def callback(self, request: Request) -> Response:
+        """Take a client's answer to a function call or to a request for approval."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        keys = caller.keys(session_id(request, "sessionId"))
+        async with services.limiter.counting_refusals(caller):
+            _, given = await services.bodies.read(request, caller, parse_callback)
+        await start_position.session(services.log, keys, caller.visitor())
+        if not IDENTIFIER.fullmatch(given.id):
+            raise UnknownCall
+        task = await task_of_call(services, keys, given.id)
+        _, replicas = await answer(services, TaskRef(keys.owner, keys.session, task), given.id, given.result)
+        headers = {name.decode(): value.decode() for name, value in replica_headers(replicas)}
+        return JSONResponse({"result": "success"}, headers=headers)
+
+    async def history(self, request: Request) -> Response:
+        """What was said in the session so far."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        keys = caller.keys(session_id(request, "sessionId"))
+        await start_position.session(services.log, keys, caller.visitor())
+        entries = [entry async for entry in services.log.all_kept(keys, seconds=PATIENCE_SECONDS)]
+        return Response(history(keys.session, entries), media_type="application/json")
+
+    async def stop(self, request: Request) -> Response:
+        """End one task, or all live ones of the session. When this answers, their ends are in the log."""
+        keys = await self._to_stop(request)
+        task = task_id(request.query_params.get("taskId"))
+        if task is None:
+            live = await insist(lambda: self._services.log.live(keys), seconds=PATIENCE_SECONDS, what="live")
+            await stop_all(self._services, keys, live, "stop", who="client")
+            return JSONResponse({"sessionId": keys.session})
+        ref = TaskRef(keys.owner, keys.session, task)
+        if isinstance(await stop(self._services, ref, "stop", who="client"), Gone):
+            raise NoTask
+        return JSONResponse({"sessionId": keys.session, "taskId": task})
+
+    async def clear(self, request: Request) -> Response:
+        """End what is live, then forget everything that was said."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        if caller.spec.simple:
+            raise BadRequest(
+                "This agent is one-shot: each turn has a session of its own, and nothing to clear."
+            )
+        keys = caller.keys(session_id(request, "sessionId"))
+        meta = await start_position.session(services.log, keys, caller.visitor())
+        await clear(services, keys, meta.epoch, "clear", who="client")
+        return JSONResponse({"id": keys.session, "sessionId": keys.session})
+
+    async def _begin(
+        self,
+        request: Request,
+        caller: Caller,
+        keys: SessionKeys,
+        chat: ChatRequest,
+        body: bytes,
+        *,
+        create: bool,
+    ) -> tuple[Start, Headers]:
+        task = chat.task_id or new_task_id()
+        turn = NewTurn(
+            ref=TaskRef(keys.owner, keys.session, task),
+            response=RESPONSE_PREFIX + task,
+            user="",
+            create=create,
+            input=[Message.model_validate(message) for message in chat.input()],
+            parts=chat.parts,
+            idempotency=idempotency_of(request),
+            digest=chat.digest,
+            trace=trace_of(request),
+            large=len(body) > LARGE_BYTES,
+        )
+        return await begin(self._services, caller, turn)
+
+    def _named(self, request: Request, caller: Caller) -> str | None:
+        """The session of a chat; a one-shot agent needs none."""
+        if caller.spec.simple and not request.query_params.get("sessionId"):
+            return None
+        return session_id(request, "sessionId")
+
+    async def _resume(
+        self, caller: Caller, keys: SessionKeys, task: str | None, cursor: Cursor | None
+    ) -> Start:
+        return await start_position.start(
+            self._services.log, keys, caller.visitor(), task=task, cursor=cursor
+        )
+
+    async def _to_stop(self, request: Request) -> SessionKeys:
+        """The session to stop: one of the key's own, or with an admin key and ``owner=`` anybody's."""
+        services = self._services
+        owner = request.query_params.get("owner")
+        if owner is None:
+            caller = await services.auth.caller(request)
+            keys = caller.keys(session_id(request, "sessionId"))
+            await start_position.session(services.log, keys, caller.visitor())
+            return keys
+        key = await services.auth.admin(request)
+        if not IDENTIFIER.fullmatch(owner):
+            raise NoSession
+        keys = SessionKeys(owner, session_id(request, "sessionId"))
+        meta = await insist(lambda: services.log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
+        if meta is None:
+            raise NoSession
+        log.info("admin.stops_session", key=key.id, owner=owner, session=keys.session)
+        return keys
+
+
+def _one_shot(request: Request, caller: Caller, chat: ChatRequest) -> str:
+    """A session for a single turn; a repeat that can be told finds it again."""
+    name = request.headers.get("idempotency-key") or chat.task_id
+    return derived_session(caller, name) if name else uuid.uuid4().hex
+
+
+def _dialect(stream: bool) -> LiteAgent:
+    return LITEAGENT_STREAM if stream else LITEAGENT_WHOLE

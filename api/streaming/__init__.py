@@ -1,0 +1,1 @@
+"""Following a session: start position, hub, rings, gaps, server-sent events."""

@@ -1,0 +1,359 @@
+"""Entries to a client as server-sent events, over one raw ASGI response."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from turnstream.api.http.connection import connection_of, watched
+from turnstream.api.streaming.gaps import Telling, Torn
+from turnstream.api.streaming.hub import Cut, Over
+from turnstream.api.streaming.ring import Replayed, Shown
+from turnstream.api.streaming.start_position import ended, opening, renumbered
+from turnstream.shared import metrics
+from turnstream.shared.errors import BrokerAway
+from turnstream.shared.session.entry import END, RESPONSE, Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from starlette.types import Receive, Scope, Send
+
+    from turnstream.api.http.connection import Connection
+    from turnstream.api.streaming.dialect import Dialect
+    from turnstream.api.streaming.hub import Feed
+    from turnstream.api.streaming.start_position import Start
+    from turnstream.api.turns.durable_submit import Headers
+    from turnstream.shared.session.entry import Entry
+    from turnstream.shared.session.event_log import Log
+    from turnstream.shared.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+# Frames that wait are joined up to this size. A client that takes nothing holds about two writes of our memory: one that
+# waits for it, and one that the server has; and what else it holds, others hold, too.
+SEND_BYTES = 32 * 1024
+# What a client that takes it is shown in one of its turns, about.
+TURN_BYTES = 4 * SEND_BYTES
+
+HEADERS = (
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class SlowClientError(Exception):
+    """The client did not take what it was sent in time."""
+
+
+class EventStream:
+    """Sends a session's or a task's entries until the end.
+
+    Duties:
+        1. write each entry once, in order, in the client's dialect; what was trimmed, as the history has it, and
+           where that was the turn's beginning, with one of its own and numbers of its own;
+        2. join what waits into few writes, give each write its time, and have turns with other followers (api/streaming/rounds.py);
+        3. keep a silent connection open with heartbeats, also while the broker is away;
+        4. end between two frames: after the task's end, after the longest time for a session, when the
+           session is cleared or its log is not what it was, when the client leaves and at shutdown. The turn itself
+           goes on.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_dialect",
+        "_feed",
+        "_fresh",
+        "_headers",
+        "_held",
+        "_log",
+        "_number",
+        "_over",
+        "_send",
+        "_session",
+        "_settings",
+        "_size",
+        "_spoke",
+        "_task",
+        "_time",
+        "_torn",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        feed: Feed,
+        start: Start,
+        dialect: Dialect,
+        reader: Log,
+        settings: Settings,
+        *,
+        headers: Headers = (),
+    ) -> None:
+        self._feed = feed
+        self._session = feed.keys.session
+        feed.after = start.after
+        feed.task = self._task = start.task
+        self._over = start.over
+        # Whether nothing was shown yet of a task that is wanted from its first event.
+        self._fresh = start.fresh
+        # The next number, where they are not the log's own.
+        self._number: int | None = None
+        self._dialect = dialect
+        self._log = reader
+        self._settings = settings
+        self._headers = headers
+        self._waiting: list[bytes] = []
+        self._size = 0
+        # Whose frames are the last ones that wait: as long as it is held, others write the same ones.
+        self._held: Shown | None = None
+        self._spoke = 0.0
+        self._torn: Torn | None = None
+        # Set while entries may be shown at once.
+        self._connection: Connection | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        """Serve the response."""
+        self._send = send
+        metrics.streams_opened.n += 1
+        with self._feed:
+            connection = connection_of(scope)
+            if await self._served(scope, connection):
+                return
+        lost = asyncio.Event()
+        with watched(connection, lost.set):
+            connection.abort()
+            await lost.wait()
+
+    async def _served(self, scope: Scope, connection: Connection) -> bool:
+        """Serve it; False when the client is too slow."""
+        with watched(connection, self._feed.end):
+            try:
+                await self._begin()
+                if scope["method"] != "HEAD":
+                    self._connection = connection
+                await self._follow()
+                await self._give({"type": "http.response.body", "body": b"", "more_body": False})
+            except SlowClientError:
+                metrics.cut_readers.n += 1
+                log.info("stream.slow_client", session=self._session, task=self._task)
+                return False
+        return True
+
+    async def _begin(self) -> None:
+        content_type = (b"content-type", self._dialect.content_type.encode())
+        headers = [content_type, *HEADERS, *self._headers]
+        await self._give({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        self._time = loop.time
+        self._spoke = loop.time()
+        if self._connection is not None:
+            self._feed.at_once = self._show_at_once
+        ends = None if self._task else self._spoke + settings.stream_seconds
+        while not self._over:
+            now = loop.time()
+            if ends is not None and now >= ends:
+                return
+            wait = self._spoke + settings.heartbeat_seconds - now
+            if wait <= 0:
+                self._put(self._dialect.ping)
+                await self._flush()
+                continue
+            if not await self._go_on(wait if ends is None else min(wait, ends - now)):
+                return
+
+    async def _go_on(self, wait: float) -> bool:
+        """Show of what comes within that time as much as is taken; False when there is no more.
+
+        While it waits for the client it keeps nothing but what it writes: the rest is read again.
+        """
+        news = await self._feed.entries(wait)
+        if isinstance(news, Over):
+            return False
+        if isinstance(news, Cut):
+            return await self._fill(news.before)
+        if news:
+            await self._feed.turn()
+        self._show(news, self._mended)
+        del news
+        await self._flush()
+        return True
+
+    def _show_at_once(self, news: list[Shown]) -> bool:
+        """Show what follows the feed's place while the task waits; False when it has to see to it."""
+        if self._torn is not None or self._connection is None:
+            return False
+        feed, task, dialect, session = self._feed, self._task, self._dialect, self._session
+        epoch = feed.after.epoch
+        frames = []
+        over = False
+        for shown in news:
+            entry = shown.entry
+            if task is None or entry.task == task:
+                frames.append(shown.frames(dialect, session, epoch))
+                if task is not None and entry.kind == END:
+                    over = True
+                    break
+        body = b"".join(frames)
+        if body:
+            if len(body) > SEND_BYTES or not self._connection.write_chunk(body):
+                return False
+            metrics.bytes_out.n += len(body)
+            self._spoke = self._time()
+        last = news[-1].entry
+        feed.after, feed.written = Cursor(epoch, last.seq), last.created
+        self._fresh = False
+        if over:
+            feed.end()
+        return True
+
+    def _show(self, news: Iterable[Shown], told: Callable[[Shown], Shown | None]) -> None:
+        """Write what the client takes at once, have one more write wait, and move the feed's place behind them.
+
+        Not more than is for one turn.
+        """
+        feed, task, dialect, session = self._feed, self._task, self._dialect, self._session
+        epoch = feed.after.epoch
+        written = 0
+        for each in news:
+            entry = each.entry
+            if task is None or entry.task == task:
+                shown = told(each)
+                if shown is not None:
+                    self._put(shown.frames(dialect, session, epoch), shown)
+            feed.after, feed.written = Cursor(epoch, entry.seq), entry.created
+            self._fresh = False
+            if task is not None and entry.task == task and entry.kind == END:
+                self._over = True
+                return
+            if self._size >= SEND_BYTES:
+                written += self._size
+                if written >= TURN_BYTES or not self._flush_at_once():
+                    return
+
+    def _mended(self, shown: Shown) -> Shown | None:
+        """How to show an entry of the log; behind a hole, perhaps not at all."""
+        if self._torn is None:
+            return shown
+        entry = shown.entry
+        telling = self._torn.telling(entry)
+        if telling is Telling.NOT_AT_ALL:
+            return None
+        if telling is Telling.WHOLE:
+            return self._replayed(shown)
+        number = self._number
+        if number is None:
+            return shown
+        # How it began was said already.
+        return None if entry.kind == RESPONSE else self._feed.shown(self._renumbered(entry), Shown, number)
+
+    def _replayed(self, shown: Shown) -> Shown:
+        """How to show an entry by itself."""
+        number = self._number
+        return self._feed.shown(self._renumbered(shown.entry), Replayed, number)
+
+    def _renumbered(self, entry: Entry) -> Entry:
+        if self._number is None:
+            return entry
+        told = renumbered(entry, self._number)
+        self._number += told is not entry
+        return told
+
+    async def _fill(self, before: int) -> bool:
+        """Tell from the history what was cut before seq ``before``, as far as the broker answers; False: no more comes."""
+        feed, task = self._feed, self._task
+        try:
+            if task is not None and self._fresh:
+                begun = await opening(self._log, feed.keys, task)
+                self._number = 0 if begun else None
+                for entry in begun:
+                    shown = self._replayed(Shown(entry))
+                    self._put(shown.frames(self._dialect, self._session, feed.after.epoch), shown)
+                await self._flush()
+            self._fresh = False
+            while feed.after.seq < before - 1:
+                if not await self._show_trimmed(before):
+                    return True
+                await self._flush()
+                if self._over:
+                    return True
+            if task is not None:
+                end = await ended(self._log, feed.keys, task)
+                # The end itself was cut from the history.
+                if end is not None and end < before:
+                    return False
+        except BrokerAway:
+            return True
+        self._torn = self._torn or Torn()
+        return True
+
+    async def _show_trimmed(self, before: int) -> bool:
+        """Show a page of the history, or as much of it as is taken; False when the log is another one by now."""
+        feed = self._feed
+        page = await feed.trimmed(before)
+        if page is None:
+            return False
+        await feed.turn()
+        self._show(map(Shown, page.entries), self._replayed)
+        if page.last is None:
+            feed.after = Cursor(feed.after.epoch, before - 1)
+        # It is not in the log.
+        feed.written = 0
+        return True
+
+    def _put(self, frames: bytes, shown: Shown | None = None) -> None:
+        if frames:
+            self._waiting.append(frames)
+            self._size += len(frames)
+            self._held = shown
+
+    def _flush_at_once(self) -> bool:
+        """Write what waits, if it is not much and the client takes it."""
+        if self._connection is None or self._size > 2 * SEND_BYTES:
+            return False
+        if not self._connection.write_chunk(b"".join(self._waiting)):
+            return False
+        self._wrote()
+        return True
+
+    async def _flush(self) -> None:
+        if not self._waiting:
+            return
+        for number, piece in enumerate(self._pieces()):
+            if number:
+                await self._feed.turn()
+            if self._connection is None or not self._connection.write_chunk(piece):
+                await self._give({"type": "http.response.body", "body": piece, "more_body": True})
+        self._wrote()
+
+    def _pieces(self) -> Iterator[bytes]:
+        """What waits: the server copies what it is given, for each client, so it gets little at once."""
+        *frames, last = self._waiting
+        if self._size <= 2 * SEND_BYTES:
+            frames, last = [], b"".join(self._waiting)
+        self._waiting.clear()
+        if frames:
+            yield b"".join(frames)
+            frames.clear()
+        for at in range(0, len(last), SEND_BYTES):
+            yield last[at : at + SEND_BYTES]
+
+    def _wrote(self) -> None:
+        metrics.bytes_out.n += self._size
+        self._waiting.clear()
+        self._size = 0
+        self._held = None
+        self._spoke = self._time()
+
+    async def _give(self, message: dict[str, object]) -> None:
+        try:
+            async with asyncio.timeout(self._settings.send_seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise SlowClientError from None

@@ -1,0 +1,238 @@
+"""Where a follower starts, and where a reconnecting client is told that its history is gone.
+
+A cursor of another epoch is refused before any frame: the session was cleared since, or its log lost its end. A cursor
+before the log's first entry is served: what was trimmed comes from the history, where each completed message and
+terminal event stands whole, as long as these stand there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from turnstream.shared.broker.client import insist
+from turnstream.shared.errors import CursorGone, NoSession, NoTask
+from turnstream.shared.session.endings import numbered, without_number
+from turnstream.shared.session.entry import RESPONSE, Cursor, Entry
+from turnstream.shared.session.tasks import TERMINAL
+
+if TYPE_CHECKING:
+    from turnstream.shared.broker.keys import SessionKeys
+    from turnstream.shared.session.event_log import Log, Page, SessionMeta
+
+# What every turn says of itself before anything else, each once.
+BEGINNING = ("queued", "created", "in_progress")
+
+# Tasks that are looked at for one to which a cursor belongs that was cut from the log.
+MOST_OWNERS = 64
+
+# How long a request insists with a broker that is away, before its client is told to come back.
+PATIENCE_SECONDS = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where and what to follow.
+
+    Attributes:
+        after: the place before the first entry that is wanted.
+        task: the only task to follow; the stream ends with it. None: the whole session.
+        over: the client has seen the task's end already.
+        fresh: the task is wanted from its first event.
+    """
+
+    after: Cursor
+    task: str | None = None
+    over: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who wants to see a session: the agent of the key, and the user that the request named, or ``""``."""
+
+    agent: str
+    user: str = ""
+
+
+async def session(log: Log, keys: SessionKeys, visitor: Visitor) -> SessionMeta:
+    """The session, as this visitor may see it.
+
+    Raises:
+        NoSession: it is unknown, or belongs to another agent or user.
+        BrokerAway: the broker did not answer.
+    """
+    meta = await insist(lambda: log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
+    if meta is None or meta.agent != visitor.agent:
+        raise NoSession
+    if visitor.user and meta.user and meta.user != visitor.user:
+        raise NoSession
+    return meta
+
+
+async def start(
+    log: Log, keys: SessionKeys, visitor: Visitor, *, task: str | None = None, cursor: Cursor | None = None
+) -> Start:
+    """Where to start following a session, or one task of it, after ``cursor`` if there is one.
+
+    Without a cursor a task is followed from its first event, a session from the beginning of its log.
+
+    Raises:
+        NoSession: it is unknown, or belongs to another agent or user.
+        NoTask: the session has no such task (any more).
+        CursorGone: the session was cleared since the cursor, or since the task, or what stood at the cursor was lost,
+            or the task's end was cut from the history, too.
+        BrokerAway: the broker did not answer.
+    """
+    meta = await session(log, keys, visitor)
+    cursor = _place(cursor, meta) if cursor else None
+    if task is None:
+        return Start(cursor or Cursor(meta.epoch, meta.head - 1))
+    known = await insist(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
+    if not known:
+        raise NoTask
+    if not meta.has_epoch(int(known["epoch"])):
+        raise CursorGone
+    before = Cursor(meta.epoch, int(known["first"]) - 1)
+    after = max(cursor, before) if cursor else before
+    over = False
+    if known["status"] in TERMINAL:
+        end = Cursor(meta.epoch, int(known["out"]))
+        over = after >= end
+        if not over and end.seq < meta.head and not await _stands(log, keys, end):
+            raise CursorGone
+    return Start(after, task, over=over, fresh=cursor is None)
+
+
+async def task_of(log: Log, keys: SessionKeys, visitor: Visitor, cursor: Cursor) -> str:
+    """The task that the entry at a cursor belongs to.
+
+    Raises:
+        CursorGone: nothing stands at the cursor any more, and it cannot be told for certain whose it was.
+        Others: as `start`.
+    """
+    meta = await session(log, keys, visitor)
+    cursor = _place(cursor, meta)
+    entry = await insist(lambda: log.at(keys, cursor), seconds=PATIENCE_SECONDS, what="cursor")
+    if entry is not None:
+        return entry.task
+    # A piece that was cut. It is of a task that began before it and ended after it, and the terminal event of each
+    # task that has ended since is in what follows, unless that was cut, too.
+    if await insist(lambda: log.reaches_back(keys, cursor), seconds=PATIENCE_SECONDS, what="cursor"):
+        owners: dict[str, bool] = {}
+        for task in await insist(lambda: log.live(keys), seconds=PATIENCE_SECONDS, what="live"):
+            owners[task] = await _spans(log, keys, task, cursor)
+        async for entry in log.all_kept(keys, cursor, seconds=PATIENCE_SECONDS):
+            if entry.task not in owners:
+                if len(owners) == MOST_OWNERS:
+                    raise CursorGone
+                owners[entry.task] = await _spans(log, keys, entry.task, cursor)
+        if sum(owners.values()) == 1:
+            return max(owners, key=lambda task: owners[task])
+    raise CursorGone
+
+
+async def _spans(log: Log, keys: SessionKeys, task: str, cursor: Cursor) -> bool:
+    """Whether the entry at a cursor may be the task's."""
+    known = await insist(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
+    if not known:
+        return True
+    return int(known["first"]) <= cursor.seq and (
+        known["status"] not in TERMINAL or cursor.seq <= int(known["out"])
+    )
+
+
+async def _stands(log: Log, keys: SessionKeys, cursor: Cursor) -> bool:
+    """Whether the log or the history has an entry there."""
+    return await insist(lambda: log.at(keys, cursor), seconds=PATIENCE_SECONDS, what="end") is not None
+
+
+async def ended(log: Log, keys: SessionKeys, task: str) -> int | None:
+    """The place of a task's terminal event; 0 when the task is forgotten; None: it is live.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    known = await insist(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
+    if not known:
+        return 0
+    return int(known["out"]) if known["status"] in TERMINAL else None
+
+
+async def running_task(log: Log, keys: SessionKeys, visitor: Visitor) -> str:
+    """The task that a session is working on; the newest one where several run at once.
+
+    Raises:
+        NoTask: none is live.
+        Others: as `start`.
+    """
+    meta = await session(log, keys, visitor)
+    live = await insist(lambda: log.live(keys), seconds=PATIENCE_SECONDS, what="live")
+    if not live:
+        raise NoTask("No turn of this session is running.")
+    return meta.active if meta.active in live else live[0]
+
+
+async def opening(log: Log, keys: SessionKeys, task: str) -> list[Entry]:
+    """How an ended task began, made of what is known of it: its first events are never in the history.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    known = await insist(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
+    if known.get("status") not in TERMINAL:
+        return []
+    statuses = ["queued"]
+    # A turn that was ended before a worker took it up says less.
+    if int(known["number"]) > len(BEGINNING):
+        statuses = [*BEGINNING]
+    first, submitted = int(known["first"]), int(known["submitted"])
+    response: dict[str, Any] = {
+        "id": known["response"],
+        "session_id": keys.session,
+        "created_at": submitted // 1000,
+    }
+    if metadata := known.get("metadata"):
+        response["metadata"] = orjson.Fragment(metadata)
+    return [
+        Entry(
+            seq=first + number,
+            task=task,
+            path="",
+            kind=RESPONSE,
+            created=submitted,
+            event=orjson.dumps(
+                {"sequence_number": number, "object": "response", "status": status, **response}
+            ),
+        )
+        for number, status in enumerate(statuses)
+    ]
+
+
+def renumbered(entry: Entry, number: int) -> Entry:
+    """The entry with that ``sequence_number``; itself, if it has none."""
+    if not numbered(entry.event):
+        return entry
+    event = b'{"sequence_number":%d,%b' % (number, without_number(entry.event)[1:])
+    return replace(entry, event=event)
+
+
+async def trimmed(log: Log, keys: SessionKeys, after: Cursor, before: int) -> Page | None:
+    """A page of what stands in the history for the entries strictly between ``after`` and seq ``before``; see `Log.kept`.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    return await insist(
+        lambda: log.kept(keys, after, Cursor(after.epoch, before)), seconds=PATIENCE_SECONDS, what="history"
+    )
+
+
+def _place(cursor: Cursor, meta: SessionMeta) -> Cursor:
+    """The cursor in the present epoch."""
+    place = meta.place(cursor)
+    if place is None:
+        raise CursorGone
+    return place

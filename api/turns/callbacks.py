@@ -1,0 +1,172 @@
+"""Answers to client calls: a function's result, or consent to a tool."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from turnstream.api.streaming.start_position import PATIENCE_SECONDS
+from turnstream.api.turns.durable_submit import accept, launch
+from turnstream.shared import metrics
+from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
+from turnstream.shared.broker.client import command, insist
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.errors import CallEnded, CallExpired, CallWithdrawn, InvalidBody, UnknownCall
+from turnstream.shared.protocol import (
+    FunctionCallOutput,
+    McpApprovalResponse,
+    MessageType,
+    ResponseBuilder,
+    Role,
+    RunStatus,
+    canonical,
+)
+from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.tasks import (
+    QUEUED,
+    Ended,
+    Expired,
+    Launch,
+    Repeated,
+    Stored,
+    Unknown,
+    Withdrawn,
+)
+
+if TYPE_CHECKING:
+    from turnstream.api.services import Services
+    from turnstream.shared.broker.keys import SessionKeys
+
+# The kind of call that asks for consent; any other asks for a function's result.
+APPROVAL = "approval"
+
+# What the batch of one answer writes into the log: the message created, in progress, its part, completed.
+ENTRIES_PER_ANSWER = 4
+
+
+async def task_of_call(services: Services, keys: SessionKeys, call: str) -> str:
+    """The task that made a call.
+
+    Raises:
+        UnknownCall: this session never made it.
+        BrokerAway: the broker did not answer.
+    """
+    found: Any = await insist(
+        lambda: command(services.broker.sessions, "GET", keys.call(call)),
+        seconds=PATIENCE_SECONDS,
+        what="call",
+    )
+    if found is None:
+        raise UnknownCall
+    return str(found.decode().partition(" ")[0])
+
+
+async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tuple[bool, int | None]:
+    """Give a call its answer; the last one that is awaited sets the task going again.
+
+    Returns whether this was its first answer (a repeat changes nothing), and the replicas that have it.
+
+    Raises:
+        InvalidBody: the result does not fit the call, or is nested too deeply.
+        UnknownCall, CallEnded, CallWithdrawn, CallExpired: the call takes no answer.
+        Overloaded: the broker's memory is almost full.
+        BrokerAway: the broker did not answer; to repeat is safe.
+    """
+    if too_deep(result):
+        raise InvalidBody(f"result: nested deeper than {MOST_LEVELS} levels")
+    record: Any = await insist(
+        lambda: command(services.broker.sessions, "HGET", ref.keys.calls(ref.task), call),
+        seconds=PATIENCE_SECONDS,
+        what="call",
+    )
+    batch = Batch()
+    # Without a record the call was answered or has ended; the script knows which.
+    if record is not None:
+        services.limiter.admit_data()
+        call_record = orjson.loads(record)
+        if call_record["kind"] == APPROVAL:
+            result = _consent(result)
+        _write_output(batch, call, call_record, result)
+    body = orjson.dumps(result)
+    outcome, replicas = await accept(
+        services, ref, lambda tasks: tasks.callback(ref, call, body, batch, ""), what="callback"
+    )
+    match outcome:
+        case Unknown():
+            raise UnknownCall
+        case Withdrawn():
+            raise CallWithdrawn
+        case Expired():
+            raise CallExpired
+        case Ended():
+            raise CallEnded
+        case Repeated(status, number):
+            # The first answer's launch may have been lost with its reply; a second one changes nothing.
+            if status == QUEUED and number > 0:
+                await launch(services, ref, number)
+            metrics.callbacks.add("repeat")
+            return False, replicas
+        case Stored() | Launch():
+            pass
+    metrics.callbacks.add("first")
+    return True, replicas
+
+
+def _write_output(batch: Batch, call: str, record: dict[str, Any], result: Any) -> None:
+    """Put the ``…_output`` message of an answer into the batch."""
+    approval = record["kind"] == APPROVAL
+    if approval:
+        kind, role, data = MessageType.MCP_APPROVAL_RESPONSE, Role.USER, _response(call, result)
+    else:
+        kind, role, data = MessageType.FUNCTION_CALL_OUTPUT, Role.TOOL, _result(call, record, result)
+    path = record.get("path") or ""
+    extra: dict[str, Any] = record.get("extra") or {}
+    beside = orjson.dumps(extra) if extra else b""
+    message = ResponseBuilder(numbered=False, status=RunStatus.InProgress).create_message_builder(role, kind)
+    batch.opening(message.message_id, kind, canonical(message.created()), path=path, extra=beside)
+    batch.event(kind, canonical(message.in_progress()), path=path, extra=beside)
+    part = message.add_content({"type": "data", "data": data})
+    batch.event(kind, canonical(part), path=path, extra=beside)
+    whole = canonical(message.complete())
+    if not approval and record.get("group"):
+        group = {"ids": record.get("ids") or []}
+        batch.settling(
+            message.message_id,
+            kind,
+            whole,
+            path=path,
+            extra=orjson.dumps({**extra, "group": group}),
+            group=record["group"],
+            last=orjson.dumps({**extra, "group": {**group, "last": True}}),
+        )
+    else:
+        batch.closing(message.message_id, kind, whole, path=path, extra=beside)
+
+
+def _result(call: str, record: dict[str, Any], result: Any) -> dict[str, Any]:
+    output = result if isinstance(result, str) else orjson.dumps(result).decode()
+    return FunctionCallOutput(call_id=call, name=record.get("name"), output=output).model_dump(
+        exclude_none=True
+    )
+
+
+def _response(call: str, consent: dict[str, Any]) -> dict[str, Any]:
+    return McpApprovalResponse(approval_request_id=call, id=f"approval_{uuid.uuid4()}", **consent).model_dump(
+        exclude_none=True
+    )
+
+
+def _consent(result: Any) -> dict[str, Any]:
+    """``{"approve": …, "reason": …}``; a bare truth value is taken too."""
+    if isinstance(result, bool):
+        return {"approve": result}
+    if not isinstance(result, dict) or not isinstance(result.get("approve"), bool):
+        raise InvalidBody("result.approve: send true or false")
+    reason = result.get("reason")
+    if reason is None:
+        return {"approve": result["approve"]}
+    if not isinstance(reason, str):
+        raise InvalidBody("result.reason: send text, or nothing")
+    return {"approve": result["approve"], "reason": reason}

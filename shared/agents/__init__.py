@@ -1,0 +1,1 @@
+"""The configuration of agents (`agents.toml`), and the checks it needs."""

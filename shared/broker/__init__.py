@@ -1,0 +1,1 @@
+"""The client of Redis or Valkey: connection, pipeline, scripts, keys."""

@@ -1,0 +1,229 @@
+"""All commands of a process to one server, over one connection: many in flight, replies in their order.
+
+Turns that run side by side share its writes and reads, so the more there are, the less each command
+costs. Commands sent one after the other arrive in that order. One that blocks (``WAIT``) would hold up all
+others: it belongs on a pipe of its own. So does what is large, and would hold up all others for as long as its
+bytes take: see `turnstream.shared.broker.client.PipedRedis`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from turnstream.shared.broker.connection import open_line
+
+if TYPE_CHECKING:
+    from redis.asyncio import ConnectionPool
+
+    from turnstream.shared.broker.connection import Line
+
+log = structlog.get_logger(__name__)
+
+# A connection on which nothing moves for longer than this, while a command waits, is lost. Shorter, and a broker that
+# forks for a snapshot looks dead; longer, and a frozen one holds every request.
+COMMAND_SECONDS = 5.0
+# A command that takes longer than this is lost whatever moves: some bytes now and then are no answer.
+LONGEST_SECONDS = 60.0
+LAST_LOOK_SECONDS = 0.05
+
+# For how long a server's name is believed on one connection. Behind a proxy another server may take its place, and a replica
+# may be promoted, without a word: until it is asked again, what was lost then does not show.
+INCARNATION_SECONDS = 60.0
+
+# Of the server's replication id. It is kept with each session, and two of one deployment must differ.
+INCARNATION_CHARACTERS = 12
+
+
+class Pipe:
+    """Sends commands; connects when there is something to send, and anew after a loss."""
+
+    def __init__(self, pool: ConnectionPool, *, large: bool = False) -> None:
+        """``large``: what it carries may be, and is written in pieces."""
+        self._pool = pool
+        self._large = large
+        self._line: Line | None = None
+        self._opening: asyncio.Task[Line] | None = None
+        # In the order sent: who waits, since when, and how much longer than others it may take.
+        self._waiting: deque[tuple[asyncio.Future[Any], float, float]] = deque()
+        # When something moved for the last time, as far as `_look` has seen, and what was unsent then.
+        self._moved = 0.0
+        self._unsent = 0
+        self._watch: asyncio.TimerHandle | None = None
+        self._late = False
+        # How many connections there have been: who needs two commands on the same one compares.
+        self.connections = 0
+        # What `incarnation` learnt on the present connection, and when it is to be asked again.
+        self._incarnation: str | None = None
+        self._ask_at = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether every command has had its reply."""
+        return not self._waiting
+
+    async def command(self, *words: str | bytes | float, more_seconds: float = 0) -> Any:
+        """Send one command; its raw reply. A caller that is cancelled loses the reply, not the command.
+
+        It may take as long as something moves on the connection, and one that blocks at the broker ``more_seconds``.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: an error reply, or the connection's trouble. After a loss
+                nobody knows whether the command was carried out.
+        """
+        line = self._line
+        if line is None:
+            line = await self._open()
+            if line is not self._line:
+                raise _loss(None)
+        loop = asyncio.get_running_loop()
+        reply = loop.create_future()
+        if self._large:
+            line.send_in_pieces(*words)
+        else:
+            line.send(*words)
+        now = loop.time()
+        self._waiting.append((reply, now, more_seconds))
+        if self._watch is None:
+            self._unsent = line.unsent
+            self._watch = loop.call_at(now + COMMAND_SECONDS + more_seconds, self._look)
+        return await reply
+
+    async def incarnation(self) -> str:
+        """The name that the server at the other end gives to its data: its replication id.
+
+        It is another one after a restart or a promotion, when the newest writes may be missing. Asked on each connection,
+        and again every `INCARNATION_SECONDS`, by one caller, while others go on with what is known; a command sent at
+        once, without waiting for anything else, goes to that server. Empty where this user may not ask.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the connection's trouble; a replica is trouble, too: its name is
+                its primary's until it is promoted.
+        """
+        loop = asyncio.get_running_loop()
+        again = loop.time() >= self._ask_at
+        while again or self._incarnation is None:
+            again = False
+            if self._line is None:
+                await self._open()
+            asked = self.connections
+            self._ask_at = loop.time() + INCARNATION_SECONDS
+            try:
+                told = bytes(await self.command("INFO", "replication"))
+            except (RedisConnectionError, ReadOnlyError):
+                raise
+            except ResponseError as error:
+                log.warning("broker.incarnation_unknown", error=str(error))
+                told = b""
+            fields = dict(line.split(b":", 1) for line in told.splitlines() if b":" in line)
+            if self._line is None or self.connections != asked:
+                continue
+            if fields.get(b"role") == b"slave":
+                self._line.close()
+                raise ReadOnlyError("connected to a replica")
+            self._incarnation = fields.get(b"master_replid", b"").decode()[:INCARNATION_CHARACTERS]
+        return self._incarnation
+
+    async def close(self) -> None:
+        """Close the connection; what waits fails."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._line is not None:
+            self._line.close()
+            self._gone(None)
+
+    async def _open(self) -> Line:
+        """One attempt to connect, shared by all who wait for it."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._connect())
+            self._opening.add_done_callback(self._opened)
+        opening = self._opening
+        # Shielded: who gives up must not take the connection from the others.
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and not (task and task.cancelling()):
+                raise _loss(None) from None
+            raise
+
+    async def _connect(self) -> Line:
+        line: Line | None = None
+
+        def lost(error: BaseException | None) -> None:
+            if self._line is line:
+                self._gone(error)
+
+        line = await open_line(self._pool, self._receive, lost)
+        self._line = line
+        self._incarnation = None
+        self.connections += 1
+        return line
+
+    def _opened(self, opening: asyncio.Task[Line]) -> None:
+        self._opening = None
+        if not opening.cancelled():
+            opening.exception()
+
+    def _receive(self, reply: Any) -> None:
+        waiter, _, _ = self._waiting.popleft()
+        if isinstance(reply, ReadOnlyError) and self._line is not None:
+            # Demoted, perhaps without a word: another connection may lead to the new primary.
+            self._line.close()
+        if waiter.done():
+            return
+        if isinstance(reply, Exception):
+            waiter.set_exception(reply)
+        else:
+            waiter.set_result(reply)
+
+    def _gone(self, error: BaseException | None) -> None:
+        self._line = None
+        self._incarnation = None
+        self._late = False
+        waiting, self._waiting = self._waiting, deque()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        for waiter, _, _ in waiting:
+            if not waiter.done():
+                waiter.set_exception(_loss(error))
+
+    def _look(self) -> None:
+        """Cut the connection when the oldest command waits, and nothing has moved for too long."""
+        self._watch = None
+        if not self._waiting or self._line is None:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        line = self._line
+        if line.unsent < self._unsent:
+            self._moved = now
+        self._unsent = line.unsent
+        _, sent, more = self._waiting[0]
+        until = min(max(sent, line.heard, self._moved) + COMMAND_SECONDS, sent + LONGEST_SECONDS) + more
+        if now < until:
+            self._late = False
+            self._watch = loop.call_at(until, self._look)
+            return
+        if not self._late:
+            # The process itself may have stood still: what it was sent meanwhile is read first.
+            self._late = True
+            self._watch = loop.call_later(LAST_LOOK_SECONDS, self._look)
+            return
+        self._gone(RedisTimeoutError("no reply from the broker in time"))
+        line.close()
+
+
+def _loss(error: BaseException | None) -> Exception:
+    """One instance for each waiter: a shared one would gather all their tracebacks."""
+    if isinstance(error, RedisTimeoutError):
+        return RedisTimeoutError(str(error))
+    return RedisConnectionError("the connection to the broker was lost")

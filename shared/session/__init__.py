@@ -1,0 +1,1 @@
+"""A session and its tasks: log, states, queue, endings, counters of their owner."""

@@ -1,0 +1,150 @@
+"""What goes into the log in one round trip: events on their way, and what is checkpointed with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from turnstream.shared.session.entry import END, RESPONSE
+from turnstream.shared.session.files import LARGE_BYTES, cut
+
+Argument = str | bytes | int
+
+
+class TooLarge(Exception):  # noqa: N818 - it says what the event is
+    """One event is larger than a whole turn may be."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Entries to append atomically, with the calls they announce and the checkpoints they complete.
+
+    Duties:
+        1. hold entries in the order in which they will stand in the log;
+        2. hold what must become true with them: call groups, pending calls, checkpoints;
+        3. take large data out, which goes beside it (`files`, by digest);
+        4. spell all of it as the scripts take it (lua/_session.lua, ``write`` and ``keep``).
+
+    Bodies are canonical JSON without ``sequence_number``: the log gives the number when it gives the
+    place. ``largest`` is the most bytes that one event may have, an end excepted (0: any number); more raises
+    `TooLarge`, and nothing is added. ``size`` is the bytes of the entries, about; ``opened`` tells which entry (from 0) opens a message.
+    """
+
+    largest: int = 0
+    count: int = 0
+    size: int = 0
+    entries: list[Argument] = field(default_factory=list)
+    groups: list[Argument] = field(default_factory=list)
+    calls: list[Argument] = field(default_factory=list)
+    kept: list[Argument] = field(default_factory=list)
+    dropped: list[Argument] = field(default_factory=list)
+    withdrawn: list[Argument] = field(default_factory=list)
+    opened: dict[str, int] = field(default_factory=dict)
+    closed: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.count or self.calls or self.kept or self.dropped or self.groups or self.withdrawn)
+
+    def event(self, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
+        """Add an event within a message, or a response's status."""
+        self._add("d", path, kind, body[1:], extra)
+
+    def opening(self, message: str, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
+        """Add the event that opens a message; it counts as open until `closing`."""
+        self._add("o", path, kind, body[1:], extra)
+        self.opened[message] = self.count - 1
+        self.entries.append(message)
+
+    def closing(self, message: str, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
+        """Add the event that closes a message, whole: it goes into the history too."""
+        self._add("c", path, kind, body[1:], extra)
+        self.closed.append(message)
+        self.entries.append(message)
+
+    def settling(
+        self,
+        message: str,
+        kind: str,
+        body: bytes,
+        *,
+        path: str = "",
+        extra: bytes,
+        group: str,
+        last: bytes,
+    ) -> None:
+        """Add the event that closes a tool's result; ``last`` replaces ``extra`` on a group's last result."""
+        self._add("s", path, kind, body[1:], extra)
+        self.closed.append(message)
+        self.entries += (message, group, self.cut(last))
+
+    def user_message(self, body: bytes, *, extra: bytes = b"") -> None:
+        """Add the user's own message: whole, and not numbered."""
+        self._add("h", "", "message", body, extra)
+
+    def status(self, body: bytes) -> None:
+        """Add a ``response`` event that is not the last one."""
+        self._add("d", "", RESPONSE, body[1:], b"")
+
+    def end(self, body: bytes, *, extra: bytes = b"") -> None:
+        """Add the terminal ``response`` event."""
+        self._add("h", "", END, body[1:], extra)
+
+    def group(self, group: str, size: int) -> None:
+        """Open a group of ``size`` calls, made by one answer of a model."""
+        self.groups += (group, size)
+
+    def call(self, call: str, record: bytes) -> None:
+        """Register a call that the client must answer."""
+        self.calls += (call, record)
+
+    def withdraw(self, call: str) -> None:
+        """Take back a call to the client: it takes no answer any more. One that came first stays."""
+        self.withdrawn.append(call)
+
+    def keep(self, name: str, value: bytes) -> None:
+        """Checkpoint ``value`` under ``name``."""
+        self.kept += (name, self.cut(value))
+
+    def drop(self, name: str) -> None:
+        """Drop the checkpoint ``name``."""
+        self.dropped.append(name)
+
+    def cut(self, text: bytes) -> bytes:
+        """A JSON text that goes along, without its large data."""
+        return cut(text, self.files)
+
+    def file_arguments(self) -> list[Argument]:
+        """The files, as ``store`` takes them."""
+        return [*(part for file in self.files.items() for part in file), len(self.files)]
+
+    def arguments(self) -> list[Argument]:
+        """The entries alone, as ``write`` takes them."""
+        return [self.count, *self.entries]
+
+    def all_arguments(self) -> list[Argument]:
+        """Groups, entries and checkpoints, as ``group``, ``write`` and ``keep`` take them."""
+        return [
+            len(self.groups) // 2,
+            *self.groups,
+            self.count,
+            *self.entries,
+            len(self.calls) // 2,
+            *self.calls,
+            len(self.kept) // 2,
+            *self.kept,
+            len(self.dropped),
+            *self.dropped,
+            len(self.withdrawn),
+            *self.withdrawn,
+        ]
+
+    def _add(self, op: str, path: str, kind: str, body: bytes, extra: bytes) -> None:
+        if self.largest and len(body) > self.largest and kind != END:
+            raise TooLarge
+        size = len(body) + len(extra)
+        if size >= LARGE_BYTES:
+            # Asked here already: most events are small, and come in great numbers.
+            body, extra = self.cut(body), self.cut(extra)
+        self.entries += (op, path, kind, body, extra)
+        self.count += 1
+        self.size += size

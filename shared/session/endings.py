@@ -1,0 +1,409 @@
+"""The end of a task: one way to write it, for a worker that is done and for whoever ends a turn from outside.
+
+Stop, clear, expiry and a crash too many all do the same: take an attempt (which fences the worker),
+close what is open with what was said so far, write the terminal event, pass the session's turn on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+from redis.exceptions import ResponseError
+
+from turnstream.shared import metrics
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command, insist, is_trouble
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.protocol import Fold, incomplete_events
+from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.cancellation import Reason
+from turnstream.shared.session.entry import END, Cursor, Entry
+from turnstream.shared.session.queue import LAUNCH_GRACE_MS
+from turnstream.shared.session.storage import Storage
+from turnstream.shared.session.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from redis.asyncio import Redis
+
+    from turnstream.shared.session.event_log import Log
+    from turnstream.shared.session.queue import Launches
+    from turnstream.shared.session.tasks import Refusal, Tasks
+
+log = structlog.get_logger(__name__)
+
+COMPLETED = "completed"
+FAILED = "failed"
+CANCELED = "canceled"
+
+# What the client is told when nobody else says it better. Codes are stable; texts may be reworded.
+TEXTS = {
+    "worker_lost": "The turn was lost with its worker, more than once. Send it again.",
+    "deadline": "The turn took longer than its agent allows.",
+    "call_expired": "The client did not answer a call in time.",
+}
+
+# How often an ender tries again that lost its attempt to another ender. Each of them writes the same
+# end, so the first to finish settles it for all.
+MOST_TRIES = 20
+
+# Turns of a session that are ended in one go; each brings its request.
+ENDED_AT_ONCE = 32
+
+_NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
+
+# How long an ender insists with a broker that is away, unless it says otherwise.
+PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ender:
+    """What is needed to end a task: the scripts, the log, the queue for the session's next turn.
+
+    ``patience`` is how long to insist with a broker that is away, in seconds. A request has a client that
+    waits; a worker has nothing better to do, and would lose what its agent just said.
+    """
+
+    tasks: Tasks
+    log: Log
+    launches: Launches
+    primary: Redis
+    patience: float = PATIENCE_SECONDS
+
+    @property
+    def storage(self) -> Storage:
+        """Where to report what a session holds."""
+        return Storage(self.primary, self.tasks.redis)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a turn ends.
+
+    Attributes:
+        status: completed, failed or canceled.
+        why: a code for operators and, when it failed, for the client; empty when completed.
+        text: the error's public text.
+        usage: tokens of the turn; None: what was checkpointed.
+        memory: what the model has seen, JSON; None: what can be known from outside.
+        traceback: of what the agent raised, for operators; empty unless debugging.
+    """
+
+    status: str
+    why: str = ""
+    text: str = ""
+    usage: dict[str, Any] | None = None
+    memory: bytes | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """An open message: the entry that began it, and what was said of it so far."""
+
+    first: Entry
+    fold: Fold
+
+
+async def write_end(
+    ender: Ender,
+    attempt: Attempt,
+    end: End,
+    *,
+    output: list[bytes] | None = None,
+    begun: dict[str, Open] | None = None,
+    more: Batch | None = None,
+) -> Finished | Refusal:
+    """Close what is open, write the terminal event with the whole output, pass the turn on.
+
+    ``output`` is the task's closed messages as canonical JSON, in the order in which they were begun, when
+    the holder knows that it has seen them all; else they are read from the history. ``begun`` is its open messages, where
+    they were read already. ``more`` goes before the end.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    batch = more or Batch()
+    messages, said = await close_open(ender, attempt, batch, begun)
+    if output is None:
+        output = await completed_messages(ender, attempt)
+    extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
+    batch.end(_terminal(attempt, end, [*output, *messages]), extra=extra)
+    memory = end.memory if end.memory is not None else _memory(attempt, end, said, [*output, *messages])
+    op = operation()
+    outcome = await insist(
+        lambda: ender.tasks.finish(
+            attempt.ref, attempt.claim, batch, op, status=end.status, why=end.why, memory=memory
+        ),
+        seconds=ender.patience,
+        what="finish",
+    )
+    if isinstance(outcome, Finished):
+        if outcome.next:
+            following = TaskRef(attempt.ref.owner, attempt.ref.session, outcome.next)
+            launching = insist(
+                lambda: ender.launches.launch(following, outcome.launch),
+                seconds=ender.patience,
+                what="launch",
+            )
+            # The turn is passed on in the broker; a cancellation that comes now must not drop the launch.
+            await asyncio.shield(launching)
+        metrics.turns_ended.add(end.status)
+        log.info("task.ended", ref=str(attempt.ref), attempt=attempt.number, status=end.status, why=end.why)
+        await _unlist(ender, attempt)
+    return outcome
+
+
+async def _unlist(ender: Ender, attempt: Attempt) -> None:
+    """Take an ended task off the list of live ones; should that fail, a worker finds it there later."""
+    try:
+        await asyncio.gather(
+            ender.launches.ended(attempt.ref, attempt.task["submit_op"].decode()),
+            ender.storage.try_report(attempt.ref.keys),
+        )
+    except Exception as error:
+        if not (is_trouble(error) or isinstance(error, ResponseError)):
+            raise
+        log.info("task.still_listed", ref=str(attempt.ref), error=str(error))
+
+
+async def end_from_outside(
+    ender: Ender, ref: TaskRef, status: str, why: str, *, who: str, seen: str = ""
+) -> Finished | Moved | Ended | Gone:
+    """End a task that somebody else may be running. When this returns, the terminal event is in the log.
+
+    With ``seen`` (what the rescuer saw) nothing is done if the task went on since: `Moved`.
+
+    Raises:
+        BrokerAway: the broker did not answer; the rescuer ends the task if an attempt was taken.
+    """
+    # A rescuer that saw it has its hint in hand.
+    look = not seen
+    for number in range(1, MOST_TRIES + 1):
+        taken = await _take(ender, ref, f"{status} {why}", who, seen, look=look)
+        if not isinstance(taken, Attempt):
+            return taken
+        # The former holder is fenced already; telling it saves its work. It is not waited for.
+        reason = Reason.STOP if status == CANCELED else Reason.LEASE_LOST
+        await _tell(ender, ref, taken.number, reason)
+        end = End(status, why, TEXTS.get(why, ""))
+        outcome = await write_end(ender, taken, end)
+        if isinstance(outcome, Finished | Ended | Gone):
+            return outcome
+        # Another ender took the next attempt. Its end serves as well; wait a moment, differently long, and longer each
+        # time: where the broker is slow, all of them take the attempt from each other within one end.
+        seen = ""
+        await asyncio.sleep(random.uniform(0.005, 0.05 * number))  # noqa: S311
+    raise RuntimeError(f"{MOST_TRIES} enders in a row took {ref} from each other")
+
+
+async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, *, who: str) -> None:
+    """End tasks of one session as `end_from_outside` does, many at once: what they said is read together.
+
+    Given the newest first, none of those that wait is launched before its own end.
+
+    Raises:
+        BrokerAway: the broker did not answer; some may have ended.
+    """
+    for place in range(0, len(refs), ENDED_AT_ONCE):
+        page = refs[place : place + ENDED_AT_ONCE]
+        took = await asyncio.gather(
+            *(_take(ender, ref, f"{status} {why}", who, "", look=True) for ref in page)
+        )
+        attempts = [each for each in took if isinstance(each, Attempt)]
+        if not attempts:
+            continue
+        await asyncio.gather(*(_tell(ender, each.ref, each.number, Reason.STOP) for each in attempts))
+        # One that only waited has said nothing but that it is queued.
+        spoke = [each for each in attempts if int(each.task["number"]) > 1]
+        outputs = await _outputs(ender, spoke) if spoke else {}
+        begun = await _begun(ender, attempts)
+        end = End(status, why, TEXTS.get(why, ""))
+        outcomes = await asyncio.gather(
+            *(
+                write_end(ender, each, end, output=outputs.get(each.ref.task, []), begun=begun[each.ref.task])
+                for each in attempts
+            )
+        )
+        for each, outcome in zip(attempts, outcomes, strict=True):
+            if not isinstance(outcome, Finished | Ended | Gone):
+                await end_from_outside(ender, each.ref, status, why, who=who)
+
+
+async def _take(
+    ender: Ender, ref: TaskRef, ending: str, who: str, seen: str, *, look: bool
+) -> Attempt | Moved | Ended | Gone:
+    """Take the attempt that ends a task; with ``look`` a rescuer looks soon whether it has ended.
+
+    This process may die before it has written the end and passed the turn on, and what stands still (parked, waiting
+    for a worker) is looked at rarely.
+    """
+    op = operation()
+    if look and not ender.tasks.notes:
+        # The script cannot leave the hint: it comes first.
+        await insist(
+            lambda: ender.launches.remind(ref, LAUNCH_GRACE_MS), seconds=ender.patience, what="remind"
+        )
+    return await insist(
+        lambda: ender.tasks.take(ref, who, ending, op, seen, look=look), seconds=ender.patience, what="take"
+    )
+
+
+async def _tell(ender: Ender, ref: TaskRef, attempt: int, reason: Reason) -> None:
+    said = f"{ref} {attempt} {reason}"
+    await insist(
+        lambda: command(ender.primary, "PUBLISH", keys.CONTROL, said),
+        seconds=ender.patience,
+        what="control",
+    )
+
+
+async def close_open(
+    ender: Ender, attempt: Attempt, batch: Batch, begun: dict[str, Open] | None = None
+) -> tuple[list[bytes], str]:
+    """Put into ``batch`` the events that close what an attempt left open, with what it said so far.
+
+    Returns those messages as canonical JSON, and the text of the agent's own ones.
+    """
+    if begun is None:
+        begun = (await _begun(ender, [attempt]))[attempt.ref.task]
+    messages: list[bytes] = []
+    said = ""
+    for message, known in begun.items():
+        first = known.first
+        for body in incomplete_events(known.fold.messages[message]):
+            batch.closing(message, first.kind, body, path=first.path, extra=first.extra)
+            messages.append(body)
+        if first.kind == "message" and not first.path:
+            said += known.fold.text_so_far(message)
+    return messages, said
+
+
+async def _begun(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, dict[str, Open]]:
+    """Task → its open messages by their ids, in the order in which they were begun; all are of one session."""
+    begun: dict[str, dict[str, Open]] = {each.ref.task: {} for each in attempts}
+    places = [place for each in attempts for place in each.open.values()]
+    if not places:
+        return begun
+    newest = max(attempts, key=lambda each: each.epoch)
+    before = Cursor(newest.epoch, min(places) - 1)
+    waiting = {each.ref.task: each.open for each in attempts if each.open}
+    # Nothing of these tasks is appended any more: what is there now is all.
+    async for entry in ender.log.all_after(newest.ref.keys, before, seconds=ender.patience):
+        if entry.task not in waiting or (message := message_of(entry.event)) not in waiting[entry.task]:
+            continue
+        known = begun[entry.task].setdefault(message, Open(entry, Fold()))
+        known.fold.feed(entry.event)
+    return begun
+
+
+async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
+    """The task's closed messages so far, in the order in which they were begun."""
+    return (await _outputs(ender, [attempt]))[attempt.ref.task]
+
+
+async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[bytes]]:
+    """Task → its closed messages so far, in the order in which they were begun; all are of one session."""
+    outputs: dict[str, list[bytes]] = {each.ref.task: [] for each in attempts}
+    oldest = min(attempts, key=lambda each: each.first)
+    before_it = Cursor(oldest.epoch, oldest.first - 1)
+    entries = [
+        entry
+        async for entry in ender.log.all_kept(oldest.ref.keys, before_it, seconds=ender.patience)
+        if entry.task in outputs and entry.kind != END and numbered(entry.event)
+    ]
+    for entry in sorted(entries, key=lambda entry: entry.opened):
+        outputs[entry.task].append(without_number(entry.event))
+    return outputs
+
+
+def numbered(event: bytes) -> bool:
+    """Whether the event is part of the response; the user's own message is not."""
+    return event.startswith(b'{"sequence_number":')
+
+
+def without_number(event: bytes) -> bytes:
+    """The event as it was before the log numbered it."""
+    return b"{" + event[event.index(b",") + 1 :] if numbered(event) else event
+
+
+def message_of(event: bytes) -> str:
+    """The id of the message that a message or content event belongs to; empty for a response."""
+    parsed = orjson.loads(event)
+    if parsed.get("object") == "message":
+        return str(parsed.get("id", ""))
+    return str(parsed.get("msg_id", ""))
+
+
+def response_event(attempt: Attempt, status: str) -> bytes:
+    """A ``response`` event of a turn that goes on."""
+    return orjson.dumps(_response(attempt, status))
+
+
+def _response(attempt: Attempt, status: str) -> dict[str, Any]:
+    event: dict[str, Any] = {
+        "object": "response",
+        "status": status,
+        "id": attempt.response,
+        "session_id": attempt.ref.session,
+        "created_at": attempt.submitted // 1000,
+    }
+    if attempt.metadata:
+        event["metadata"] = orjson.Fragment(attempt.metadata)
+    return event
+
+
+def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
+    event = _response(attempt, end.status)
+    event["completed_at"] = max(int(time.time()), attempt.submitted // 1000)
+    event["output"] = [orjson.Fragment(message) for message in output]
+    event["usage"] = (
+        end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", _NO_USAGE))
+    )
+    if end.status == FAILED:
+        event["error"] = {"code": end.why, "message": end.text}
+    return orjson.dumps(event)
+
+
+def _memory(attempt: Attempt, end: End, said: str, output: list[bytes]) -> bytes:
+    """What the next turn's model should know of one that was ended from outside or failed."""
+    request = orjson.loads(attempt.task.get("request", b"{}"))
+    element: dict[str, Any] = {"input": request.get("input", []), "status": end.status}
+    if (messages := attempt.state.get("messages")) is not None:
+        element["messages"] = orjson.Fragment(messages)
+    if said:
+        element["said"] = said
+    elif end.status == CANCELED and messages is None and (attempt.fresh or _spoke(attempt, output)):
+        # Its model was never asked, or had begun: it did not hang on this input.
+        element["whole"] = True
+    return orjson.dumps(element)
+
+
+def _spoke(attempt: Attempt, output: list[bytes]) -> bool:
+    """Whether a model thought, or finished a draft that nobody heard, which was counted."""
+    return "usage" in attempt.state or any(
+        orjson.loads(message).get("type") in {"message", "reasoning"} for message in output
+    )
+
+
+__all__ = [
+    "CANCELED",
+    "COMPLETED",
+    "FAILED",
+    "End",
+    "Ender",
+    "Fenced",
+    "close_open",
+    "completed_messages",
+    "end_all",
+    "end_from_outside",
+    "response_event",
+    "write_end",
+]

@@ -1,0 +1,80 @@
+"""One entry of a session's log, and the cursor that names its place.
+
+An entry is one Agent API protocol event with what is known about it at the time it is appended.
+Its fields are short in Redis because a long turn has thousands of them; here they have names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from turnstream.shared.errors import BadCursor
+
+# The ``kind`` of an entry that holds a message or content event is that message's type. Response
+# events have no message; these two kinds let a reader find the end of a task without parsing JSON.
+RESPONSE = "response"
+END = "end"
+
+_CURSOR = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
+
+
+class Cursor(NamedTuple):
+    """A place in a session's log: ``<epoch>-<seq>``.
+
+    It is the entry's Redis stream id, the SSE ``id:`` and the client's ``Last-Event-ID``. ``epoch`` is
+    the age of the log (Unix milliseconds at its creation, larger after each clear); ``seq`` counts its
+    entries, dense from 1. ``seq`` 0 is the place before the first entry.
+    """
+
+    epoch: int
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.seq}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Read a cursor as a client sends it.
+
+        Raises:
+            BadCursor: the text is not ``<epoch>-<seq>``.
+        """
+        match = _CURSOR.fullmatch(text.strip())
+        if match is None:
+            raise BadCursor
+        return cls(int(match[1]), int(match[2]))
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the log holds at one ``seq``. Nobody changes one; it is not frozen since that triples what making it costs.
+
+    Attributes:
+        seq: place in the log, dense from 1.
+        task: the task that the event belongs to.
+        path: which agent speaks: empty for the session's agent, else the sub-agents' names from the
+            outside in, joined by ``/`` (``researcher`` or ``researcher/reader``).
+        kind: the message's type, or `RESPONSE`, or `END` for the task's terminal event.
+        created: Unix milliseconds, by the broker's clock.
+        event: canonical JSON of the event: snake_case, nulls left out, with its ``sequence_number``
+            (the user's own message has none).
+        extra: JSON object with what a dialect needs beside the event, or empty. Keys, all optional:
+            ``completions`` (``usage`` with ``promptTokens``, ``completionTokens``, ``totalTokens``;
+            ``id``; ``model``) on the completed message that ends a model's answer;
+            ``group`` (``ids``: our call ids of one model answer; ``first``: true on its first call;
+            ``last``: true on the result that completes it);
+            ``agent`` (``id``, ``name``) on what a sub-agent says;
+            ``parts``: the content list of the user's message as a LiteAgent client sent it.
+        opened: in the history, the seq of the message's first entry; 0 in the log.
+    """
+
+    seq: int
+    task: str
+    path: str
+    kind: str
+    created: int
+    event: bytes
+    extra: bytes = b""
+    opened: int = field(default=0, compare=False)

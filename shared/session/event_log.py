@@ -1,0 +1,269 @@
+"""A session's log and history as readers see them: from a cursor, forward, never from the start.
+
+The log is written by lua/_session.lua alone. Its stream id is the cursor, so reading on costs what
+was missed, however long the log is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from turnstream.shared.broker.client import command, insist
+from turnstream.shared.broker.scripts import Script
+from turnstream.shared.session.entry import Cursor, Entry
+from turnstream.shared.session.files import by_digest, fill
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from redis.asyncio import Redis
+
+    from turnstream.shared.broker.keys import SessionKeys
+
+# What one read may bring, objects included; a single entry above it comes alone. A follower far behind holds as
+# much while its client takes it, however slowly.
+PAGE_BYTES = 128 * 1024
+
+# Who reads all of something, and keeps up with it, does so in larger pages.
+BULK_BYTES = 1024 * 1024
+
+_read = Script("read", large=True)
+_FIRST = "0-0"
+_LAST_SEQ = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMeta:
+    """What a session's meta hash tells a reader.
+
+    Attributes:
+        agent, user: whom it belongs to.
+        epoch: age of the log.
+        seq: of the newest entry.
+        head: seq of the oldest entry that is still in the log.
+        active: the task whose turn it is, in a serial session; may be empty.
+        former: epochs that this log went through before, each with its last seq: a broker that may have lost the log's
+            end begins a new one. Up to there, their cursors mean what they meant.
+    """
+
+    agent: str
+    user: str
+    epoch: int
+    seq: int
+    head: int
+    active: str
+    former: dict[int, int] = field(default_factory=dict)
+
+    def place(self, cursor: Cursor) -> Cursor | None:
+        """A cursor as one of the present epoch; None when what it names is gone: cleared, or lost with the log's end."""
+        return _place(self, cursor)
+
+    def has_epoch(self, epoch: int) -> bool:
+        """Whether the log was not cleared since that epoch."""
+        return epoch == self.epoch or epoch in self.former
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one read of a log or a history brought.
+
+    Attributes:
+        epoch: age of the log. Where it is not the one that was asked for, the page tells no more than that: see `place`.
+        seq: of the log's newest entry, whether it is in the log or was cut from it.
+        written: when the entry at the place that was asked for was written, Unix milliseconds; 0 if none stands there.
+        entries: those behind the place, oldest first. Where the first one of a log is not the place's next, those
+            between were cut.
+        former: as `SessionMeta` has it.
+    """
+
+    epoch: int
+    seq: int
+    written: int
+    entries: list[Entry]
+    former: dict[int, int]
+
+    @property
+    def last(self) -> Cursor | None:
+        """The place of the last entry; None: there is none."""
+        return Cursor(self.epoch, self.entries[-1].seq) if self.entries else None
+
+    def place(self, cursor: Cursor) -> Cursor | None:
+        """As `SessionMeta.place`."""
+        return _place(self, cursor)
+
+
+def _place(log: SessionMeta | Page, cursor: Cursor) -> Cursor | None:
+    if cursor.seq > (log.seq if cursor.epoch == log.epoch else log.former.get(cursor.epoch, -1)):
+        return None
+    return Cursor(log.epoch, cursor.seq)
+
+
+class Tail(NamedTuple):
+    """One message of a session's tail channel.
+
+    ``entries`` is empty when the batch was too large to be published, when the log began a new epoch, or when a
+    task was parked without a word (then nothing stands between ``first`` and ``last``). ``written`` is when the entry
+    at ``last`` was written, 0 if that is not said.
+    """
+
+    epoch: int
+    first: int
+    last: int
+    written: int
+    entries: list[Entry]
+
+
+class Log:
+    """Reads the sessions' logs on one server."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def meta(self, keys: SessionKeys) -> SessionMeta | None:
+        """The session's meta, or None when there is no such session."""
+        names = ("agent", "user", "epoch", "seq", "head", "active", "former")
+        values = await command(self._redis, "HMGET", keys.meta, *names)
+        agent, user, epoch, seq, head, active, former = (value.decode() if value else "" for value in values)
+        if not epoch:
+            return None
+        return SessionMeta(
+            agent=agent,
+            user=user,
+            epoch=int(epoch),
+            seq=int(seq),
+            head=int(head),
+            active=active,
+            former=_former(former),
+        )
+
+    async def live(self, keys: SessionKeys) -> list[str]:
+        """The session's tasks that have not ended, the newest first."""
+        tasks: list[bytes] = await command(self._redis, "ZRANGE", keys.live, 0, -1, "REV")
+        return [task.decode() for task in tasks]
+
+    async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:
+        """The task's hash without its larger fields; empty when there is no such task."""
+        names = (
+            "status", "epoch", "first", "out", "number", "response", "metadata", "submitted", "why", "attempt", "parked_until"
+        )  # fmt: skip
+        values = await command(self._redis, "HMGET", keys.task(task), *names)
+        return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
+
+    async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
+        """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session."""
+        return await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
+
+    async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
+        """The entry at the cursor, if it still stands in the log or in the history; without its large data."""
+        for key in (keys.log, keys.history):
+            found = await command(self._redis, "XRANGE", key, str(cursor), str(cursor), large=True)
+            for entry_id, fields in found:
+                return _entry(entry_id, [part for pair in fields.items() for part in pair], {})
+        return None
+
+    async def reaches_back(self, keys: SessionKeys, cursor: Cursor) -> bool:
+        """Whether all that the history ever had after the cursor is still in it: what stands before it is cut first."""
+        return bool(
+            await command(self._redis, "XREVRANGE", keys.history, str(cursor), "-", "COUNT", 1, large=True)
+        )
+
+    async def kept(
+        self,
+        keys: SessionKeys,
+        after: Cursor | None = None,
+        before: Cursor | None = None,
+        most: int = PAGE_BYTES,
+    ) -> Page | None:
+        """Completed messages and terminal responses, oldest first, strictly between the cursors; None: no session.
+
+        Up to ``most`` bytes but at least one, unless none is left. Both cursors are of one epoch: those that have another
+        one than the page say nothing about it.
+        """
+        stop = f"({before}" if before else "+"
+        return await self._read(keys, keys.history, str(after or _FIRST), stop, most)
+
+    def all_kept(
+        self, keys: SessionKeys, after: Cursor | None = None, *, seconds: float
+    ) -> AsyncIterator[Entry]:
+        """All that the history has after the cursor, page by page, insisting for ``seconds`` on each.
+
+        Each entry once, also where the log begins a new epoch between two pages; no more when it was cleared.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        return self._all(lambda place: self.kept(keys, place, most=BULK_BYTES), after, seconds, "history")
+
+    def all_after(self, keys: SessionKeys, after: Cursor, *, seconds: float) -> AsyncIterator[Entry]:
+        """All that the log has after the cursor, as `all_kept`; it ends where it ends when that is read."""
+        return self._all(lambda place: self.page(keys, place or after, BULK_BYTES), after, seconds, "log")
+
+    async def _all(
+        self,
+        read: Callable[[Cursor | None], Awaitable[Page | None]],
+        after: Cursor | None,
+        seconds: float,
+        what: str,
+    ) -> AsyncIterator[Entry]:
+        while True:
+            page = await insist(partial(read, after), seconds=seconds, what=what)
+            if page is not None and after is not None and page.epoch != after.epoch:
+                if (after := page.place(after)) is None:
+                    return
+                continue
+            if page is None or page.last is None:
+                return
+            for entry in page.entries:
+                yield entry
+            after = page.last
+
+    async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:
+        reply: list[Any] = await _read(self._redis, (keys.meta, stream, keys.files), (start, stop, most))
+        if not reply:
+            return None
+        epoch, seq, written, rows, former, found = reply
+        files = by_digest(found)
+        return Page(
+            epoch=int(epoch),
+            seq=int(seq),
+            written=int(written or 0),
+            entries=[_entry(entry_id, pairs, files) for entry_id, pairs in rows],
+            former=_former(former.decode()),
+        )
+
+
+def _former(text: str) -> dict[int, int]:
+    return {int(epoch): int(last) for epoch, _, last in (ended.partition("-") for ended in text.split())}
+
+
+def _entry(entry_id: bytes, pairs: list[bytes], files: Mapping[str, bytes]) -> Entry:
+    fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    return Entry(
+        seq=int(entry_id.partition(b"-")[2]),
+        task=fields[b"t"].decode(),
+        path=fields[b"a"].decode(),
+        kind=fields[b"y"].decode(),
+        created=int(fields[b"c"]),
+        event=fill(fields[b"e"], files),
+        extra=fill(fields[b"x"], files),
+        opened=int(fields.get(b"o", 0)),
+    )
+
+
+def parse_tail(message: bytes) -> Tail:
+    """Read what lua/_session.lua publishes: a line ``epoch-first-last-written``, then one line per entry."""
+    head, _, body = message.partition(b"\n")
+    numbers = head.split(b"-")
+    epoch, first, last = int(numbers[0]), int(numbers[1]), int(numbers[2])
+    # Missing where nothing was written, and in what an earlier release says.
+    written = int(numbers[3]) if len(numbers) > 3 else 0
+    entries: list[Entry] = []
+    if body:
+        for seq, line in enumerate(body.split(b"\n"), first):
+            task, path, kind, created, event, extra = line.split(b"\t")
+            entries.append(
+                Entry(seq, task.decode(), path.decode(), kind.decode(), int(created), event, extra)
+            )
+    return Tail(epoch, first, last, written, entries)

@@ -1,0 +1,144 @@
+"""What an owner's sessions hold at the broker, in bytes: reported as each session's total, by whoever changed it.
+
+Sessions and counts may be on two servers, so no script can keep them together. A report that is lost or late is made good
+by the session's next one, and a session that expires leaves the count by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from redis.exceptions import ResponseError
+
+from turnstream.shared import metrics
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command, is_trouble
+from turnstream.shared.broker.scripts import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from redis.asyncio import Redis
+
+    from turnstream.shared.broker.keys import SessionKeys
+    from turnstream.shared.session.batch import Argument
+
+log = structlog.get_logger(__name__)
+
+_stored = Script("stored")
+
+# What a session takes beside what is said in it, and each turn beside its messages: hashes, ids, names of keys.
+SESSION_BYTES = 1024
+TURN_BYTES = 2048
+
+# Between two reports of a session in which a turn runs.
+REPORT_SECONDS = 3.0
+
+# Sums that the session's scripts keep, and the turns of the last two times to live.
+_SUMS = ("bytes", "kept", "memory", "asked", "files", "log_back", "history_back")
+# Of these sums, files' bytes that stand only once.
+_LENT = ("log_lent", "history_lent", "memory_lent")
+_TURNS = ("turns", "turns_before")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A session of an owner: the bytes it holds, and when it expires (Unix seconds)."""
+
+    session: str
+    bytes: int
+    expires: float
+
+
+async def count(script: Script, redis: Redis, counts: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    """Run a script on an owner's counts. Ones that it cannot read are deleted, and it runs again: they are made good.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`.
+    """
+    try:
+        return await script(redis, counts, arguments)
+    except ResponseError as error:
+        if is_trouble(error):
+            raise
+        metrics.unreadable.add("count")
+        log.warning("count.unreadable", keys=counts, error=str(error))
+        await command(redis, "DEL", *counts)
+        return await script(redis, counts, arguments)
+
+
+class Storage:
+    """Reports what sessions hold, and reads it."""
+
+    def __init__(self, primary: Redis, sessions: Redis) -> None:
+        self._primary = primary
+        self._sessions = sessions
+
+    async def report(self, session: SessionKeys) -> None:
+        """Report what a session holds now.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`.
+        """
+        life, fields = await asyncio.gather(
+            command(self._sessions, "PTTL", session.meta),
+            command(self._sessions, "HMGET", session.meta, *_SUMS, *_LENT, *_TURNS),
+        )
+        held = -1
+        if life > 0:
+            numbers = iter([int(field or 0) for field in fields])
+            sums, lent, turns = (sum(islice(numbers, len(names))) for names in (_SUMS, _LENT, _TURNS))
+            held = SESSION_BYTES + sums - lent + TURN_BYTES * turns
+        await count(_stored, self._primary, _of(session.owner), (session.session, held, max(life, 0)))
+
+    async def try_report(self, session: SessionKeys) -> None:
+        """Report; should the broker be away, the session's next report makes it good."""
+        try:
+            await self.report(session)
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+
+    async def tend(self, live: Callable[[], Iterable[SessionKeys]]) -> None:
+        """Report the sessions in which turns run, for ever; to be run as a task."""
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            try:
+                for session in {(each.owner, each.session): each for each in live()}.values():
+                    await self.report(session)
+            except Exception as error:
+                if not is_trouble(error):
+                    log.exception("storage.not_reported")
+
+    async def of(self, owner: str) -> tuple[int, list[Held]]:
+        """The bytes that an owner holds, and the sessions, the largest first.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`.
+        """
+        by_session, flat = await asyncio.gather(
+            command(self._primary, "HGETALL", keys.owner_bytes(owner)),
+            command(self._primary, "ZRANGE", keys.owner_sessions(owner), 0, -1, "WITHSCORES"),
+        )
+        found = [
+            Held(name.decode(errors="replace"), _number(by_session.get(name, b"0")), float(expires) / 1000)
+            for name, expires in zip(flat[::2], flat[1::2], strict=True)
+        ]
+        return _number(by_session.get(b"", b"0")), sorted(found, key=lambda held: -held.bytes)
+
+
+def _number(text: bytes) -> int:
+    """A count as the broker keeps it; 0 where that is none."""
+    try:
+        return int(text)
+    except ValueError:
+        metrics.unreadable.add("count")
+        return 0
+
+
+def _of(owner: str) -> tuple[str, ...]:
+    return keys.owner_bytes(owner), keys.owner_sessions(owner)

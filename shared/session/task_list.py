@@ -1,0 +1,249 @@
+"""Which tasks there are, newest first, for operators: read from two bounded lists and the tasks' own hashes.
+
+``ts:live`` names every task that has not ended (and for a moment some that have), ``ts:recent`` the newest
+ones whatever became of them. Both are hints: the task's hash is the truth, and what it says is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ResponseError
+
+from turnstream.shared import metrics
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command, is_trouble
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.session.tasks import PARKED, QUEUED, RUNNING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from turnstream.shared.broker.client import Broker
+
+LIVE = frozenset({QUEUED, RUNNING, PARKED})
+
+# Refs taken from the lists at once, and tasks looked at for one page: a filter that few tasks fit
+# is answered in several pages, none of which holds the broker for long.
+REFS_AT_ONCE = 500
+MOST_LOOKED_AT = 1000
+
+# Refs gone through for one page: an owner of few tasks may be asked for among the tasks of very many.
+MOST_PASSED = 10_000
+
+_FIELDS = (
+    "status", "agent", "user", "launch", "attempt", "ran", "crashes", "worker", "ended_by", "submitted",
+    "started", "ended", "deadline", "parked_until", "pending", "why", "response", "number",
+)  # fmt: skip
+
+# A task's times as the hash names them → as operators see them.
+_TIMES = (
+    ("submitted", "submitted_at"),
+    ("started", "started_at"),
+    ("ended", "ended_at"),
+    ("deadline", "deadline_at"),
+    ("parked_until", "parked_until"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which tasks are meant; empty fields match any. Ages are seconds since the submit."""
+
+    status: frozenset[str] = field(default_factory=frozenset)
+    agent: str = ""
+    owner: str = ""
+    user: str = ""
+    session: str = ""
+    older_than: float = 0.0
+    younger_than: float = 0.0
+
+    def fits_ref(self, ref: TaskRef) -> bool:
+        """What can be told without reading the task."""
+        return (not self.owner or ref.owner == self.owner) and (
+            not self.session or ref.session == self.session
+        )
+
+    def fits(self, row: dict[str, Any], now: float) -> bool:
+        """Whether the task, as `TaskList` tells it, is meant."""
+        since = now - row["submitted_at"]
+        return (
+            (not self.status or row["status"] in self.status)
+            and (not self.agent or row["agent"] == self.agent)
+            and (not self.user or row.get("user") == self.user)
+            and (not self.older_than or since >= self.older_than)
+            and (not self.younger_than or since <= self.younger_than)
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A place in the lists: when the task was first launched (Unix ms), and its ref."""
+
+    ms: float
+    ref: str
+
+    def __str__(self) -> str:
+        return f"{self.ms:.0f}:{self.ref}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read a place.
+
+        Raises:
+            ValueError: it is none.
+        """
+        ms, _, ref = text.partition(":")
+        return cls(float(int(ms)), str(TaskRef.parse(ref)))
+
+
+class TaskList:
+    """Reads the lists."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def page(
+        self, wanted: Filter, limit: int, after: Place | None
+    ) -> tuple[list[dict[str, Any]], Place | None]:
+        """Up to ``limit`` tasks that come after the place, newest first, and where to go on; None: there are no more.
+
+        A page may hold fewer, even none, and yet not be the last one.
+        """
+        lists = (keys.LIVE,) if wanted.status and wanted.status <= LIVE else (keys.LIVE, keys.RECENT)
+        found: list[dict[str, Any]] = []
+        looked_at = passed = 0
+        while True:
+            places = await self._places(lists, after)
+            for at in range(0, len(places), limit):
+                some = places[at : at + limit]
+                refs = [
+                    ref for place in some if (ref := _ref(place.ref)) is not None and wanted.fits_ref(ref)
+                ]
+                rows = {row["ref"]: row for row in await self.rows(refs)}
+                looked_at += len(refs)
+                passed += len(some)
+                now = time.time()
+                for place in some:
+                    after = place
+                    row = rows.get(place.ref)
+                    if row is not None and wanted.fits(row, now):
+                        found.append(row)
+                        if len(found) == limit:
+                            return found, after
+                if looked_at >= MOST_LOOKED_AT or passed >= MOST_PASSED:
+                    return found, after
+            if len(places) < REFS_AT_ONCE:
+                return found, None
+
+    async def rows(self, refs: Sequence[TaskRef]) -> list[dict[str, Any]]:
+        """What there is to tell of these tasks; those that are gone are left out."""
+        told = await self.read(refs, _FIELDS)
+        now = time.time()
+        rows = (_row(ref, fields, now) for ref, fields in zip(refs, told, strict=True) if "status" in fields)
+        return [row for row in rows if row is not None]
+
+    async def statuses(self, entries: Sequence[bytes]) -> list[str]:
+        """The tasks' statuses by the entries of a list; ``gone`` where there is none."""
+        refs = [ref for ref in map(_ref, entries) if ref is not None]
+        return [fields.get("status", "gone") for fields in await self.read(refs, ("status",))]
+
+    async def read(self, refs: Sequence[TaskRef], names: Sequence[str]) -> list[dict[str, str]]:
+        """These fields of the tasks' hashes, in one round trip; none of one that cannot be read."""
+        replies: list[list[bytes | None] | BaseException] = await asyncio.gather(
+            *(command(self._broker.sessions, "HMGET", ref.keys.task(ref.task), *names) for ref in refs),
+            return_exceptions=True,
+        )
+        for reply in replies:
+            if isinstance(reply, BaseException) and (
+                not isinstance(reply, ResponseError) or is_trouble(reply)
+            ):
+                raise reply
+        return [
+            {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
+            if not isinstance(values, BaseException)
+            else {}
+            for values in replies
+        ]
+
+    async def _places(self, lists: Iterable[str], after: Place | None) -> list[Place]:
+        """The next places of the lists together, newest first, `REFS_AT_ONCE` unless there are no more."""
+        merged: dict[str, Place] = {}
+        for each in lists:
+            for place in await self._of(each, after):
+                merged.setdefault(place.ref, place)
+        return sorted(merged.values(), reverse=True)[:REFS_AT_ONCE]
+
+    async def _of(self, listed: str, after: Place | None) -> list[Place]:
+        highest = "+inf" if after is None else f"{after.ms:.0f}"
+        offset = 0
+        left: list[Place] = []
+        while True:
+            flat: list[bytes] = await command(
+                self._broker.primary,
+                "ZREVRANGEBYSCORE", listed, highest, "-inf", "WITHSCORES", "LIMIT", offset, REFS_AT_ONCE,
+            )  # fmt: skip
+            places = [
+                Place(float(flat[at + 1]), flat[at].decode(errors="replace")) for at in range(0, len(flat), 2)
+            ]
+            # Of those of the same millisecond, the ones that were told already come first.
+            left += [
+                place for place in places if (after is None or place < after) and math.isfinite(place.ms)
+            ]
+            if len(left) >= REFS_AT_ONCE or len(places) < REFS_AT_ONCE:
+                return left
+            offset += REFS_AT_ONCE
+
+
+def _ref(entry: str | bytes) -> TaskRef | None:
+    """The task that an entry of a list names, if it names one."""
+    try:
+        return TaskRef.parse(entry)
+    except ValueError:
+        metrics.unreadable.add("listed task")
+        return None
+
+
+def _row(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any] | None:
+    """What there is to tell of a task; None if its hash is not as this release writes it."""
+    try:
+        return _told(ref, fields, now)
+    except (KeyError, ValueError):
+        metrics.unreadable.add("listed task")
+        return None
+
+
+def _told(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "ref": str(ref),
+        "owner": ref.owner,
+        "session": ref.session,
+        "task": ref.task,
+        "agent": fields["agent"],
+        "status": fields["status"],
+        "waits_for_turn": fields["status"] == QUEUED and fields["launch"] == "0",
+        # Whoever ends a task from outside takes an attempt, too, which runs nothing.
+        "attempt": int(fields.get("ran", fields["attempt"])),
+        "launch": int(fields["launch"]),
+        "crashes": int(fields["crashes"]),
+        "pending_calls": max(0, int(fields["pending"])),
+        "events": int(fields["number"]),
+        "response": fields["response"],
+    }
+    for name in ("user", "worker", "ended_by", "why"):
+        if fields.get(name):
+            row[name] = fields[name]
+    for name, told in _TIMES:
+        if fields.get(name, "0") != "0":
+            row[told] = int(fields[name]) / 1000
+    if row["status"] in LIVE:
+        row.pop("ended_at", None)
+        row.pop("ended_by", None)
+    row["age"] = round(max(0.0, now - row["submitted_at"]), 3)
+    if "started_at" in row:
+        row["took"] = round(max(0.0, row.get("ended_at", now) - row["started_at"]), 3)
+    return row

@@ -1,0 +1,257 @@
+"""A provider of chat completions over real HTTP, which does what a test's script says, request by request."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from starlette.requests import Request
+
+KEY_VARIABLE = "TEST_MODEL_KEY"
+KEY = "sk-provider-0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call of the model; ``arguments`` is JSON text as the model writes it, right or wrong."""
+
+    name: str
+    arguments: str = "{}"
+    id: str = "call_of_provider"
+
+
+class Cut(Exception):  # noqa: N818 - it is no error of the server
+    """Cuts the connection in the middle of an answer."""
+
+
+@dataclass
+class Answer:
+    """One answer of the model, streamed.
+
+    Attributes:
+        pieces: the text, piece by piece.
+        thoughts: reasoning before it, in the field in which DeepSeek, Qwen and vLLM send it.
+        calls: tool calls, after the text.
+        cut: end the connection after the text, without an end of the stream.
+        until: wait for it after the text.
+        raw: send these bytes after the text, instead of all that would follow.
+    """
+
+    pieces: tuple[str, ...] = ()
+    thoughts: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+    usage: tuple[int, int] = (10, 5)
+    finish: str = ""
+    cut: bool = False
+    until: asyncio.Event | None = None
+    raw: bytes | None = None
+
+
+@dataclass
+class Refusal:
+    """An answer that is none: a status, headers and a body."""
+
+    status: int
+    body: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def says(*pieces: str, **more: Any) -> Answer:
+    """The model says something."""
+    return Answer(pieces=pieces, **more)
+
+
+def calls(*each: Call, **more: Any) -> Answer:
+    """The model calls tools, all at once."""
+    return Answer(calls=each, **more)
+
+
+class Provider:
+    """Answers by script, and remembers what it was asked.
+
+    Attributes:
+        script: the answers still to give, the next one first; an empty script is a failure of the test.
+        requests: bodies of all requests, in order.
+        headers: their headers.
+        times: when they came, in seconds of the loop's clock.
+        files: what it serves beside, by path.
+        others: paths that were asked for beside, whether there or not.
+    """
+
+    def __init__(self) -> None:
+        self.script: list[Answer | Refusal] = []
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.times: list[float] = []
+        self.others: list[str] = []
+        self.files: dict[str, bytes] = {}
+        app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/v1/responses", self._respond, methods=["POST"]),
+                Route("/{path:path}", self._other),
+            ]
+        )
+        self._server = _Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
+        self._serving: asyncio.Task[None] | None = None
+        self.address = ""
+
+    @property
+    def base_url(self) -> str:
+        """What a spec gives as ``base_url``."""
+        return f"{self.address}/v1"
+
+    async def start(self) -> None:
+        """Serve on a free port."""
+        self._serving = asyncio.create_task(self._server.serve())
+        await wait_until(lambda: self._server.started, "the provider to serve")
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.address = f"http://127.0.0.1:{port}"
+
+    async def close(self) -> None:
+        """Stop serving."""
+        self._server.should_exit = True
+        self._server.force_exit = True
+        if self._serving is not None:
+            await self._serving
+
+    def messages(self, request: int = -1) -> list[dict[str, Any]]:
+        """The messages of a request."""
+        messages: list[dict[str, Any]] = self.requests[request]["messages"]
+        return messages
+
+    async def _other(self, request: Request) -> Response:
+        self.others.append(request.url.path)
+        if (held := self.files.get(request.url.path)) is not None:
+            return Response(held, media_type="application/pdf")
+        return JSONResponse({}, status_code=404)
+
+    async def _respond(self, request: Request) -> Response:
+        """The other form of OpenAI's: kept, and refused."""
+        self.requests.append(orjson.loads(await request.body()))
+        return JSONResponse({"error": {"message": "not in this form"}}, status_code=400)
+
+    async def _complete(self, request: Request) -> Response:
+        body = orjson.loads(await request.body())
+        self.requests.append(body)
+        self.times.append(asyncio.get_running_loop().time())
+        self.headers.append(dict(request.headers))
+        if wrong := _refused(body["messages"]):
+            return JSONResponse({"error": {"message": wrong}}, status_code=400)
+        if not self.script:
+            return JSONResponse({"error": {"message": "the test's script is over"}}, status_code=400)
+        answer = self.script.pop(0)
+        if isinstance(answer, Refusal):
+            return Response(orjson.dumps(answer.body), answer.status, answer.headers, "application/json")
+        if not body.get("stream"):
+            return JSONResponse(_whole(answer, body["model"]))
+        return StreamingResponse(_stream(answer, body["model"]), media_type="text/event-stream")
+
+
+def _refused(messages: list[dict[str, Any]]) -> str:
+    """What a strict provider has against a conversation; empty when it takes it.
+
+    As OpenAI: each call has its result, directly behind it. As others beside: user and assistant take turns.
+    """
+    open_calls: list[str] = []
+    last = ""
+    for message in messages:
+        role = message["role"]
+        if role == "tool":
+            if message["tool_call_id"] not in open_calls:
+                return "a tool's result without its call"
+            open_calls.remove(message["tool_call_id"])
+        elif open_calls:
+            return "a call without its result"
+        elif role == "assistant":
+            open_calls = [call["id"] for call in message.get("tool_calls") or ()]
+            if last == "assistant" or not (open_calls or message.get("content")):
+                return "an assistant's message after another one, or an empty one"
+        elif role == "system" and last:
+            return "a system message in the middle"
+        last = role if role != "system" else last
+    if open_calls or last not in {"user", "tool"}:
+        return "nothing to answer"
+    return ""
+
+
+async def _stream(answer: Answer, model: str) -> AsyncIterator[bytes]:
+    yield _chunk(model, {"role": "assistant", "content": ""})
+    for piece in answer.thoughts:
+        yield _chunk(model, {"content": None, "reasoning_content": piece})
+    for piece in answer.pieces:
+        yield _chunk(model, {"content": piece})
+    if answer.until is not None:
+        await answer.until.wait()
+    if answer.cut:
+        raise Cut
+    if answer.raw is not None:
+        yield answer.raw
+        return
+    for index, call in enumerate(answer.calls):
+        named = {"name": call.name, "arguments": ""}
+        yield _chunk(
+            model,
+            {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": named}]},
+        )
+        # In pieces that split wherever they like, as providers send them.
+        size = max(7, len(call.arguments) // 1000)
+        for at in range(0, len(call.arguments), size):
+            more = {"arguments": call.arguments[at : at + size]}
+            yield _chunk(model, {"tool_calls": [{"index": index, "function": more}]})
+    yield _chunk(model, {}, answer.finish or ("tool_calls" if answer.calls else "stop"))
+    yield _event({**_envelope(model), "choices": [], "usage": _usage(answer)})
+    yield b"data: [DONE]\n\n"
+
+
+def _whole(answer: Answer, model: str) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(answer.pieces) or None}
+    if answer.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    finish = answer.finish or ("tool_calls" if answer.calls else "stop")
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    envelope = {**_envelope(model), "object": "chat.completion"}
+    return {**envelope, "choices": [choice], "usage": _usage(answer)}
+
+
+def _usage(answer: Answer) -> dict[str, int]:
+    prompt, completion = answer.usage
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+
+
+def _envelope(model: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-test", "object": "chat.completion.chunk", "created": 1, "model": model}
+
+
+def _chunk(model: str, delta: dict[str, Any], finish: str | None = None) -> bytes:
+    return _event({**_envelope(model), "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,145 @@
+"""What counts as the broker's passing trouble, which is waited out, and what as a defect, which is not."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+from pydantic import SecretStr
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from tests.processes.broker import Broker as OwnBroker
+from tests.support.waiting import wait_until
+from turnstream.shared.broker import client, pipeline
+from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.connection import error_reply
+from turnstream.shared.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+
+def test_a_write_to_a_cut_connection_is_trouble_on_either_loop() -> None:
+    """A front end's loop refuses the write with an error of its own: it is a lost connection all the same."""
+
+    async def write() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.transport.abort()
+            await asyncio.sleep(0)
+            writer.writelines([b"PING"])
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, pytest.raises(RuntimeError) as raised:
+        runner.run(write())
+    assert is_trouble(raised.value)
+
+
+def test_a_broker_without_room_is_trouble() -> None:
+    """A broker that has all the clients it may have says so, and is asked again."""
+    assert is_trouble(error_reply("ERR max number of clients reached"))
+    assert not is_trouble(error_reply("ERR unknown command"))
+
+
+def test_a_defect_is_no_trouble() -> None:
+    """An error in a script or in our code is not waited out."""
+    assert not is_trouble(ResponseError("ERR wrong number of arguments"))
+    assert not is_trouble(RuntimeError("20 enders in a row"))
+
+
+@pytest.mark.parametrize("database", [0, 1])
+async def test_a_frozen_broker_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: int
+) -> None:
+    """A broker that holds its connections and says nothing costs a command its time, and then looks away.
+
+    So does one whose kernel still takes connections, on which something must be said first.
+    """
+    monkeypatch.setattr(pipeline, "COMMAND_SECONDS", 0.3)
+    monkeypatch.setattr(client, "COMMAND_SECONDS", 0.6)
+    home = OwnBroker(tmp_path / "data")
+    process = home.start()._process
+    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/{database}")))
+    try:
+        assert await connections.ready()
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(RedisTimeoutError) as raised:
+            await client.command(connections.primary, "PING")
+        assert client.is_trouble(raised.value)
+        for _ in range(2):
+            with pytest.raises((RedisTimeoutError, RedisConnectionError)):
+                await asyncio.wait_for(client.command(connections.primary, "PING"), 10)
+        assert not await connections.ready()
+        process.send_signal(signal.SIGCONT)
+        await wait_until(connections.ready, "the broker to answer again")
+    finally:
+        process.send_signal(signal.SIGCONT)
+        await connections.close()
+        home.stop()
+
+
+async def test_a_broker_that_was_demoted_is_connected_to_anew(tmp_path: Path) -> None:
+    """It goes on answering on the old connection, for ever; a new one may lead to the new primary."""
+    home = OwnBroker(tmp_path / "data")
+    server = home.start()
+    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    redis = connections.primary
+    try:
+        before = await client.command(redis, "CLIENT", "ID")
+        assert await client.command(redis, "CLIENT", "ID") == before
+        with server.client() as other:
+            other.execute_command("REPLICAOF", "127.0.0.1", "1")
+        sent = [
+            asyncio.ensure_future(client.command(redis, *words))
+            for words in (("SET", "k", "v"), ("GET", "k"))
+        ]
+        refused, behind = await asyncio.gather(*sent, return_exceptions=True)
+        assert isinstance(refused, ReadOnlyError)
+        # What was sent behind it has its reply, or is lost with the connection; it is not left waiting.
+        assert behind is None or is_trouble(behind)
+        assert await _insist(redis, "CLIENT", "ID") != before
+    finally:
+        await connections.close()
+        home.stop()
+
+
+async def test_a_server_that_takes_anothers_place_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same connection, as behind a proxy or after a promotion: its name is asked again now and then."""
+    home = OwnBroker(tmp_path / "data")
+    server = home.start()
+    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    redis = connections.primary
+    monkeypatch.setattr(pipeline, "INCARNATION_SECONDS", 0)
+    try:
+        connection = await client.command(redis, "CLIENT", "ID")
+        before = await client.incarnation(redis)
+        with server.client() as other:
+            renaming = other.pipeline(transaction=True)
+            renaming.execute_command("REPLICAOF", "127.0.0.1", "1")
+            renaming.execute_command("REPLICAOF", "NO", "ONE")
+            renaming.execute()
+            name = other.info("replication")["master_replid"]
+            monkeypatch.setattr(pipeline, "INCARNATION_SECONDS", 3600)
+            after = await client.incarnation(redis)
+            assert after != before
+            assert name.startswith(after)
+            asked = other.info("commandstats")["cmdstat_info"]["calls"]
+            assert {await client.incarnation(redis) for _ in range(50)} == {after}
+            assert other.info("commandstats")["cmdstat_info"]["calls"] == asked + 1, "for each command"
+        assert await client.command(redis, "CLIENT", "ID") == connection
+    finally:
+        await connections.close()
+        home.stop()
+
+
+async def _insist(redis: Redis, *words: str) -> Any:
+    return await client.insist(lambda: client.command(redis, *words), seconds=5, what="test")

@@ -1,0 +1,110 @@
+"""Large data of a session: it stands once, and every reader gets it back as it was."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from tests.unit.shared.support import Desk, closed, keys_of, opened, ref
+from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.entry import Cursor
+from turnstream.shared.session.event_log import PAGE_BYTES
+from turnstream.shared.session.files import cut, fill
+from turnstream.shared.session.tasks import Launch, operation
+
+if TYPE_CHECKING:
+    from tests.conftest import Place
+
+RAW = b"\xfb\xef\xff" + os.urandom(99_999)
+DATA = base64.b64encode(RAW).decode()
+
+
+def message(data: str = DATA) -> bytes:
+    """A user's message with an image."""
+    part = {"type": "image", "image_url": f"data:image/png;base64,{data}"}
+    return orjson.dumps({"object": "message", "id": "u1", "role": "user", "content": [part]})
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("name", ["data", "file_data", "image_url"])
+def test_both_alphabets_stand_once(encode: object, name: str) -> None:
+    """Whatever the client's copy and the library's look like, they are one, and come back as they were."""
+    files: dict[str, bytes] = {}
+    data = encode(RAW).decode()  # type: ignore[operator]
+    text = orjson.dumps([{name: data}, {"url": f"data:a/b;base64,{DATA}", "text": "\x1a;base64,x"}])
+    short = cut(text, files)
+    assert len(short) < 500
+    assert list(files.values()) == [DATA.encode()]
+    assert fill(short, files) == text
+
+
+async def test_the_next_attempt_has_what_the_first_one_had(place: Place) -> None:
+    """Its worker is gone: request and checkpoints come back whole."""
+    desk = Desk(place)
+    batch = Batch()
+    batch.user_message(message())
+    request = orjson.dumps({"input": [orjson.Fragment(message())]})
+    first = await desk.running(request=batch.cut(request), batch=batch)
+    assert first.task["request"] == request
+    more = Batch()
+    more.keep("messages", message(base64.urlsafe_b64encode(RAW).decode()))
+    await desk.append(first, more)
+    released = await desk.tasks.release(first.ref, first.claim, operation())
+    assert isinstance(released, Launch)
+    second = await desk.begin(first.ref, released.number)
+    assert second.task["request"] == request
+    assert second.state["messages"] == message(base64.urlsafe_b64encode(RAW).decode())
+    assert await desk.redis.hlen(keys_of().files) == 2
+    assert await desk.redis.pttl(keys_of().files) > 0
+
+
+async def test_references_do_not_make_a_page_larger(place: Place) -> None:
+    """Many turns say the same image: a page is bounded by what it gives, log and history by what they would give."""
+    desk = Desk(place, log_max_bytes=2_000_000)
+    for number in range(40):
+        batch = Batch()
+        batch.user_message(message())
+        attempt = await desk.running(ref(f"t{number}"), batch=batch)
+        await desk.finish(attempt, memory=message())
+        found = await desk.log.page(keys_of(), Cursor(await desk.epoch(), 0))
+        assert found is not None
+        assert sum(len(entry.event) for entry in found.entries) <= max(PAGE_BYTES, len(message()))
+    history = await desk.log.history(keys_of())
+    told = [entry.event for entry in history if entry.event == message()]
+    assert 10 < len(told) <= 2_200_000 / len(message())
+    assert await desk.redis.hlen(keys_of().files) == 3
+
+
+async def _told(desk: Desk, task: str, *, memory: bytes, most: int = 20) -> None:
+    """A turn in which the user says the image and ``memory`` is remembered; the session remembers ``most`` turns."""
+    batch = Batch()
+    batch.user_message(message())
+    await desk.finish(await desk.running(ref(task), batch=batch, memory_turns=most), memory=memory)
+
+
+async def test_the_log_alone_keeps_a_file(place: Place) -> None:
+    """Nothing of its turn is remembered; who reads log or history gets it."""
+    desk = Desk(place)
+    await _told(desk, "t0", memory=b"")
+    assert message() in [entry.event for entry in await desk.entries()]
+    assert message() in [entry.event for entry in await desk.log.history(keys_of())]
+
+
+async def test_the_memory_alone_keeps_a_file(place: Place) -> None:
+    """Log and history have lost its turn: what the model saw comes back whole, until the memory forgets it."""
+    desk = Desk(place, log_max_bytes=65_536)
+    await _told(desk, "t0", memory=message())
+    for number in range(1, 4):
+        attempt = await desk.running(ref(f"t{number}"), memory_turns=20)
+        await desk.append(attempt, closed("m", "y" * 90_000, opened("m")))
+        await desk.finish(attempt)
+    assert message() not in [entry.event for entry in await desk.log.history(keys_of())]
+    last = await desk.running(ref("t4"), memory_turns=20)
+    assert last.memory[0] == message()
+    await desk.finish(last)
+    await desk.finish(await desk.running(ref("t5"), memory_turns=1))
+    assert not await desk.redis.exists(keys_of().files)

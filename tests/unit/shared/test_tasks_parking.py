@@ -1,0 +1,221 @@
+"""Waiting for the client without a worker, its answers, and giving a task back: park, callback, release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.shared.support import HOUR_MS, Desk, answer, asking, opened, ref
+from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.tasks import (
+    Ended,
+    Expired,
+    Fenced,
+    Gone,
+    Launch,
+    Parked,
+    Repeated,
+    Stored,
+    Unknown,
+    operation,
+)
+
+if TYPE_CHECKING:
+    from tests.conftest import Place
+
+
+async def test_a_task_parks_with_its_calls(place: Place) -> None:
+    """Parked, a task has no lease, knows until when it waits, and which worker ran it."""
+    desk = Desk(place)
+    before = await desk.now()
+    await desk.parked("c1", "c2")
+    assert await desk.field(ref(), "status") == "parked"
+    assert await desk.field(ref(), "lease") is None
+    assert await desk.field(ref(), "worker") == "w1"
+    assert before + HOUR_MS <= int(await desk.field(ref(), "parked_until") or 0) <= await desk.now() + HOUR_MS
+    assert [entry.kind for entry in await desk.sound()][2:] == ["message", "message"]
+
+
+async def test_a_repeated_park_gives_its_first_outcome(place: Place) -> None:
+    """A park whose reply was lost registers its calls and writes its entries once."""
+    desk = Desk(place)
+    await desk.running()
+    op = operation()
+    assert (
+        await desk.twice(lambda: desk.tasks.park(ref(), 1, asking("c1"), op, wait_ms=HOUR_MS, policy="block"))
+        == Parked()
+    )
+    assert await desk.field(ref(), "pending") == "1"
+
+
+async def test_a_park_whose_answers_are_in_is_launched_again(place: Place) -> None:
+    """Answers that came while the worker still ran leave nothing to wait for; a repeat says so too."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.append(attempt, asking("c1"))
+    assert await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()) == Stored(0)
+    op = operation()
+    assert await desk.twice(
+        lambda: desk.tasks.park(ref(), 1, opened("m"), op, wait_ms=HOUR_MS, policy="block")
+    ) == Launch(2)
+    assert await desk.field(ref(), "status") == "queued"
+    assert (await desk.begin(ref(), 2)).results == {"c1": b"1"}
+
+
+async def test_a_park_without_calls_is_launched_at_once(place: Place) -> None:
+    """A task that asked nothing never waits."""
+    desk = Desk(place)
+    await desk.running()
+    assert await desk.tasks.park(ref(), 1, Batch(), operation(), wait_ms=HOUR_MS, policy="block") == Launch(2)
+
+
+async def test_only_the_newest_attempt_parks(place: Place) -> None:
+    """A former attempt is fenced, and a task that has ended or is gone does not park."""
+    desk = Desk(place)
+    park = desk.tasks.park
+    await desk.running()
+    await desk.tasks.release(ref(), 1, operation())
+    second = await desk.begin(ref(), 2)
+    assert (
+        await desk.nothing_written(
+            lambda: park(ref(), 1, asking("c"), operation(), wait_ms=HOUR_MS, policy="block")
+        )
+        == Fenced()
+    )
+    await desk.finish(second)
+    assert (
+        await desk.nothing_written(
+            lambda: park(ref(), 2, asking("c"), operation(), wait_ms=HOUR_MS, policy="block")
+        )
+        == Ended()
+    )
+    assert (
+        await desk.nothing_written(
+            lambda: park(ref("x"), 1, asking("c"), operation(), wait_ms=HOUR_MS, policy="block")
+        )
+        == Gone()
+    )
+
+
+async def test_a_release_puts_the_task_back_without_blame(place: Place) -> None:
+    """A released task is queued under a new launch, and no crash is counted; a repeat changes nothing."""
+    desk = Desk(place)
+    await desk.running()
+    op = operation()
+    assert await desk.twice(lambda: desk.tasks.release(ref(), 1, op)) == Launch(2)
+    assert await desk.field(ref(), "status") == "queued"
+    assert await desk.field(ref(), "crashes") == "0"
+    assert await desk.field(ref(), "lease") is None
+    assert (await desk.begin(ref(), 2)).number == 2
+
+
+async def test_only_the_newest_attempt_releases(place: Place) -> None:
+    """A former attempt is fenced, and a task that has ended or is gone is not released."""
+    desk = Desk(place)
+    release = desk.tasks.release
+    await desk.running()
+    await release(ref(), 1, operation())
+    assert await desk.nothing_written(lambda: release(ref(), 1, operation())) == Fenced()
+    second = await desk.begin(ref(), 2)
+    assert await desk.nothing_written(lambda: release(ref(), 1, operation())) == Fenced()
+    await desk.finish(second)
+    assert await desk.nothing_written(lambda: release(ref(), 2, operation())) == Ended()
+    assert await desk.nothing_written(lambda: release(ref("x"), 2, operation())) == Gone()
+
+
+async def test_the_last_answer_launches_the_task(place: Place) -> None:
+    """Answers are stored until none is awaited; the last one in says which launch to queue."""
+    desk = Desk(place)
+    await desk.parked("c1", "c2")
+    callback = desk.tasks.callback
+    assert await callback(ref(), "c2", b'"b"', answer("c2"), operation()) == Stored(1)
+    assert await desk.field(ref(), "status") == "parked"
+    assert await callback(ref(), "c1", b'"a"', answer("c1"), operation()) == Launch(2)
+    assert await desk.field(ref(), "status") == "queued"
+    assert await desk.field(ref(), "parked_until") is None
+    attempt = await desk.begin(ref(), 2)
+    assert attempt.results == {"c1": b'"a"', "c2": b'"b"'}
+    assert set(attempt.calls) == {"c1", "c2"}
+    await desk.sound()
+
+
+async def test_a_repeated_answer_changes_nothing(place: Place) -> None:
+    """The first answer stands, whatever the second one says, and the launch to queue is told again."""
+    desk = Desk(place)
+    await desk.parked("c1", "c2")
+
+    async def send(call: str) -> object:
+        return await desk.tasks.callback(ref(), call, b"1", answer(call), operation())
+
+    await send("c1")
+    assert await desk.nothing_written(lambda: send("c1")) == Repeated("parked", 1)
+    await send("c2")
+    assert await desk.nothing_written(lambda: send("c2")) == Repeated("queued", 2)
+    await desk.finish(await desk.begin(ref(), 2))
+    assert await desk.nothing_written(lambda: send("c2")) == Repeated("completed", 2)
+
+
+@pytest.mark.parametrize(("task", "call"), [("t1", "c9"), ("t9", "c9"), ("t9", "c1"), ("t2", "c1")])
+async def test_a_call_nobody_made_is_unknown(place: Place, task: str, call: str) -> None:
+    """A call that this session never made, or another task of it, takes no answer."""
+    desk = Desk(place)
+    await desk.parked("c1")
+    await desk.submit(ref("t2"))
+    outcome = await desk.nothing_written(
+        lambda: desk.tasks.callback(ref(task), call, b"1", answer(call), operation())
+    )
+    assert outcome in {Unknown(), Ended()}
+    assert outcome == Unknown() or task == "t9"
+
+
+async def test_a_call_of_another_session_is_unknown(place: Place) -> None:
+    """A call's id is worth nothing in another session."""
+    desk = Desk(place)
+    await desk.parked("c1")
+    other = ref("t1", "s2")
+    await desk.running(other)
+    outcome = await desk.nothing_written(
+        lambda: desk.tasks.callback(other, "c1", b"1", answer("c1"), operation())
+    )
+    assert outcome == Unknown()
+
+
+async def test_an_answer_after_the_deadline_is_too_late(place: Place) -> None:
+    """Past the deadline the answer is refused, before the rescuer came by and after it ended the task."""
+    desk = Desk(place)
+    await desk.parked("c1")
+    await desk.put(ref(), parked_until=await desk.past())
+
+    async def send() -> object:
+        return await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())
+
+    assert await desk.nothing_written(send) == Expired()
+    taken = await desk.tasks.take(ref(), "rescuer", "failed call_expired", operation())
+    assert not isinstance(taken, Ended)
+    end = Batch()
+    end.end(b'{"object":"response"}')
+    await desk.tasks.finish(ref(), 2, end, operation(), status="failed", why="call_expired", memory=b"{}")
+    assert await desk.nothing_written(send) == Expired()
+
+
+async def test_an_answer_to_a_task_that_was_stopped_is_told_so(place: Place) -> None:
+    """A call of a task that ended otherwise is not expired: its task has ended."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.append(attempt, asking("c1"))
+    await desk.finish(attempt, "canceled")
+    outcome = await desk.nothing_written(
+        lambda: desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())
+    )
+    assert outcome == Ended()
+
+
+async def test_an_answer_to_a_released_task_waits_for_its_next_attempt(place: Place) -> None:
+    """An answer that comes while the task is queued is stored, and launches nothing by itself."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.append(attempt, asking("c1"))
+    await desk.tasks.release(ref(), 1, operation())
+    assert await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()) == Stored(0)
+    assert (await desk.begin(ref(), 2)).results == {"c1": b"1"}

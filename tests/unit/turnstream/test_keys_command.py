@@ -1,0 +1,70 @@
+"""`turnstream keys`: made once, shown once, listed without the key, rotated, revoked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.commands import turnstream
+from tests.support.waiting import wait_until
+from turnstream.shared.api_keys import ApiKeys, make_token
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.client import command
+
+if TYPE_CHECKING:
+    from tests.conftest import Place
+    from tests.support.stack import Stack
+
+
+@pytest.mark.parametrize("backend", ["valkey"])
+async def test_a_keys_life(stack: Stack, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes effect at a running front end without a restart; the broker never holds the key itself."""
+    monkeypatch.setattr("turnstream.api.access.auth.KNOWN_SECONDS", 0.1)
+    env = {"TURNSTREAM_REDIS_URL": place.url}
+    await stack.worker()
+    client = await stack.front_end()
+    limits = ("--rate", "60", "--concurrency", "5", "--followers", "9", "--days", "1")
+    made = await turnstream("keys", "create", "--owner", "acme", *limits, **env)
+    token = made.out.strip()
+    holder = stack.client(client.base_url, token)
+    await holder.turn("s1", "hello")
+
+    table = (await turnstream("keys", "list", **env)).out
+    row = next(line for line in table.splitlines() if " acme " in line)
+    assert row.split()[:8] == [row.split()[0], f"{token[:7]}…", "acme", "demo", "chat", "60", "5", "9"]
+    assert token not in table
+    kept = b"".join(await command(stack.broker.primary, "HVALS", keys.API_KEYS))
+    assert token.encode() not in kept
+
+    rotated = await turnstream("keys", "rotate", row.split()[0], **env)
+    successor = stack.client(client.base_url, rotated.out.strip())
+    await successor.turn("s1", "hello")
+    await holder.turn("s1", "hello")
+    table = (await turnstream("keys", "list", **env)).out
+    new = next(line for line in table.splitlines() if rotated.out[:7] in line).split()[0]
+    assert f"replaced by {new}" in table
+    twice = await turnstream("keys", "rotate", row.split()[0], **env)
+    assert (twice.code, twice.out, f"was rotated to {new} already" in twice.err) == (2, "", True)
+
+    assert (await turnstream("keys", "revoke", row.split()[0], **env)).code == 0
+    again = await turnstream("keys", "revoke", row.split()[0], **env)
+    assert (again.code, "No such API key" in again.err) == (2, True)
+
+    async def refused() -> bool:
+        return bool((await holder.http.post("/liteAgent/v1/initSession")).status_code == 401)
+
+    await wait_until(refused, "the revoked key to be refused")
+    await successor.turn("s1", "hello")
+
+
+@pytest.mark.parametrize("backend", ["valkey"])
+async def test_a_key_that_outlives_the_calendar(stack: Stack, place: Place) -> None:
+    """More than a century is refused; a record of such a key does not take the list away."""
+    env = {"TURNSTREAM_REDIS_URL": place.url}
+    assert (await turnstream("keys", "create", "--owner", "acme", "--days", "3000000", **env)).code == 2
+    await ApiKeys(stack.broker.primary).register(
+        make_token(), owner="acme", agent="demo", expires=300_000_000_000
+    )
+    listed = await turnstream("keys", "list", **env)
+    assert (listed.code, "never" in listed.out) == (0, True), listed.err

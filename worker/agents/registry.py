@@ -1,0 +1,358 @@
+"""Configured agents: specs become pydantic-ai agents, once per worker; a wrong one is named at start."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pydantic_core
+from pydantic_ai import Agent, Tool
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.models import Model
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
+
+from turnstream.shared import tracing
+from turnstream.shared.agents.config import DEMO, ClientTool
+from turnstream.shared.errors import AgentFieldError, ConfigurationError
+from turnstream.shared.offload import Aside
+from turnstream.worker.agents import demo, memory, models
+from turnstream.worker.agents.agent_run import Answer, Run
+from turnstream.worker.agents.coded_agent import GeneratorAgent
+from turnstream.worker.agents.failures import place_in_their_code
+from turnstream.worker.agents.reflection import Reflection
+from turnstream.worker.agents.run_outcome import AgentError, AgentMistake, Done, NeedsClient
+from turnstream.worker.agents.tools.client import ClientTools
+from turnstream.worker.agents.tools.mcp import McpTools
+from turnstream.worker.agents.tools.mcp_connection import McpConnection
+from turnstream.worker.agents.tools.server import ServerTools
+from turnstream.worker.agents.tools.subagents import SubAgents
+from turnstream.worker.budget import LIGHT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+    from pydantic_ai.messages import ModelMessage, UserContent
+    from pydantic_ai.toolsets import AbstractToolset
+
+    from turnstream.shared.agents.config import Agents, AgentSpec, MemoryLimits
+    from turnstream.worker.turn import Turn
+
+
+class ConfiguredAgent:
+    """One agent of the configuration, ready to run any number of turns at once.
+
+    Args:
+        brought: a pydantic-ai agent that somebody wrote; else one is built from the spec.
+    """
+
+    def __init__(
+        self, spec: AgentSpec, all_agents: Mapping[str, Runnable], brought: Agent[Any, Any] | None = None
+    ) -> None:
+        self.spec = spec
+        self._all = all_agents
+        self.library_agent: Agent[Any, Any]
+        if brought is not None:
+            self.library_agent = brought
+            # Its own tools are run through ours, so that their results are said and kept.
+            self._tools: AbstractToolset[Any] = CombinedToolset(list(brought.toolsets))
+        else:
+            self.library_agent = Agent(
+                models.model_of(spec),
+                name=spec.name,
+                instructions=spec.instructions,
+                model_settings=models.settings_of(spec),
+            )
+            self._tools = _server_tools(spec)
+        for field, names in (
+            ("client_tools", [tool.name for tool in spec.client_tools]),
+            ("subagents", spec.subagents),
+        ):
+            if both := sorted(self.own_tools.keys() & names):
+                raise AgentFieldError(spec.name, field, f"{both[0]!r} is the name of a server tool too")
+        self._servers = [McpConnection(server, spec) for server in spec.mcp]
+
+    async def run(self, turn: Turn) -> Done | NeedsClient:
+        """Answer a turn, or get to where the client must answer first."""
+        read = _reader(turn)
+        before, prompt = await read(memory.read_input, turn.input)
+        run = Run(turn, turn.speaker(), "")
+        earlier = await read(_recall, turn.earlier(), self.spec.memory)
+        if reader := self.library_agent.model:
+            # An earlier turn's links were read then. They may have expired since.
+            earlier = memory.reworded(earlier, lambda content: models.readable(content, reader))
+        answer = await self.answer(run, prompt, [*earlier, *before])
+        if answer.waits:
+            return NeedsClient()
+        _say_output(turn, answer.output)
+        return Done(await read(memory.remember, [*before, *answer.messages]))
+
+    async def answer(
+        self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
+    ) -> Answer:
+        """Answer at any path, as the session's agent or as somebody's sub-agent."""
+        critics = [_as_helper(self.spec, self._all[name]) for name in self.spec.critics]
+        if self.spec.model == DEMO and not demo.wants_critics(memory.plain_text(prompt)):
+            critics = []
+        if critics:
+            return await Reflection(self, critics).answer(run, prompt, history)
+        return await self.draft(run, prompt, history)
+
+    async def draft(
+        self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
+    ) -> Answer:
+        """Answer without critics."""
+        client_tools = list(self.spec.client_tools)
+        if self.spec.model == DEMO:
+            client_tools += demo.client_tools(memory.plain_text(prompt))
+        model, settings = None, None
+        requested: list[ClientTool] = []
+        if not run.speaker.path:
+            # What the request asks is meant for the session's agent, not for its helpers.
+            requested = self._requested_tools(run.turn)
+            model, settings = self._requested_model(run.turn)
+        if reader := model or self.library_agent.model:
+            prompt, history = self._links(prompt, history, reader)
+        helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
+        toolsets: list[AbstractToolset[Any]] = [
+            ServerTools(self._tools, run=run, agent=self.spec.name, deadline=self.spec.tool_deadline),
+            ClientTools(run, [*client_tools, *requested]),
+            SubAgents(run, helpers),
+        ]
+        if self._servers:
+            taken = {tool.name for tool in client_tools} | helpers.keys() | self.own_tools.keys()
+            brought = {tool.name for tool in requested}
+            toolsets.append(McpTools(run, self.spec.name, self._servers, taken, brought))
+        with self.library_agent.override(toolsets=toolsets, tools=[]):
+            return await run.answer(self.library_agent, prompt, history, model=model, settings=settings)
+
+    def _links(
+        self, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage], reader: Model | str
+    ) -> tuple[str | Sequence[UserContent], Sequence[ModelMessage]]:
+        """Prompt and history with those links as text that the model is not given.
+
+        Raises:
+            AgentError: more links than may be downloaded.
+        """
+        fetch = self.spec.fetch_links
+        if fetch:
+            links = sum(models.links_to_fetch(said, reader) for said in [prompt, *memory.prompts(history)])
+            if links > models.MOST_LINKS:
+                raise AgentError(
+                    "too_many_links",
+                    f"The input has {links} links to fetch, and {models.MOST_LINKS} are fetched at most.",
+                )
+        history = memory.reworded(history, lambda said: models.readable(said, reader, fetch=fetch))
+        return models.readable(prompt, reader, fetch=fetch), history
+
+    async def close(self) -> None:
+        """End the connections to its MCP servers."""
+        await asyncio.gather(*(server.close() for server in self._servers))
+
+    @property
+    def own_tools(self) -> dict[str, Tool[Any]]:
+        """Its server tools by name, as far as they are known before a run."""
+        toolsets = self._tools.toolsets if isinstance(self._tools, CombinedToolset) else [self._tools]
+        return {
+            name: tool
+            for each in toolsets
+            if isinstance(each, FunctionToolset)
+            for name, tool in each.tools.items()
+        }
+
+    def _requested_tools(self, turn: Turn) -> list[ClientTool]:
+        # The front end has checked them.
+        tools = [ClientTool.model_construct(**tool) for tool in turn.client_tools]
+        taken = self.own_tools
+        for tool in tools:
+            if tool.name in taken:
+                raise AgentError("tool_name_taken", f"tools: {tool.name!r} is a tool of the agent already.")
+        return tools
+
+    def _requested_model(self, turn: Turn) -> tuple[Model | None, ModelSettings | None]:
+        asked = dict(turn.overrides)
+        name = asked.pop("model", None)
+        model = None
+        if name is not None and isinstance(self.library_agent.model, Model):
+            model = models.sibling(self.spec, self.library_agent.model, name)
+        if "stop" in asked:
+            stop = asked.pop("stop")
+            asked["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+        return model, ModelSettings(**asked) if asked else None  # type: ignore[typeddict-item]
+
+
+def _reader(turn: Turn) -> Callable[..., Awaitable[Any]]:
+    """How to read and write what the turn is given: beside the event loop when it is much."""
+    attempt = turn.attempt
+    if len(attempt.task["request"]) + sum(map(len, attempt.memory)) > LIGHT:
+        return partial(_ASIDE.run, attempt.ref.owner)
+
+    async def at_once(work: Callable[..., Any], *given: Any) -> Any:
+        return work(*given)
+
+    return at_once
+
+
+def _recall(earlier: Sequence[bytes], limits: MemoryLimits) -> list[ModelMessage]:
+    return memory.recall(memory.within(earlier, limits))
+
+
+_ASIDE = Aside()
+
+
+def _say_output(turn: Turn, output: Any) -> None:
+    """Say what a pydantic-ai agent returns instead of text (its ``output_type``), as data; once in a task's life."""
+    if output is None or isinstance(output, str) or turn.kept(_OUTPUT) is not None:
+        return
+    try:
+        data = pydantic_core.to_jsonable_python(output, inf_nan_mode="null")
+    except pydantic_core.PydanticSerializationError:
+        raise AgentMistake(f"its output, of type {type(output).__name__}, has no JSON form") from None
+    turn.keep(_OUTPUT, b"1")
+    data = data if isinstance(data, dict) else {"output": data}
+    turn.speaker().say("message", "assistant", {"type": "data", "data": data})
+
+
+_OUTPUT = "output"
+
+Runnable = ConfiguredAgent | GeneratorAgent
+
+# What only an agent with a model can make use of.
+_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics", "fetch_links"})
+
+
+def build(agents: Agents) -> dict[str, Runnable]:
+    """Every agent of the configuration.
+
+    Raises:
+        ConfigurationError: all that is wrong, a line each: where, which field, and what is wrong with it.
+    """
+    if agents.folder is not None and str(agents.folder) not in sys.path:
+        # Last, so that nothing of the same name there can take the place of what is installed.
+        sys.path.append(str(agents.folder))
+    built: dict[str, Runnable] = {}
+    wrong: list[str] = []
+    for spec in agents:
+        try:
+            built[spec.name] = _coded(spec, built) if spec.python else ConfiguredAgent(spec, built)
+        except AgentFieldError as error:
+            wrong.append(agents.explain(error))
+    for spec in agents:
+        for field in ("subagents", "critics"):
+            for name in getattr(spec, field):
+                try:
+                    _as_helper(spec, built[name], field)
+                except AgentFieldError as error:
+                    wrong.append(agents.explain(error))
+                except KeyError:
+                    continue  # It is wrong itself, and named above.
+    if wrong:
+        raise ConfigurationError("\n".join(wrong))
+    _instrument()
+    return built
+
+
+def _instrument() -> None:
+    """Have models' and tools' calls traced, where traces are wanted; without what is said in them."""
+    provider = tracing.provider()
+    if provider is not None:
+        from pydantic_ai.models.instrumented import InstrumentationSettings
+
+        Agent.instrument_all(InstrumentationSettings(tracer_provider=provider, include_content=False))
+
+
+@asynccontextmanager
+async def opened(built: Mapping[str, Runnable]) -> AsyncIterator[None]:
+    """Hold connections to models and MCP servers for as long as the worker runs, and close them with it."""
+    async with AsyncExitStack() as stack:
+        for agent in built.values():
+            if isinstance(agent, ConfiguredAgent):
+                stack.push_async_callback(agent.close)
+            if isinstance(agent, ConfiguredAgent) and isinstance(agent.library_agent.model, Model):
+                await stack.enter_async_context(agent.library_agent.model)
+        yield
+
+
+def _as_helper(spec: AgentSpec, helper: Runnable, field: str = "subagents") -> ConfiguredAgent:
+    if isinstance(helper, GeneratorAgent):
+        raise AgentFieldError(
+            spec.name,
+            field,
+            f"{helper.spec.name!r} is an async generator, which cannot be a sub-agent or critic",
+        )
+    return helper
+
+
+def _coded(spec: AgentSpec, built: Mapping[str, Runnable]) -> Runnable:
+    found = _load(spec, "python", str(spec.python))
+    if isinstance(found, Agent):
+        if found._output_validators:  # noqa: SLF001 - the library tells in no other way before a run
+            raise AgentFieldError(
+                spec.name,
+                "python",
+                f"{spec.python!r} has output validators, which cannot be combined with parking: "
+                "check its output in a tool instead",
+            )
+        if found.deps_type not in (object, type(None)):
+            raise AgentFieldError(
+                spec.name,
+                "python",
+                f"{spec.python!r} has the deps_type {getattr(found.deps_type, '__name__', found.deps_type)}, and "
+                "nothing here makes its deps: leave deps_type out, and let tools reach what they need by import",
+            )
+        if "model" in spec.allow_overrides:
+            raise AgentFieldError(
+                spec.name, "allow_overrides", "a pydantic-ai Agent brings its model: leave 'model' out"
+            )
+        return ConfiguredAgent(spec, built, found)
+    if inspect.isasyncgenfunction(found):
+        for field in sorted(spec.model_fields_set & _NEEDS_MODEL):
+            raise AgentFieldError(spec.name, field, "an async generator calls what it needs by itself")
+        return GeneratorAgent(spec, found)
+    raise AgentFieldError(
+        spec.name,
+        "python",
+        f"{spec.python!r} is neither a pydantic-ai Agent nor an async generator function",
+    )
+
+
+def _server_tools(spec: AgentSpec) -> FunctionToolset[Any]:
+    tools = [_tool(spec, reference) for reference in spec.tools]
+    try:
+        toolset = FunctionToolset(tools)
+    except UserError as error:
+        raise AgentFieldError(spec.name, "tools", str(error)) from None
+    return toolset
+
+
+def _tool(spec: AgentSpec, reference: str) -> Tool[Any]:
+    found = _load(spec, "tools", reference)
+    if isinstance(found, Tool):
+        return found
+    if not callable(found):
+        raise AgentFieldError(spec.name, "tools", f"{reference!r} is not a function")
+    try:
+        return Tool(found)
+    except Exception as error:
+        raise AgentFieldError(spec.name, "tools", f"{reference!r} cannot be a tool: {error}") from None
+
+
+def _load(spec: AgentSpec, field: str, reference: str) -> Any:
+    module, _, attribute = reference.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # A module may raise anything, SystemExit and kinds of its own among it: it is wrong, and named.
+        why = str(error) if isinstance(error, ImportError | AttributeError) else repr(error)
+        if isinstance(error, SyntaxError):
+            why = f"{error.filename}:{error.lineno}: {error.msg}"
+        elif place := place_in_their_code(error):
+            why = f"{place}: {why}"
+        raise AgentFieldError(spec.name, field, f"{reference!r} cannot be loaded: {why}") from None

@@ -1,0 +1,1 @@
+"""Tools that an agent can call: the server's, the client's, MCP servers', other agents."""

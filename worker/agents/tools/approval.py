@@ -1,0 +1,33 @@
+"""Consent: a tool that a person must agree to, asked for through the client and answered by ``/callback``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turnstream.worker.agents.agent_run import Run
+
+_DENIED = "The tool call was denied."
+
+
+def ask(run: Run, name: str, call: str, server_label: str) -> None:
+    """Ask the client for consent, once in a task's life; ``server_label`` names the MCP server, or the agent."""
+    turn = run.turn
+    if turn.asked(call):
+        return
+    data = {"id": call, "name": name, "server_label": server_label, "arguments": run.arguments(call)}
+    turn.ask(call, {"kind": "approval", "name": name, "path": run.speaker.path})
+    run.speaker.say(
+        "mcp_approval_request", "assistant", {"type": "data", "data": data}, extra=run.completions()
+    )
+
+
+def approves(decision: Any) -> bool:
+    """Whether the answer is a yes."""
+    return decision is True or (isinstance(decision, dict) and decision.get("approve") is True)
+
+
+def denial(decision: Any) -> str:
+    """What the model is told of a no."""
+    reason = decision.get("reason") if isinstance(decision, dict) else None
+    return f"{_DENIED} {reason}" if reason else _DENIED

@@ -1,0 +1,203 @@
+"""A worker process: its parts, started and stopped in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from turnstream.shared import metrics
+from turnstream.shared.broker import keys
+from turnstream.shared.broker.pipeline import COMMAND_SECONDS
+from turnstream.shared.presence import Presence
+from turnstream.shared.session import endings
+from turnstream.shared.session.cancellation import Reason
+from turnstream.shared.session.endings import Ender
+from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.queue import LAUNCH_GRACE_MS, Launches
+from turnstream.shared.session.tasks import Tasks
+from turnstream.worker.agents import registry
+from turnstream.worker.arq_worker import ArqWorker
+from turnstream.worker.budget import Budget
+from turnstream.worker.health_server import Status
+from turnstream.worker.lease import Leases
+from turnstream.worker.live_list import LiveList
+from turnstream.worker.publisher import PATIENCE_SECONDS
+from turnstream.worker.rescuer import Rescuer
+from turnstream.worker.runner import Runner
+from turnstream.worker.signals import Listener
+
+if TYPE_CHECKING:
+    from turnstream.shared.agents.config import Agents
+    from turnstream.shared.broker.client import Broker
+    from turnstream.shared.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+# How long turns may take to give themselves back when the drain is over.
+RELEASE_SECONDS = 10.0
+
+
+class WorkerProcess:
+    """Runs turns until it is told to stop.
+
+    Duties:
+        1. claim and run launches (`ArqWorker`, `Runner`), hear doorbell and control (`Listener`);
+        2. keep leases (`Leases`), and notice those that others lost (`Rescuer`);
+        3. on `stop`: claim nothing more, let turns finish for a while, give the rest back.
+    """
+
+    def __init__(self, settings: Settings, broker: Broker, agents: Agents) -> None:
+        """Build everything; nothing is connected yet.
+
+        Raises:
+            ConfigurationError: an agent cannot be built; the text names it.
+        """
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._settings = settings
+        self._broker = broker
+        tasks = Tasks(broker.sessions, settings)
+        launches = Launches(broker.primary)
+        ender = Ender(tasks, Log(broker.sessions), launches, broker.primary, patience=PATIENCE_SECONDS)
+        self._doorbell = asyncio.Event()
+        self.leases = Leases(tasks, settings)
+        # It has others to see to: a turn that it cannot end now is due again soon.
+        self._rescuer = Rescuer(replace(ender, patience=endings.PATIENCE_SECONDS), settings)
+        self._listener = Listener(broker.primary, self.leases, self._doorbell)
+        self._agents = registry.build(agents)
+        self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
+        runner = Runner(self.id, ender, self.leases, self._agents, self.budget, settings)
+        self._arq = ArqWorker(
+            broker.primary,
+            launches,
+            runner.run_task,
+            max_jobs=settings.max_jobs,
+            budget=self.budget,
+            owner_share=settings.owner_share,
+            # A worker that is lost at once is noticed when its lease is over, like any other.
+            look_ms=min(LAUNCH_GRACE_MS, settings.lease_ms),
+            doorbell=self._doorbell,
+            on_trouble=self._rescuer.trouble,
+        )
+        self._presence = Presence(broker.primary, keys.WORKERS, self.id, self._tell, self._rescuer.trouble)
+        self._live_list = LiveList(broker)
+        self._storage = ender.storage
+        self._stopping = asyncio.Event()
+        self._drain_until = 0.0
+        self._draining: asyncio.Timeout | None = None
+        self.ready = self._listener.listening
+        self.status = Status(settings, self._gauges, self._can_work)
+
+    def stop(self, seconds: float | None = None) -> None:
+        """Begin to drain, or change how long that may take from now on; `run` returns when it is done.
+
+        Args:
+            seconds: the time that running turns have to end; ``drain_seconds`` of the settings by default.
+        """
+        wait = self._settings.drain_seconds if seconds is None else seconds
+        self._drain_until = asyncio.get_running_loop().time() + wait
+        self._stopping.set()
+        if self._draining is not None and not self._draining.expired():
+            self._draining.reschedule(self._drain_until)
+
+    async def run(self) -> None:
+        """Run until `stop`.
+
+        Raises:
+            ConfigurationError: the broker refuses us.
+        """
+        async with registry.opened(self._agents), self.status.served():
+            await self._run()
+
+    async def _run(self) -> None:
+        log.info("worker.started", worker=self.id, max_jobs=self._settings.max_jobs)
+        stopping = asyncio.create_task(self._stopping.wait(), name="stopping")
+        try:
+            await self._be_admitted(stopping)
+            if not stopping.done():
+                await self._work(stopping)
+        finally:
+            stopping.cancel()
+            log.info("worker.stopped", worker=self.id)
+
+    async def _be_admitted(self, stopping: asyncio.Task[bool]) -> None:
+        """Wait for the broker, which may not be there yet; nothing else is asked of it before."""
+        admission = asyncio.create_task(self._broker.admit(keys.WORKERS, self.id), name="admission")
+        try:
+            await asyncio.wait([admission, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if admission.done():
+                admission.result()
+        finally:
+            admission.cancel()
+            await asyncio.gather(admission, return_exceptions=True)
+
+    async def _work(self, stopping: asyncio.Task[bool]) -> None:
+        background = [
+            asyncio.create_task(each, name=name)
+            for name, each in (
+                ("leases", self.leases.keep()),
+                ("listener", self._listener.listen()),
+                ("rescuer", self._rescuer.watch()),
+                ("presence", self._presence.show()),
+                ("live list", self._live_list.tend()),
+                ("storage", self._storage.tend(lambda: (held.attempt.ref.keys for held in self.leases))),
+            )
+        ]
+        claiming = asyncio.create_task(self._arq.main(), name="arq")
+        background.append(claiming)
+        try:
+            # A background task never returns; if one does, that is a defect, and the process must not
+            # pretend to live without it.
+            done, _ = await asyncio.wait([stopping, *background], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()
+            await self._drain(claiming)
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await self._presence.end()
+
+    async def _drain(self, claiming: asyncio.Task[None]) -> None:
+        self._arq.pause()
+        self.budget.close()
+        log.info("worker.draining", worker=self.id, running=len(self.leases))
+        # What is being claimed right now has left the queue; it must begin here to be given back.
+        await asyncio.wait([claiming], timeout=COMMAND_SECONDS)
+        try:
+            async with asyncio.timeout_at(self._drain_until) as self._draining:
+                await self._arq.idle.wait()
+        except TimeoutError:
+            for held in self.leases:
+                held.cancel(Reason.SHUTDOWN)
+            try:
+                async with asyncio.timeout(RELEASE_SECONDS):
+                    await self._arq.idle.wait()
+            except TimeoutError:
+                log.warning("worker.left_turns", worker=self.id, turns=len(self.leases))
+        finally:
+            self._draining = None
+
+    def _tell(self) -> dict[str, Any]:
+        return {
+            "running": len(self.leases),
+            "max_jobs": self._settings.max_jobs,
+            "draining": self._stopping.is_set(),
+        }
+
+    def _gauges(self) -> dict[metrics.Gauge, float]:
+        return {
+            metrics.turns_held: len(self.leases),
+            metrics.slots: 0 if self._stopping.is_set() else self._settings.max_jobs,
+        }
+
+    async def _can_work(self) -> str:
+        """Empty, or why it cannot."""
+        if self._stopping.is_set():
+            return "shutting_down"
+        return "" if self.ready.is_set() and await self._broker.ready() else "broker_away"
