@@ -83,7 +83,8 @@ class Hub:
     Duties:
         1. subscribe to each followed session once, and unsubscribe a moment after its last follower left;
         2. hand what is heard to the session's ring, and wake its followers: many of them in turn with others' (`Rounds`);
-        3. look now and then whether each session is still there, and empty the rings of those that are idle;
+           what all of them have, the ring drops;
+        3. look now and then whether each session is still there, and what followers have of those that are idle;
         4. end every feed at shutdown.
 
     The reader starts with the first follower.
@@ -542,6 +543,10 @@ class _Followed:
                     ring.restart(tail.first - 1)
                 ring.add([Shown(entry) for entry in tail.entries])
             self.wake()
+            # What came before it was heard: nothing needs the ring's entries but followers. To look at all of those
+            # costs each message a few of them.
+            if not self.news % (len(self.feeds) // FIRST_FOLLOWERS or 1):
+                self._shrink()
         if tail.first > tail.last:
             self.stir()
 
@@ -598,13 +603,26 @@ class _Followed:
                 feed.lose()
 
     def rest(self) -> None:
-        """Nothing was said since the last rest: drop what all followers have, and the former ring."""
-        if self.news == self._idle and self._ring is not None:
-            ring = self._ring
+        """Where nothing was heard since the last rest, drop what all followers have, and the former ring."""
+        if self.news == self._idle:
             self._former = None
-            behind = [feed.after.seq for feed in self.feeds if feed.after.epoch == ring.epoch]
-            ring.forget(min(behind, default=ring.last))
+            self._shrink()
         self._idle = self.news
+
+    def _shrink(self) -> None:
+        """Drop what all followers have. One that has yet to begin, or is in another epoch, has nothing of it.
+
+        Entries that stay a while lie between objects that stay for long, and the system gets none of that memory back.
+        """
+        ring = self._ring
+        if ring is not None and len(ring):
+            epoch = ring.epoch
+            ring.forget(
+                min(
+                    (feed.after.seq if feed.after.epoch == epoch else 0 for feed in self.feeds),
+                    default=ring.last,
+                )
+            )
 
     def wake(self) -> None:
         for number, feed in enumerate(self.feeds):

@@ -1,4 +1,4 @@
-"""The newest entries of one log, kept once for all who follow it."""
+"""The ring: the newest entries of one log, in memory once for all of its followers, until all have them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,11 @@ class Ring:
 
     def forget(self, seq: int) -> None:
         """Drop the entries up to ``seq``."""
-        self._drop(max(0, min(len(self._shown), seq + len(self._shown) - self.last)))
+        if seq >= self.last:
+            self._shown.clear()
+            self._bytes = 0
+        elif (count := seq + len(self._shown) - self.last) > 0:
+            self._drop(count)
 
     def _cut(self) -> None:
         """Drop the oldest; more than needed, so that it is not done for each entry."""

@@ -1,4 +1,4 @@
-"""Thousands who follow one front end and say nothing: each hears what comes, none costs much, none is left behind."""
+"""Many who follow one front end and say nothing: each hears what comes, none costs much, none is left behind."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import pytest
 
 from tests.support.client import check_whole
 from tests.support.waiting import wait_until
+from tests.unit.shared.support import Desk, delta, opened, ref
+from turnstream.shared.session.batch import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.conftest import Place
     from tests.processes.deployment import Deployment, Process
     from tests.support.client import Client
+    from turnstream.shared.session.tasks import Attempt
 
 FOLLOWERS = 5_000
 
@@ -27,6 +31,14 @@ MOST_EACH = 100 * 1024
 
 # Connections that are being opened at once.
 AT_ONCE = 500
+
+# Sessions that all speak at the same time, each with a follower of its own; how often, and how many words at once.
+SPEAKERS = 800
+TIMES, WORDS = 8, 10
+# What the process makes once is made for so many more.
+FIRST_SPEAKERS = 50
+# What such a follower may cost when all is said: some 25 KiB are usual, 1 more than before.
+MOST_SPOKEN_TO = 32 * 1024
 
 
 @pytest.fixture
@@ -60,18 +72,18 @@ class Follower(asyncio.Protocol):
         self.heard += data
 
 
-async def _come(client: Client, request: bytes) -> list[Follower]:
+async def _come(client: Client, requests: list[bytes]) -> list[Follower]:
     """All of them connect and ask."""
     address = urlsplit(client.base_url)
     assert address.hostname is not None
     assert address.port is not None
     loop = asyncio.get_running_loop()
     crowd: list[Follower] = []
-    while len(crowd) < FOLLOWERS:
+    while len(crowd) < len(requests):
         some = await asyncio.gather(
             *(
-                loop.create_connection(lambda: Follower(request), address.hostname, address.port)
-                for _ in range(AT_ONCE)
+                loop.create_connection(partial(Follower, request), address.hostname, address.port)
+                for request in requests[len(crowd) : len(crowd) + AT_ONCE]
             )
         )
         came = [follower for _, follower in some]
@@ -109,7 +121,7 @@ async def test_thousands_of_idle_followers(many_files: None, deployment: Deploym
         f"Last-Event-ID: {begun[-1].id}\r\n\r\n"
     )
     before = _rss(front)
-    crowd = await _come(client, request.encode())
+    crowd = await _come(client, [request.encode()] * FOLLOWERS)
     assert {follower.heard.split(b"\r\n", 1)[0] for follower in crowd} == {b"HTTP/1.1 200 OK"}
     assert await _followers(client) == FOLLOWERS
 
@@ -131,3 +143,47 @@ async def test_thousands_of_idle_followers(many_files: None, deployment: Deploym
 
     await wait_until(nobody, "the front end to count nobody any more")
     assert front.popen.poll() is None
+
+
+def _words(text: str) -> Batch:
+    batch = Batch()
+    for _ in range(WORDS):
+        delta("m1", text, batch)
+    return batch
+
+
+async def _speak(desk: Desk, attempts: list[Attempt]) -> None:
+    """Every session says its words, a few at a time and all together."""
+    for number in range(TIMES):
+        text = f"words {number} of {TIMES - 1}"
+        await asyncio.gather(*(desk.append(attempt, _words(text)) for attempt in attempts))
+
+
+async def test_followers_of_sessions_that_all_speak_at_once(deployment: Deployment, real: Place) -> None:
+    """What was said to all of them leaves nothing behind: each costs 32 KiB at most, as if its session were silent."""
+    front, client = await deployment.front_end()
+    desk = Desk(real, lease_seconds=300)
+    refs = [ref(session=f"s{number}", owner="dev") for number in range(FIRST_SPEAKERS + SPEAKERS)]
+    attempts = await asyncio.gather(*map(desk.running, refs))
+    await asyncio.gather(*(desk.append(attempt, opened("m1")) for attempt in attempts))
+    requests = [
+        f"GET /process?session_id={each.session} HTTP/1.1\r\nHost: x\r\n"
+        f"Authorization: Bearer {client.key}\r\n\r\n".encode()
+        for each in refs
+    ]
+    crowd = await _come(client, requests[:FIRST_SPEAKERS])
+    await _speak(desk, attempts[:FIRST_SPEAKERS])
+    before = _rss(front)
+    crowd += await _come(client, requests[FIRST_SPEAKERS:])
+    await _speak(desk, attempts[FIRST_SPEAKERS:])
+    last = f"words {TIMES - 1} of {TIMES - 1}".encode()
+    await wait_until(
+        lambda: all(follower.heard.count(last) == WORDS for follower in crowd),
+        "all to hear the last words",
+        60,
+    )
+    each = (_rss(front) - before) / SPEAKERS
+    for follower in crowd:
+        assert follower.transport is not None
+        follower.transport.abort()
+    assert each < MOST_SPOKEN_TO, f"{each / 1024:.1f} KiB each"
