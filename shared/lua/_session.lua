@@ -90,6 +90,13 @@ local function touch_session(life, files)
   end
 end
 
+-- Begin a session. What outlived another one of that name is dropped: its keys do not expire at the same moment.
+local function make(agent, user)
+  redis.call('DEL', LOG, HISTORY, MEMORY, WAITING, LIVE, FILES)
+  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'incarnation', INCARNATION, 'head', '1', 'dropped', '0',
+    'kept', '0', 'forgotten', '0', 'agent', agent, 'user', user, 'active', '', 'created', int(NOW), 'memory', '0')
+end
+
 -- The seq of the first entry that a live task may still need; nil when none is live. A task that is gone without its
 -- end (expired, or of an earlier release) is taken off the list.
 local function needed()

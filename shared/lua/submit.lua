@@ -28,8 +28,7 @@ if not meta[1] then
   if ARGV[9] ~= '1' then
     return { 'missing' }
   end
-  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'incarnation', INCARNATION, 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
-    'agent', ARGV[7], 'user', ARGV[8], 'active', '', 'created', int(NOW), 'memory', '0')
+  make(ARGV[7], ARGV[8])
   meta = { ARGV[7], ARGV[8], '' }
 end
 if meta[1] ~= ARGV[7] or (ARGV[8] ~= '' and meta[2] ~= '' and meta[2] ~= ARGV[8]) then
