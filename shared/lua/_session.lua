@@ -555,7 +555,8 @@ local function refusal(task)
   local mine, holds = ARGV[7], ARGV[8]
   local behind = agree(ARGV[9], ARGV[10])
   local status, attempt, op, holder = unpack(task, 1, 4)
-  if not status then
+  if not status or not session()[1] then
+    -- A session that was deleted takes what is left of its tasks along.
     return { 'gone' }
   elseif TERMINAL[status] then
     return { 'ended' }

@@ -6,7 +6,7 @@
 
 local task = redis.call('HMGET', TASK, 'status', 'launch', 'attempt', 'op', 'started', 'fresh')
 local status, attempt = task[1], task[3]
-if not status then
+if not status or not session()[1] then
   return { 'gone' }
 elseif TERMINAL[status] then
   return { 'ended' }

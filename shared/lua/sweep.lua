@@ -11,7 +11,7 @@ local status, attempt, launch = task[1], task[2] or '0', task[3] or '0'
 local function num(field)
   return tonumber(field) or 0
 end
-if not status or redis.call('EXISTS', META) == 0 then
+if not status or redis.call('HEXISTS', META, 'epoch') == 0 then
   -- Its hash was lost. It will never end, and must not keep what others said from being cut, nor their turn.
   redis.call('ZREM', LIVE, TID)
   redis.call('LREM', WAITING, 0, TID)

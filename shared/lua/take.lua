@@ -5,7 +5,7 @@
 -- → taken attempt snapshot | moved | ended status | gone
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'op', 'ended_by', 'fresh')
 local status, attempt = task[1], task[2]
-if not status then
+if not status or not session()[1] then
   return { 'gone' }
 elseif TERMINAL[status] then
   return { 'ended', status }

@@ -6,10 +6,31 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.shared.support import HOUR_MS, Desk, answer, asking, closed, delta, keys_of, opened, ref
+from tests.unit.shared.support import (
+    HOUR_MS,
+    Desk,
+    answer,
+    asking,
+    closed,
+    delta,
+    ended,
+    keys_of,
+    opened,
+    ref,
+)
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.tasks import Cleared, Launch, Parked, Repeated, Stored, operation
+from turnstream.shared.session.tasks import (
+    Cleared,
+    Drop,
+    Ended,
+    Gone,
+    Launch,
+    Parked,
+    Repeated,
+    Stored,
+    operation,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -210,3 +231,34 @@ async def _say(desk: Desk, attempt: Attempt, count: int, text: str = "x") -> Non
         for _ in range(10):
             delta("m", text, batch)
         await desk.append(attempt, batch)
+
+
+async def test_who_writes_for_a_deleted_session_is_told(place: Place) -> None:
+    """Its meta is gone, and a task's hash is not: the task is gone, nothing is written, and no rescuer has it for ever."""
+    desk = Desk(place)
+    parked = await desk.parked("c1", busy="parallel")
+    running = await desk.running(ref("t2"), busy="parallel")
+    queued = ref("t3")
+    assert isinstance(await desk.submit(queued, busy="parallel"), Launch)
+    await desk.redis.delete(keys_of().meta)
+    tasks, claim = desk.tasks, running.claim
+    batch = closed("m", "x" * 40_000, opened("m"))
+    for ask in (
+        lambda: tasks.append(running.ref, claim, batch, operation()),
+        lambda: tasks.renew(running.ref, claim),
+        lambda: tasks.release(running.ref, claim, operation()),
+        lambda: tasks.park(running.ref, claim, batch, operation(), wait_ms=1, policy=""),
+        lambda: tasks.finish(
+            running.ref, claim, ended(batch=batch), operation(), status="failed", why="", memory=b"{}"
+        ),
+        lambda: tasks.take(running.ref, "api", "canceled stop", operation()),
+        lambda: tasks.take(parked.ref, "api", "canceled stop", operation()),
+        lambda: tasks.begin(queued, 1, "w1", operation()),
+    ):
+        assert await desk.nothing_written(ask) == Gone()
+    outcome = await desk.nothing_written(
+        lambda: tasks.callback(parked.ref, "c1", b"1", answer("c1"), operation())
+    )
+    assert outcome == Ended()
+    for each in (parked.ref, running.ref, queued):
+        assert isinstance(await tasks.sweep(each, operation()), Drop)
