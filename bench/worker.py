@@ -22,7 +22,7 @@ from bench.topology import HOST, OWNER
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.session.event_log import Log
-from turnstream.shared.session.tasks import TERMINAL
+from turnstream.shared.session.status import TERMINAL
 from turnstream.shared.settings import load
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import typer
 
 from turnstream.escaping import escaped
 from turnstream.shared import settings as settings_module
+from turnstream.shared.session.status import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -155,7 +156,7 @@ def _events(admin: Admin, path: str) -> Iterator[dict[str, Any]]:
                     # From here on it is told: what breaks within an event is asked for anew.
                     cursor, failures = each.id or cursor, 0
                     yield event
-                    if event.get("object") == "response" and event.get("status") in _ENDS:
+                    if event.get("object") == "response" and event.get("status") in TERMINAL:
                         return
         except Refusal as error:
             trouble = error
@@ -177,9 +178,6 @@ def _read(data: str) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
         raise Refusal("an event is no JSON: is a proxy in between?") from None
-
-
-_ENDS = frozenset({"completed", "failed", "canceled"})
 
 
 def admin(url: str) -> Any:

@@ -16,7 +16,7 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command, is_trouble, now_ms
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.session.tasks import TERMINAL
+from turnstream.shared.session.status import TERMINAL
 
 if TYPE_CHECKING:
     from turnstream.shared.broker.client import Broker

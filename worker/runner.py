@@ -24,7 +24,8 @@ from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.batch import TooLarge
 from turnstream.shared.session.cancellation import Reason
-from turnstream.shared.session.endings import CANCELED, COMPLETED, FAILED, TEXTS, End, close_open, write_end
+from turnstream.shared.session.endings import TEXTS, End, close_open, write_end
+from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import Attempt, Behind, Ended, GivesWay, Heavy, Launch, Parked, operation
 from turnstream.worker.agents.failures import explain, for_operators, full_traceback
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
@@ -174,7 +175,10 @@ class Runner:
         agent = self._agents.get(attempt.agent)
         if agent is None:
             await self._finish(
-                held, publisher, None, End(FAILED, "agent_unknown", "No worker knows this agent any more.")
+                held,
+                publisher,
+                None,
+                End(TaskStatus.FAILED, "agent_unknown", "No worker knows this agent any more."),
             )
             return
         turn = Turn(held, agent.spec, publisher)
@@ -187,7 +191,9 @@ class Runner:
             raise
         except TooLarge:
             text = "The turn said more than a turn may. Ask for less at once."
-            await self._finish(held, publisher, turn, End(FAILED, "turn_too_large", text, turn.usage))
+            await self._finish(
+                held, publisher, turn, End(TaskStatus.FAILED, "turn_too_large", text, turn.usage)
+            )
             return
         except BaseException as error:
             # What an agent's code raises ends its turn, never the worker: SystemExit and the like too.
@@ -196,16 +202,22 @@ class Runner:
                 "agent.failed", code=code, **for_operators(error), exc_info=error if self._debug else None
             )
             trace = full_traceback(error) if self._debug else ""
-            await self._finish(held, publisher, turn, End(FAILED, code, text, turn.usage, traceback=trace))
+            await self._finish(
+                held, publisher, turn, End(TaskStatus.FAILED, code, text, turn.usage, traceback=trace)
+            )
             return
         if isinstance(outcome, Done):
-            await self._finish(held, publisher, turn, End(COMPLETED, "", "", turn.usage, outcome.memory))
+            await self._finish(
+                held, publisher, turn, End(TaskStatus.COMPLETED, "", "", turn.usage, outcome.memory)
+            )
         elif turn.waits:
             await self._park(held, publisher, turn)
         else:
             # Parked like this the task would be launched again at once, for ever.
             text = "The agent waits for its client, but has asked it nothing."
-            await self._finish(held, publisher, turn, End(FAILED, "agent_asked_nothing", text, turn.usage))
+            await self._finish(
+                held, publisher, turn, End(TaskStatus.FAILED, "agent_asked_nothing", text, turn.usage)
+            )
 
     async def _let_run(self, held: Held, agent: RunnableAgent, turn: Turn) -> Done | NeedsClient:
         """The agent's outcome. It runs as a task of its own: one that swallows its cancellation is left behind.
@@ -254,7 +266,7 @@ class Runner:
 
     async def _finish(self, held: Held, publisher: Publisher, turn: Turn | None, end: End) -> None:
         attempt = held.attempt
-        if end.status == COMPLETED and turn is not None and turn.output is not None:
+        if end.status == TaskStatus.COMPLETED and turn is not None and turn.output is not None:
             # All that waits goes with the end, in one append.
             await publisher.settle()
             more, output = publisher.take(), turn.output
@@ -306,7 +318,7 @@ class Runner:
         elif isinstance(outcome, Behind):
             held.launch = outcome.launch
         elif isinstance(outcome, GivesWay):
-            await self._end(held, End(CANCELED, "superseded", usage=turn.usage))
+            await self._end(held, End(TaskStatus.CANCELED, "superseded", usage=turn.usage))
 
     async def _cancelled(self, held: Held, publisher: Publisher) -> None:
         task = asyncio.current_task()
@@ -324,9 +336,11 @@ class Runner:
                     # Nobody cancelled this turn: something that the agent called did that to itself. To take
                     # it for a shutdown would run the turn again and again.
                     code, text = explain(asyncio.CancelledError())
-                    await self._finish(held, publisher, None, End(FAILED, code, text))
+                    await self._finish(held, publisher, None, End(TaskStatus.FAILED, code, text))
                 elif reason is Reason.DEADLINE:
-                    await self._finish(held, publisher, None, End(FAILED, "deadline", TEXTS["deadline"]))
+                    await self._finish(
+                        held, publisher, None, End(TaskStatus.FAILED, "deadline", TEXTS["deadline"])
+                    )
                 elif reason is Reason.SHUTDOWN:
                     await self._release(held, publisher)
         except (LostAttempt, TimeoutError, BrokerAway):

@@ -12,7 +12,7 @@ from turnstream.shared.broker.client import insist
 from turnstream.shared.errors import NoTask
 from turnstream.shared.session.entry import END, Cursor
 from turnstream.shared.session.event_log import BULK_BYTES
-from turnstream.shared.session.tasks import TERMINAL
+from turnstream.shared.session.status import TERMINAL
 
 if TYPE_CHECKING:
     from turnstream.api.services import Services

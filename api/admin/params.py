@@ -22,8 +22,8 @@ from turnstream.shared.api_keys import IDENTIFIER
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import BadRequest, InvalidBody, NoTask
 from turnstream.shared.protocol import explain
-from turnstream.shared.session.task_list import LIVE, Filter, Place
-from turnstream.shared.session.tasks import TERMINAL
+from turnstream.shared.session.status import LIVE, TERMINAL
+from turnstream.shared.session.task_list import Filter, Place
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -10,7 +10,7 @@ from turnstream.api.http.params import route
 from turnstream.shared import metrics
 from turnstream.shared.broker.client import is_trouble
 from turnstream.shared.prometheus import CONTENT_TYPE, exposition
-from turnstream.shared.session.tasks import PARKED, QUEUED, RUNNING
+from turnstream.shared.session.status import LIVE
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -49,7 +49,7 @@ class MetricsRoutes:
         return own | {
             metrics.queue_depth: stats["queue"]["depth"],
             metrics.queue_age: stats["queue"]["oldest_seconds"],
-            metrics.tasks: {status: stats["tasks"][status] for status in (QUEUED, RUNNING, PARKED)},
+            metrics.tasks: {status: stats["tasks"][status] for status in sorted(LIVE)},
             metrics.workers: stats["workers"]["count"],
             metrics.front_ends: stats["front_ends"]["count"],
         }

@@ -30,7 +30,7 @@ from turnstream.shared.broker.client import is_trouble
 from turnstream.shared.errors import Overloaded, ShuttingDown, TooMany
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import parse_tail
-from turnstream.shared.session.tasks import TERMINAL
+from turnstream.shared.session.status import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,7 @@ from turnstream.shared.broker.client import insist
 from turnstream.shared.errors import CursorGone, NoSession, NoTask
 from turnstream.shared.session.endings import numbered, without_number
 from turnstream.shared.session.entry import RESPONSE, Cursor, Entry
-from turnstream.shared.session.tasks import TERMINAL
+from turnstream.shared.session.status import TERMINAL
 
 if TYPE_CHECKING:
     from turnstream.shared.broker.keys import SessionKeys

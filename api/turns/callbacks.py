@@ -24,16 +24,8 @@ from turnstream.shared.protocol import (
     canonical,
 )
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.tasks import (
-    QUEUED,
-    Ended,
-    Expired,
-    Launch,
-    Repeated,
-    Stored,
-    Unknown,
-    Withdrawn,
-)
+from turnstream.shared.session.status import TaskStatus
+from turnstream.shared.session.tasks import Ended, Expired, Launch, Repeated, Stored, Unknown, Withdrawn
 
 if TYPE_CHECKING:
     from turnstream.api.services import Services
@@ -104,7 +96,7 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
             raise CallEnded
         case Repeated(status, number):
             # The first answer's launch may have been lost with its reply; a second one changes nothing.
-            if status == QUEUED and number > 0:
+            if status == TaskStatus.QUEUED and number > 0:
                 await launch(services, ref, number)
             metrics.callbacks.add("repeat")
             return False, replicas

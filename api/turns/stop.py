@@ -10,7 +10,8 @@ from turnstream.shared import metrics
 from turnstream.shared.broker.client import insist
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import NoSession, SessionBusy
-from turnstream.shared.session.endings import CANCELED, end_all, end_from_outside
+from turnstream.shared.session.endings import end_all, end_from_outside
+from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import Cleared, Finished, Missing
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ async def stop(services: Services, ref: TaskRef, why: str, *, who: str) -> Finis
         BrokerAway: the broker did not answer.
     """
     begun = time.monotonic()
-    outcome = await end_from_outside(services.ender, ref, CANCELED, why, who=who)
+    outcome = await end_from_outside(services.ender, ref, TaskStatus.CANCELED, why, who=who)
     if isinstance(outcome, Finished):
         metrics.stop_seconds.add(time.monotonic() - begun)
     return outcome
@@ -50,7 +51,7 @@ async def stop_all(
     """
     begun = time.monotonic()
     refs = [TaskRef(keys.owner, keys.session, task) for task in tasks]
-    await end_all(services.ender, refs, CANCELED, why, who=who)
+    await end_all(services.ender, refs, TaskStatus.CANCELED, why, who=who)
     if refs:
         metrics.stop_seconds.add(time.monotonic() - begun)
 

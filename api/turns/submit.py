@@ -31,8 +31,9 @@ from turnstream.shared.errors import (
 )
 from turnstream.shared.protocol import Message, MessageType, Role, RunStatus, canonical, new_message_id
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.endings import CANCELED, end_from_outside
+from turnstream.shared.session.endings import end_from_outside
 from turnstream.shared.session.entry import Cursor
+from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import (
     Busy,
     Foreign,
@@ -230,7 +231,7 @@ async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: T
             case Interrupt(other):
                 why = "interrupt" if spec.busy == "interrupt" else "superseded"
                 ref = TaskRef(turn.ref.owner, turn.ref.session, other)
-                await end_from_outside(services.ender, ref, CANCELED, why, who="client")
+                await end_from_outside(services.ender, ref, TaskStatus.CANCELED, why, who="client")
     if counted:
         await services.limiter.dismiss(turn.ref, op, counted)
     raise SessionBusy

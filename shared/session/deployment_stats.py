@@ -11,8 +11,7 @@ from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
 from turnstream.shared.presence import FORGOTTEN_SECONDS, SILENT_SECONDS, Sign, read_signs
 from turnstream.shared.session.queue import queued_at
-from turnstream.shared.session.task_list import LIVE
-from turnstream.shared.session.tasks import PARKED, QUEUED, RUNNING
+from turnstream.shared.session.status import LIVE
 from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class Overview:
         live = sum(counted[status] for status in LIVE) + uncounted
         return {
             "live": live,
-            **{status: counted[status] for status in (QUEUED, RUNNING, PARKED)},
+            **{status: counted[status] for status in sorted(LIVE)},
             "partial": uncounted > 0,
         }
 

@@ -25,6 +25,7 @@ from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.entry import END, Cursor, Entry
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS
+from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
 
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-COMPLETED = "completed"
-FAILED = "failed"
-CANCELED = "canceled"
 
 # What the client is told when nobody else says it better. Codes are stable; texts may be reworded.
 TEXTS = {
@@ -191,7 +189,7 @@ async def end_from_outside(
         if not isinstance(taken, Attempt):
             return taken
         # The former holder is fenced already; telling it saves its work. It is not waited for.
-        reason = Reason.STOP if status == CANCELED else Reason.LEASE_LOST
+        reason = Reason.STOP if status == TaskStatus.CANCELED else Reason.LEASE_LOST
         await _tell(ender, ref, taken.number, reason)
         end = End(status, why, TEXTS.get(why, ""))
         outcome = await write_end(ender, taken, end)
@@ -367,7 +365,7 @@ def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
     event["usage"] = (
         end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", _NO_USAGE))
     )
-    if end.status == FAILED:
+    if end.status == TaskStatus.FAILED:
         event["error"] = {"code": end.why, "message": end.text}
     return orjson.dumps(event)
 
@@ -380,7 +378,9 @@ def _memory(attempt: Attempt, end: End, said: str, output: list[bytes]) -> bytes
         element["messages"] = orjson.Fragment(messages)
     if said:
         element["said"] = said
-    elif end.status == CANCELED and messages is None and (attempt.fresh or _spoke(attempt, output)):
+    elif (
+        end.status == TaskStatus.CANCELED and messages is None and (attempt.fresh or _spoke(attempt, output))
+    ):
         # Its model was never asked, or had begun: it did not hang on this input.
         element["whole"] = True
     return orjson.dumps(element)
@@ -394,9 +394,6 @@ def _spoke(attempt: Attempt, output: list[bytes]) -> bool:
 
 
 __all__ = [
-    "CANCELED",
-    "COMPLETED",
-    "FAILED",
     "End",
     "Ender",
     "Fenced",

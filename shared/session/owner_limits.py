@@ -19,8 +19,8 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command, is_trouble, now_ms
 from turnstream.shared.broker.scripts import Script
+from turnstream.shared.session.status import TERMINAL, TaskStatus
 from turnstream.shared.session.storage import count as run
-from turnstream.shared.session.tasks import PARKED, TERMINAL
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -143,7 +143,7 @@ class Caps:
             # One that is unknown may be not made yet, or be another request's: this one is yet to learn that.
             if status in TERMINAL or (not status and abs(now - float(since)) > YOUNG_MS):
                 ended.append(admission)
-            parked += status == PARKED
+            parked += status == TaskStatus.PARKED
         if ended:
             await command(self._primary, "ZREM", keys.owner_turns(owner), *ended)
         return parked

@@ -18,14 +18,12 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command, is_trouble
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.session.tasks import PARKED, QUEUED, RUNNING
+from turnstream.shared.session.status import LIVE, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from turnstream.shared.broker.client import Broker
-
-LIVE = frozenset({QUEUED, RUNNING, PARKED})
 
 # Refs taken from the lists at once, and tasks looked at for one page: a filter that few tasks fit
 # is answered in several pages, none of which holds the broker for long.
@@ -225,7 +223,7 @@ def _told(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
         "task": ref.task,
         "agent": fields["agent"],
         "status": fields["status"],
-        "waits_for_turn": fields["status"] == QUEUED and fields["launch"] == "0",
+        "waits_for_turn": fields["status"] == TaskStatus.QUEUED and fields["launch"] == "0",
         # Whoever ends a task from outside takes an attempt, too, which runs nothing.
         "attempt": int(fields.get("ran", fields["attempt"])),
         "launch": int(fields["launch"]),

@@ -33,9 +33,9 @@ from turnstream.shared.agents.config import Agents, AgentSpec
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.protocol import Message
-from turnstream.shared.session.endings import CANCELED, end_from_outside
+from turnstream.shared.session.endings import end_from_outside
 from turnstream.shared.session.entry import END, Cursor, Entry
-from turnstream.shared.session.tasks import PARKED, TERMINAL
+from turnstream.shared.session.status import TERMINAL, TaskStatus
 from turnstream.shared.settings import Settings
 from turnstream.worker.worker import WorkerProcess
 
@@ -191,9 +191,12 @@ async def _see_to_it(services: Services, ref: TaskRef, ask: Ask) -> None:
     """Do what the client does in a turn, until it has ended."""
     if ask.stop_after:
         await wait_until(lambda: _pieces(services, ref, ask.stop_after), "the text to be stopped in")
-        await end_from_outside(services.ender, ref, CANCELED, "stop", who="client")
+        await end_from_outside(services.ender, ref, TaskStatus.CANCELED, "stop", who="client")
     answered: set[str] = set()
-    while await wait_until(lambda: _rests(services, ref, answered), "the turn to end or to wait") == PARKED:
+    while (
+        await wait_until(lambda: _rests(services, ref, answered), "the turn to end or to wait")
+        == TaskStatus.PARKED
+    ):
         for call in await _calls(services, ref):
             if call not in answered:
                 answered.add(call)
@@ -205,7 +208,7 @@ async def _rests(services: Services, ref: TaskRef, answered: set[str]) -> str:
     status = (await services.log.task(ref.keys, ref.task))["status"]
     if status in TERMINAL:
         return status
-    return status if status == PARKED and set(await _calls(services, ref)) - answered else ""
+    return status if status == TaskStatus.PARKED and set(await _calls(services, ref)) - answered else ""
 
 
 async def _calls(services: Services, ref: TaskRef) -> list[str]:

@@ -14,7 +14,7 @@ from turnstream.shared.broker.client import insist
 from turnstream.shared.errors import CursorGone, NoTask, ShuttingDown
 from turnstream.shared.session.endings import numbered, without_number
 from turnstream.shared.session.entry import END, Cursor
-from turnstream.shared.session.tasks import PARKED
+from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,7 +136,7 @@ class Outcome:
         """The response in progress, when the task is parked."""
         keys = self._feed.keys
         task = await insist(lambda: self._log.task(keys, self._task), seconds=PATIENCE_SECONDS, what="task")
-        if task.get("status") != PARKED:
+        if task.get("status") != TaskStatus.PARKED:
             return None
         before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)
         output = [

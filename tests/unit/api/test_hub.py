@@ -14,10 +14,11 @@ from turnstream.api.streaming.ring import MOST_ENTRIES, Shown
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.errors import ShuttingDown
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.endings import CANCELED, Ender, end_from_outside
+from turnstream.shared.session.endings import Ender, end_from_outside
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES, Log
 from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import Attempt, Cleared, Launch, Tasks, Turn, operation
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Session:
     async def clear(self) -> None:
         """End the task, and clear the session."""
         ender = Ender(self.tasks, self.log, Launches(self.broker.primary), self.broker.primary)
-        await end_from_outside(ender, self.ref, CANCELED, "stop", who="test")
+        await end_from_outside(ender, self.ref, TaskStatus.CANCELED, "stop", who="test")
         assert isinstance(await self.tasks.clear(self.ref.keys, self.epoch), Cleared)
 
     def cursor(self, seq: int) -> Cursor:

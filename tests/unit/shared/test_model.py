@@ -46,12 +46,9 @@ from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import END, Cursor, Entry
 from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
+from turnstream.shared.session.status import TERMINAL, TaskStatus
 from turnstream.shared.session.tasks import (
     MAX_CRASHES,
-    PARKED,
-    QUEUED,
-    RUNNING,
-    TERMINAL,
     Appended,
     Attempt,
     Behind,
@@ -97,6 +94,10 @@ F = TypeVar("F", bound=Callable[..., None])
 
 # Turns that may wait; small, so that a full session is met.
 MOST_WAITING = 2
+
+QUEUED, RUNNING, PARKED = (
+    status.value for status in (TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.PARKED)
+)
 
 # The arrows of the diagram. A script walks one of them, or none.
 ARROWS = {

@@ -24,8 +24,9 @@ from tests.unit.shared.support import (
 from turnstream.shared.broker import client as brokers
 from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.endings import COMPLETED, End, close_open, completed_messages, write_end
+from turnstream.shared.session.endings import End, close_open, completed_messages, write_end
 from turnstream.shared.session.entry import Cursor
+from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import (
     Attempt,
     Behind,
@@ -275,7 +276,7 @@ async def test_history_and_end_are_whole_after_a_loss(desk: Desk) -> None:
     assert await desk.tasks.renew(ref(), attempt.claim) == Behind(2)
     again = await desk.begin(ref(), 2)
     await desk.append(again, closed("m3", "two"))
-    outcome = await write_end(desk.ender, again, End(COMPLETED))
+    outcome = await write_end(desk.ender, again, End(TaskStatus.COMPLETED))
     assert isinstance(outcome, Finished)
     meta = await _meta(desk)
     told = await desk.log.history(keys_of(), after=Cursor(meta.epoch, 0))
