@@ -28,6 +28,8 @@ _FUNCTION = re.compile(r"(?:^--.*\n)*^local function (\w+)\(.*\n(?:.*\n)*?end\n+
 # What is larger would hold up others' commands on its way.
 LARGE_BYTES = 64 * 1024
 
+_TEXTS = (str, bytes)
+
 _FOLDER = Path(__file__).parent.parent / "lua"
 
 
@@ -51,23 +53,34 @@ class Script:
         self._embedded = text
         self._session = session
 
-    async def __call__(self, redis: Redis, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+    async def __call__(
+        self, redis: Redis, keys: Sequence[str], arguments: Sequence[Argument], *, size: int | None = None
+    ) -> Any:
         """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH).
+
+        ``size``: bytes of the arguments, about, where the caller knows; there may be many of them to count.
 
         Raises:
             redis.exceptions.RedisError, OSError: the broker's trouble, see shared/broker/client.py.
         """
+        large = self._large or (size_of(arguments) if size is None else size) > LARGE_BYTES
         if not isinstance(redis, PipedRedis):
-            return await self._send(redis, "EVAL", self._embedded, keys, arguments)
+            return await self._send(redis, "EVAL", self._embedded, keys, arguments, large=large)
         try:
-            return await self._send(redis, "EVALSHA", self.sha, keys, arguments)
+            return await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)
         except NoScriptError:
-            return await self._send(redis, "EVAL", self.text, keys, arguments)
+            return await self._send(redis, "EVAL", self.text, keys, arguments, large=large)
 
     async def _send(
-        self, redis: Redis, how: str, what: str, keys: Sequence[str], arguments: Sequence[Argument]
+        self,
+        redis: Redis,
+        how: str,
+        what: str,
+        keys: Sequence[str],
+        arguments: Sequence[Argument],
+        *,
+        large: bool,
     ) -> Any:
-        large = self._large or _size(arguments) > LARGE_BYTES
         if not self._session:
             return await command(redis, how, what, len(keys), *keys, *arguments, large=large)
         # Nothing is awaited in between: the command goes over the connection that was told this.
@@ -84,9 +97,10 @@ def _used(shared: str, text: str) -> str:
     return shared
 
 
-def _size(arguments: Sequence[Argument]) -> int:
-    return sum([len(each) for each in arguments if isinstance(each, bytes | str)])
-
-
 def _sha(text: str) -> str:
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def size_of(arguments: Sequence[Argument]) -> int:
+    """Bytes of a script's arguments, numbers left out."""
+    return sum([len(each) for each in arguments if isinstance(each, _TEXTS)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from turnstream.shared.broker.scripts import size_of
 from turnstream.shared.session.entry import END, RESPONSE
 from turnstream.shared.session.files import LARGE_BYTES, cut
 
@@ -44,6 +45,12 @@ class Batch:
 
     def __bool__(self) -> bool:
         return bool(self.count or self.calls or self.kept or self.dropped or self.groups or self.withdrawn)
+
+    @property
+    def weight(self) -> int:
+        """Bytes of all that goes along, about."""
+        beside = size_of(self.kept) + size_of(self.calls) if self.kept or self.calls else 0
+        return self.size + beside + sum(map(len, self.files.values()))
 
     def event(self, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
         """Add an event within a message, or a response's status."""

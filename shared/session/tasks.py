@@ -527,6 +527,7 @@ class Tasks:
             (*_shown(attempt), *batch.all_arguments()),
             ref.keys.call(""),
             batch=batch,
+            size=batch.weight,
         )
         return Appended(int(reply[1]), int(reply[2])) if reply[0] == b"ok" else _refusal(reply)
 
@@ -676,6 +677,7 @@ class Tasks:
         arguments: tuple[Argument, ...],
         *more: str,
         batch: Batch | None = None,
+        size: int | None = None,
     ) -> Any:
         return await script(
             self.redis,
@@ -692,6 +694,7 @@ class Tasks:
                 *more,
             ),
             (task, op, *self._limits, *arguments, *(batch.file_arguments() if batch else (0,))),
+            size=size,
         )
 
 
