@@ -58,6 +58,9 @@ WAITING_BYTES = 16 * 1024
 # Connections beside those of followers: of requests that are short, or only about to be made.
 MOST_OTHERS = 4096
 
+# Connections above these, each of which has its refusal and is open for PARTING_SECONDS at most.
+MOST_REFUSED = 256
+
 
 class FrontEnd:
     """Serves the application.
@@ -171,13 +174,17 @@ class _Server(uvicorn.Server):
 
 
 class _Room:
-    """How many connections a process may have, and which of them wait for a request, the one that rests longest first."""
+    """How many connections a process may have, and which of them wait for a request, the one that rests longest first.
 
-    __slots__ = ("most", "resting")
+    ``refused``: those that found no room, the first one first; they are few, and none of the others.
+    """
+
+    __slots__ = ("most", "refused", "resting")
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.resting: dict[_Protocol, None] = {}
+        self.refused: dict[_Protocol, None] = {}
 
 
 class _Protocol(HttpToolsProtocol):
@@ -221,24 +228,34 @@ class _Protocol(HttpToolsProtocol):
         if len(self.connections) > room.most:
             oldest = next(iter(room.resting), None)
             if oldest is None:
-                self.connections.discard(self)
-                self._refuse(
-                    503, str(Overloaded.code), "There are too many connections. Try again.", why="connections"
-                )
+                self._turn_away(room.refused)
                 return
             oldest.give_way()
         room.resting[self] = None
         self._wait_for_headers()
 
+    def _turn_away(self, refused: dict[_Protocol, None]) -> None:
+        self.connections.discard(self)
+        if len(refused) >= MOST_REFUSED:
+            next(iter(refused)).give_way()
+        refused[self] = None
+        self._refuse(
+            503, str(Overloaded.code), "There are too many connections. Try again.", why="connections"
+        )
+
     def give_way(self) -> None:
         """Leave at once, for another connection."""
-        del self._room.resting[self]
+        self._take_no_room()
         self.connections.discard(self)
         self.transport.abort()
 
+    def _take_no_room(self) -> None:
+        self._room.resting.pop(self, None)
+        self._room.refused.pop(self, None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_came()
-        self._room.resting.pop(self, None)
+        self._take_no_room()
         # The base does so only when the connection was not broken.
         self._unset_keepalive_if_required()
         super().connection_lost(exc)

@@ -246,6 +246,36 @@ async def test_connections_are_counted(stack: Stack, monkeypatch: pytest.MonkeyP
         await wait_until(lambda: _told(client, last, b"HTTP/1.1 200 "), "room to come back")
 
 
+async def test_refused_connections_are_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused connections that their clients keep open are few at any time: the oldest one is cut for the next."""
+    monkeypatch.setattr(server, "MOST_OTHERS", 0)
+    monkeypatch.setattr(server, "MOST_REFUSED", 2)
+    monkeypatch.setattr(server, "PARTING_SECONDS", 3600)
+    await stack.worker()
+    client = await stack.front_end(max_followers=3)
+    check_whole(await client.turn("s1", "hello"))
+    await client.close()
+    async with AsyncExitStack() as stacked:
+        for _ in range(3):
+            follower = await stacked.enter_async_context(
+                raw(client, _request(client, "GET", "/process?session_id=s1"))
+            )
+            assert (await follower.reader.readline()).startswith(b"HTTP/1.1 200 ")
+        refused = []
+        for _ in range(5):
+            refused.append(await stacked.enter_async_context(raw(client, "")))
+            assert (await refused[-1].answer()).startswith(b"HTTP/1.1 503 ")
+        for connection in refused[:3]:
+            await wait_until(lambda it=connection: _is_cut(it), "the oldest of the refused to be cut")
+        assert not any(map(_is_cut, refused[3:]))
+
+
+def _is_cut(connection: Raw) -> bool:
+    """Whether what the client sends reaches nobody any more."""
+    connection.writer.write(b"x")
+    return connection.writer.transport.is_closing()
+
+
 async def _told(client: Client, sent: str, status: bytes) -> bool:
     async with raw(client, sent) as connection:
         return (await connection.answer()).startswith(status)
