@@ -399,21 +399,48 @@ local function store(seq)
   end
 end
 
--- Drop the files that nothing refers to any more: what came with them is gone from log and history, their tasks have
--- ended, and the memory has forgotten them.
-local function tidy()
-  local oldest = redis.call('XRANGE', HISTORY, '-', '+', 'COUNT', 1)[1]
-  local low = math.min(session()[3], needed() or math.huge,
-    oldest and tonumber(string.match(oldest[1], '%d+$')) or math.huge)
-  for _, digest in ipairs(redis.call('HKEYS', FILES)) do
-    if #digest == 64 then
-      local known = redis.call('HMGET', FILES, digest .. ':seq', digest .. ':memory')
-      if tonumber(known[1] or '0') < low and tonumber(known[2] or '0') <= 0 then
-        redis.call('HINCRBY', META, 'files', -redis.call('HSTRLEN', FILES, digest))
-        redis.call('HDEL', FILES, digest, digest .. ':seq', digest .. ':memory')
+-- The files that live tasks refer to: in requests, answers and checkpoints.
+local function used()
+  local digests = {}
+  for _, tid in ipairs(redis.call('ZRANGE', LIVE, 0, -1)) do
+    local request = redis.call('HGET', sibling(TASK, tid), 'request')
+    local calls, state = redis.call('HGETALL', sibling(CALLS, tid)), redis.call('HGETALL', sibling(STATE, tid))
+    for _, texts in ipairs({ { request or '' }, calls, state }) do
+      for _, text in ipairs(texts) do
+        for _, digest in ipairs(references(text)) do
+          digests[digest] = true
+        end
       end
     end
   end
+  return digests
+end
+
+-- Drop the files that nothing refers to any more: what came with them is gone from log and history, no live task has
+-- them, and the memory has forgotten them. What came after a live task began may be its own: that is looked up only
+-- where log and history were cut behind that place, which is seldom.
+local function tidy()
+  local oldest = redis.call('XRANGE', HISTORY, '-', '+', 'COUNT', 1)[1]
+  local low = math.min(session()[3], oldest and tonumber(string.match(oldest[1], '%d+$')) or math.huge)
+  local live, has = needed() or math.huge, nil
+  local bytes = 0
+  for _, digest in ipairs(redis.call('HKEYS', FILES)) do
+    if #digest == 64 then
+      local known = redis.call('HMGET', FILES, digest .. ':seq', digest .. ':memory')
+      local seq = tonumber(known[1] or '0')
+      local gone = seq < low and tonumber(known[2] or '0') <= 0
+      if gone and seq >= live then
+        has = has or used()
+        gone = not has[digest]
+      end
+      if gone then
+        redis.call('HDEL', FILES, digest, digest .. ':seq', digest .. ':memory')
+      else
+        bytes = bytes + redis.call('HSTRLEN', FILES, digest)
+      end
+    end
+  end
+  redis.call('HSET', META, 'files', int(bytes))
 end
 
 -- Write a batch of entries, described in ARGV from `at` on: their count, then for each

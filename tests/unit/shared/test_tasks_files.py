@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from tests.unit.shared.support import Desk, closed, keys_of, opened, ref
+from tests.unit.shared.support import HOUR_MS, Desk, answer, asking, closed, keys_of, opened, ref
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES
 from turnstream.shared.session.files import cut, fill
-from turnstream.shared.session.tasks import Launch, operation
+from turnstream.shared.session.tasks import Launch, Parked, operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place
@@ -108,3 +108,32 @@ async def test_the_memory_alone_keeps_a_file(place: Place) -> None:
     await desk.finish(last)
     await desk.finish(await desk.running(ref("t5"), memory_turns=1))
     assert not await desk.redis.exists(keys_of().files)
+
+
+async def test_a_turn_that_waits_keeps_its_own_files_and_no_others(place: Place) -> None:
+    """Beside it others say one image after the other: these go with log and history, its own are there when it goes on."""
+    desk = Desk(place, log_max_bytes=200_000)
+    images = [base64.b64encode(os.urandom(60_000)).decode() for _ in range(24)]
+    batch = Batch()
+    batch.user_message(message())
+    request = orjson.dumps({"input": [orjson.Fragment(message())]})
+    waits = await desk.running(ref("waits"), busy="parallel", request=batch.cut(request), batch=batch)
+    more = asking("c1")
+    more.keep("messages", message(images[0]))
+    parked = await desk.tasks.park(waits.ref, waits.claim, more, operation(), wait_ms=HOUR_MS, policy="block")
+    assert parked == Parked()
+    for number, data in enumerate(images[1:]):
+        batch = Batch()
+        batch.user_message(message(data))
+        await desk.finish(await desk.running(ref(f"t{number}"), busy="parallel", batch=batch), memory=b"")
+    # What is not needed any more is cut at four times the limit.
+    held = sum(map(len, await desk.redis.hvals(keys_of().files)))
+    assert held < 1_000_000 + len(DATA) + len(images[0])
+    batch = answer("c1")
+    result = message(images[1])
+    outcome = await desk.tasks.callback(waits.ref, "c1", result, batch, operation())
+    assert isinstance(outcome, Launch)
+    await desk.finish(await desk.running(ref("last"), busy="parallel"), memory=b"")
+    again = await desk.begin(waits.ref, outcome.number)
+    assert (again.task["request"], again.state["messages"]) == (request, message(images[0]))
+    assert again.results["c1"] == result
