@@ -58,7 +58,7 @@ class Publisher:
     def __init__(
         self, tasks: Tasks, attempt: Attempt, on_refusal: Callable[[Refusal], None], *, most_bytes: int
     ) -> None:
-        self.batch = Batch(largest=most_bytes)
+        self.batch = Batch(largest=most_bytes, known=attempt.files)
         self._tasks = tasks
         self._attempt = attempt
         self._on_refusal = on_refusal
@@ -159,7 +159,8 @@ class Publisher:
 
     def take(self) -> Batch:
         """What has gathered, for a script that takes it along (after `settle`)."""
-        batch, self.batch = self.batch, Batch(largest=self._most_bytes)
+        batch = self.batch
+        self.batch = Batch(largest=self._most_bytes, known=self._attempt.files)
         return batch
 
     async def close(self) -> None:
@@ -202,6 +203,7 @@ class Publisher:
             metrics.append_seconds.add(time.monotonic() - begun)
             metrics.events_appended.n += batch.count
             claim.saw(outcome.epoch, outcome.seq)
+            self._attempt.files.update(batch.files)
             first = outcome.seq - batch.count + 1
             self.open.update({message: first + at for message, at in batch.opened.items()})
             for message in batch.closed:

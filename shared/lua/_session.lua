@@ -4,7 +4,7 @@
 --
 -- KEYS  1 meta  2 log  3 history  4 memory  5 waiting  6 task  7 calls  8 state  9 tail channel
 -- ARGV  1 task id  2 operation id  3 TTL ms  4 lease ms  5 most entries  6 most bytes  7… the script's own
---       before the last: files that the texts refer to: digest, data, …, and how many
+--       before the last: files that the texts refer to: digest, data ('': the session should have it), …, and how many
 --       last: the server's incarnation, as the caller's connection learnt it when it was made ('': not known)
 local META, LOG, HISTORY, MEMORY, WAITING, TASK, CALLS, STATE, TAIL = unpack(KEYS, 1, 9)
 local TID, OP = ARGV[1], ARGV[2]
@@ -90,9 +90,19 @@ local function touch_session(life, files)
   end
 end
 
--- Begin a session. What outlived another one of that name is dropped: its keys do not expire at the same moment.
+-- Begin a session. What outlived another one of that name is dropped: its keys do not expire at the same moment. The files
+-- that this script refers to stay: they were sent ahead.
 local function make(agent, user)
-  redis.call('DEL', LOG, HISTORY, MEMORY, WAITING, LIVE, FILES)
+  redis.call('DEL', LOG, HISTORY, MEMORY, WAITING, LIVE)
+  local sent = {}
+  for index = #ARGV - 1 - 2 * tonumber(ARGV[#ARGV - 1]), #ARGV - 2, 2 do
+    sent[ARGV[index]] = true
+  end
+  for _, field in ipairs(redis.call('HKEYS', FILES)) do
+    if not sent[field] then
+      redis.call('HDEL', FILES, field)
+    end
+  end
   redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'incarnation', INCARNATION, 'head', '1', 'dropped', '0',
     'kept', '0', 'forgotten', '0', 'agent', agent, 'user', user, 'active', '', 'created', int(NOW), 'memory', '0')
 end
@@ -380,7 +390,19 @@ local function lent_before(bytes)
   end
 end
 
--- Keep the files that came with a batch, whose last entry has that seq.
+-- Whether a file that came without its data is not here. To be asked before anything is written: the caller repeats the
+-- script with the data.
+local function lacks()
+  for index = #ARGV - 1 - 2 * tonumber(ARGV[#ARGV - 1]), #ARGV - 2, 2 do
+    if ARGV[index + 1] == '' and redis.call('HEXISTS', FILES, ARGV[index]) == 0 then
+      return true
+    end
+  end
+  return false
+end
+
+-- Keep the files that came with a batch, whose last entry has that seq. They count from the first batch on that came
+-- with them: what stage.lua has put there does not yet.
 local function store(seq)
   local count = tonumber(ARGV[#ARGV - 1])
   if count == 0 then
@@ -388,13 +410,15 @@ local function store(seq)
   end
   local bytes = 0
   for index = #ARGV - 1 - 2 * count, #ARGV - 2, 2 do
-    if redis.call('HSETNX', FILES, ARGV[index], ARGV[index + 1]) == 1 then
-      bytes = bytes + #ARGV[index + 1]
+    if ARGV[index + 1] ~= '' then
+      redis.call('HSETNX', FILES, ARGV[index], ARGV[index + 1])
     end
-    redis.call('HSET', FILES, ARGV[index] .. ':seq', int(seq))
+    if redis.call('HSET', FILES, ARGV[index] .. ':seq', int(seq)) == 1 then
+      bytes = bytes + redis.call('HSTRLEN', FILES, ARGV[index])
+    end
   end
-  redis.call('HINCRBY', META, 'files', int(bytes))
-  if redis.call('PTTL', FILES) < 0 then
+  if bytes > 0 then
+    redis.call('HINCRBY', META, 'files', int(bytes))
     redis.call('PEXPIRE', FILES, lifetime(redis.call('HGET', META, 'hold')))
   end
 end
@@ -577,7 +601,7 @@ end
 -- had its outcome from a repeat.
 -- A holder whose own writes were lost cannot go on from what it knows: the task is queued again, for an attempt that
 -- begins with what is left. That is no crash.
--- → gone | ended | fenced | behind launch
+-- → gone | ended | fenced | behind launch | lacking
 local function refusal(task)
   local mine, holds = ARGV[7], ARGV[8]
   local behind = agree(ARGV[9], ARGV[10])
@@ -591,7 +615,7 @@ local function refusal(task)
     or (op and OP ~= '' and tonumber(OP) < tonumber(op)) then
     return { 'fenced' }
   elseif not behind then
-    return nil
+    return lacks() and { 'lacking' } or nil
   end
   local more = redis.call('HMGET', TASK, 'launch', 'ending')
   if more[2] then
@@ -604,8 +628,8 @@ local function refusal(task)
   return { 'behind', launch }
 end
 
--- What an attempt's holder needs to go on with a task, and the files that this and its `memory` refer to: none where the
--- session has none (`files`, the meta's field). `calls` and `state`: where they were read already.
+-- What an attempt's holder needs to go on with a task, and the digests of the files that this and its `memory` refer to: none
+-- where the session has none (`files`, the meta's field). `calls` and `state`: where they were read already.
 local function snapshot(bytes, calls, state, memory)
   local known, task = session(), redis.call('HGETALL', TASK)
   calls, state = calls or redis.call('HGETALL', CALLS), state or redis.call('HGETALL', STATE)
@@ -616,7 +640,6 @@ local function snapshot(bytes, calls, state, memory)
         if not given[digest] then
           given[digest] = true
           files[#files + 1] = digest
-          files[#files + 1] = redis.call('HGET', FILES, digest) or ''
         end
       end
     end

@@ -1,6 +1,6 @@
 -- Take a client's answer. KEYS 10 the call's string  11 due (or none)
 -- ARGV 7 call  8 result  9 ms after which a rescuer looks at a task that goes on  10 ref  11… entries (the …_output message)
--- → stored pending | launch n (it was the last one) | repeat status launch | unknown | withdrawn | expired | ended
+-- → stored pending | launch n (it was the last one) | repeat status launch | unknown | withdrawn | expired | ended | lacking
 local known = redis.call('GET', KEYS[10])
 if not known then
   return { 'unknown' }
@@ -27,6 +27,9 @@ elseif redis.call('HEXISTS', CALLS, ARGV[7]) == 0 then
   return { 'unknown' }
 elseif status == 'parked' and tonumber(task[3]) < NOW then
   return { 'expired' }
+end
+if lacks() then
+  return { 'lacking' }
 end
 redis.call('HSET', CALLS, ARGV[7] .. ':result', ARGV[8])
 redis.call('SET', KEYS[10], answered, 'PX', int(math.max(TTL, redis.call('PTTL', KEYS[10]))))

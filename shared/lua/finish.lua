@@ -2,7 +2,7 @@
 -- Write the end of a task. ARGV 7 to 10 what the writer shows  11 status  12 why (code, may be empty)
 --      13 memory (may be empty)  14 most bytes of memory  15… entries, the last one terminal
 -- → ok seq next launch (next: the session's next task, to be launched, or '')
---   | behind launch | fenced | ended | gone
+--   | behind launch | fenced | ended | gone | lacking
 
 -- Count that one more element of the memory refers to its files, or one less.
 -- → the bytes that the element counts for

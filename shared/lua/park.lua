@@ -1,6 +1,6 @@
 -- Wait for the client without a worker. KEYS 10 prefix of the calls' strings
 -- ARGV 7 to 10 what the writer shows  11 ms the client has to answer  12 parked policy  13… groups, entries, calls, state
--- → parked | launch n (all answers are already in) | superseded | behind launch | fenced | ended | gone
+-- → parked | launch n (all answers are already in) | superseded | behind launch | fenced | ended | gone | lacking
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'fresh')
 if task[3] == OP and task[2] == ARGV[7] then
   if task[7] == '' then

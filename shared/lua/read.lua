@@ -4,7 +4,7 @@
 -- ARGV 1 the place, an id  2 id of the last entry that is wanted  3 most bytes
 -- → epoch seq written entries former files | nothing, when there is no such session
 --   written: when the entry at the place was written, '' if none stands there; entries: those behind the place;
---   former: see _session.lua; files: digest, data, … of what the entries refer to, which counts as often as they do
+--   former: see _session.lua; files: digests of what the entries refer to, whose bytes count as often as they do
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'seq', 'former', 'head', 'bytes')
 if not meta[1] then
   return {}
@@ -50,7 +50,6 @@ while more do
         if not given[digest] then
           given[digest] = true
           files[#files + 1] = digest
-          files[#files + 1] = redis.call('HGET', KEYS[3], digest) or ''
         end
       end
     end

@@ -5,7 +5,7 @@
 --      19 ms after which a rescuer looks at the task  20 ref
 --      21 metadata of the response (or '')  22 most live  23 '1' if there is an idempotency key  24… entries
 -- → launch n epoch first | waits epoch first | same task digest
---   | missing | foreign | busy task status | interrupt task | full
+--   | lacking | missing | foreign | busy task status | interrupt task | full
 local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'first', 'digest')
 if prior[1] then
   if prior[2] ~= OP then
@@ -21,6 +21,9 @@ if ARGV[23] == '1' then
     local at = string.find(known, ' ', 1, true)
     return { 'same', string.sub(known, 1, at - 1), string.sub(known, at + 1) }
   end
+end
+if lacks() then
+  return { 'lacking' }
 end
 
 local meta = redis.call('HMGET', META, 'agent', 'user', 'active', 'hold', 'asked', 'turns', 'turns_since', 'files')

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from turnstream.shared.broker.scripts import size_of
 from turnstream.shared.session.entry import END, RESPONSE
 from turnstream.shared.session.files import LARGE_BYTES, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 Argument = str | bytes | int
 
@@ -27,10 +31,11 @@ class Batch:
 
     Bodies are canonical JSON without ``sequence_number``: the log gives the number when it gives the
     place. ``largest`` is the most bytes that one event may have, an end excepted (0: any number); more raises
-    `TooLarge`, and nothing is added. ``size`` is the bytes of the entries, about; ``opened`` tells which entry (from 0) opens a message.
+    `TooLarge`, and nothing is added. ``known`` are the files that the session has, as far as its caller knows. ``size`` is the bytes of the entries, about; ``opened`` tells which entry (from 0) opens a message.
     """
 
     largest: int = 0
+    known: Collection[str] = ()
     count: int = 0
     size: int = 0
     entries: list[Argument] = field(default_factory=list)
@@ -120,9 +125,14 @@ class Batch:
         """A JSON text that goes along, without its large data."""
         return cut(text, self.files)
 
-    def file_arguments(self) -> list[Argument]:
-        """The files, as ``store`` takes them."""
-        return [*(part for file in self.files.items() for part in file), len(self.files)]
+    def new_files(self) -> dict[str, bytes]:
+        """The files that the session may not have yet."""
+        return {digest: data for digest, data in self.files.items() if digest not in self.known}
+
+    def file_arguments(self, sent: Mapping[str, bytes]) -> list[Argument]:
+        """The files, as ``store`` takes them: with their data those that are ``sent``."""
+        named = [part for digest in self.files for part in (digest, sent.get(digest, b""))]
+        return [*named, len(self.files)]
 
     def arguments(self) -> list[Argument]:
         """The entries alone, as ``write`` takes them."""

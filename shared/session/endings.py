@@ -128,7 +128,7 @@ async def write_end(
     Raises:
         BrokerAway: the broker did not answer.
     """
-    batch = more or Batch()
+    batch = more or Batch(known=attempt.files)
     messages, said = await close_open(ender, attempt, batch, begun)
     if output is None:
         output = await completed_messages(ender, attempt)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from turnstream.shared.broker.client import command, insist
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.entry import Cursor, Entry
-from turnstream.shared.session.files import by_digest, fill
+from turnstream.shared.session.files import fetch, fill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -220,11 +220,15 @@ class Log:
             after = page.last
 
     async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:
-        reply: list[Any] = await _read(self._redis, (keys.meta, stream, keys.files), (start, stop, most))
-        if not reply:
-            return None
-        epoch, seq, written, rows, former, found = reply
-        files = by_digest(found)
+        for _ in range(2):
+            reply: list[Any] = await _read(self._redis, (keys.meta, stream, keys.files), (start, stop, most))
+            if not reply:
+                return None
+            epoch, seq, written, rows, former, digests = reply
+            files = await fetch(self._redis, keys.files, digests)
+            if len(files) == len(digests):
+                break
+            # Dropped in between, as the entries were that refer to them; or lost.
         return Page(
             epoch=int(epoch),
             seq=int(seq),

@@ -8,13 +8,14 @@
                            │                            parked ──callback (last one in)──► queued
                            └───────────── take ───────────┴──► running (an ender) ──finish──► canceled | failed
 
-Every function is one round trip and touches one session, and may be repeated when its reply was lost: those that take
+Every function is one round trip (more where it brings or gives large data, see shared/files.py) and touches one session, and may be repeated when its reply was lost: those that take
 an operation id give their first outcome again and write nothing, the others (create, renew, callback, clear) find that
 what they ask for was done.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import secrets
 from dataclasses import dataclass, field
@@ -24,11 +25,11 @@ from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import DUE
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.batch import Argument, Batch
-from turnstream.shared.session.files import by_digest, fill
+from turnstream.shared.session.files import PIECE_BYTES, fetch, fill
 from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from redis.asyncio import Redis
 
@@ -45,6 +46,9 @@ STRANGE_LOOK_MS = 15_000
 
 # How long a session lives in which nobody has spoken.
 EMPTY_MS = 15 * 60_000
+
+# How long large data is kept for the script that refers to it, where its session has none yet.
+STAGED_MS = 60_000
 
 # A task that took so many workers with it is not tried again.
 MAX_CRASHES = 3
@@ -310,6 +314,7 @@ class Attempt:
         results: client calls → the client's answer, JSON.
         state: checkpoints by name.
         memory: one JSON element per turn that ended before, the newest ones; see `Turn.earlier`.
+        files: digests of large data that the session has: it need not be sent again.
     """
 
     ref: TaskRef
@@ -320,6 +325,7 @@ class Attempt:
     results: dict[str, bytes] = field(default_factory=dict)
     state: dict[str, bytes] = field(default_factory=dict)
     memory: list[bytes] = field(default_factory=list)
+    files: set[str] = field(default_factory=set)
 
     @property
     def number(self) -> int:
@@ -420,6 +426,7 @@ _finish = Script("finish", session=True)
 _callback = Script("callback", session=True)
 _sweep = Script("sweep", session=True)
 _clear = Script("clear", session=True)
+_stage = Script("stage", large=True)
 
 _REFUSALS: dict[bytes, Fenced | Ended | Gone] = {b"fenced": Fenced(), b"ended": Ended(), b"gone": Gone()}
 
@@ -510,7 +517,7 @@ class Tasks:
             case [b"heavy", size]:
                 return Heavy(int(size))
             case [b"begun", number, snapshot, memory]:
-                return _attempt(ref, number, snapshot, memory)
+                return await self._attempt(ref, number, snapshot, memory)
             case [b"superseded", status]:
                 return Superseded(status.decode())
             case [b"ended"]:
@@ -575,7 +582,7 @@ class Tasks:
         reply = await self._run(_take, ref.keys, ref.task, op, arguments, *due)
         match reply:
             case [b"taken", number, snapshot]:
-                return _attempt(ref, number, snapshot, [])
+                return await self._attempt(ref, number, snapshot, [])
             case [b"moved"]:
                 return Moved()
             case [b"ended", status]:
@@ -679,22 +686,64 @@ class Tasks:
         batch: Batch | None = None,
         size: int | None = None,
     ) -> Any:
-        return await script(
-            self.redis,
-            (
-                keys.meta,
-                keys.log,
-                keys.history,
-                keys.memory,
-                keys.waiting,
-                keys.task(task),
-                keys.calls(task),
-                keys.state(task),
-                keys.tail,
-                *more,
-            ),
-            (task, op, *self._limits, *arguments, *(batch.file_arguments() if batch else (0,))),
-            size=size,
+        names = (
+            keys.meta,
+            keys.log,
+            keys.history,
+            keys.memory,
+            keys.waiting,
+            keys.task(task),
+            keys.calls(task),
+            keys.state(task),
+            keys.tail,
+            *more,
+        )
+        given = (task, op, *self._limits, *arguments)
+        if batch is None or not batch.files:
+            return await script(self.redis, names, (*given, 0), size=size)
+        new = batch.new_files()
+        if (staged := sum(map(len, new.values()))) > PIECE_BYTES:
+            # Said to be as large as they are, it goes the same way, behind them.
+            running = script(self.redis, names, (*given, *batch.file_arguments({})), size=staged)
+            reply = await self._staged(keys, new, running)
+        else:
+            reply = await script(self.redis, names, (*given, *batch.file_arguments(new)), size=size)
+        if reply[0] == b"lacking":
+            reply = await script(self.redis, names, (*given, *batch.file_arguments(batch.files)))
+        return reply
+
+    async def _staged(self, keys: SessionKeys, files: Mapping[str, bytes], running: Awaitable[Any]) -> Any:
+        """What a script replies that refers to the files, which go to the broker before it, one by one."""
+        staging = [
+            _stage(self.redis, (keys.files,), (digest, data, STAGED_MS)) for digest, data in files.items()
+        ]
+        # Whatever became of these: the script says what it lacks.
+        *_, reply = await asyncio.gather(*staging, running, return_exceptions=True)
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    async def _attempt(
+        self, ref: TaskRef, number: bytes, snapshot: list[Any], memory: list[bytes]
+    ) -> Attempt:
+        epoch, task_flat, calls_flat, state_flat, seq, digests = snapshot
+        files = await fetch(self.redis, ref.keys.files, digests)
+        task = pairs(task_flat)
+        if "request" in task:
+            task["request"] = fill(task["request"], files)
+        calls = pairs(calls_flat)
+        return Attempt(
+            ref=ref,
+            claim=Claim(int(number), task["holder"].decode(), int(epoch), int(seq)),
+            task=task,
+            open={name[5:]: int(seq) for name, seq in task.items() if name.startswith("open:")},
+            calls={call: record for call, record in calls.items() if not call.endswith(":result")},
+            results={
+                call[:-7]: fill(result, files) for call, result in calls.items() if call.endswith(":result")
+            },
+            state={name: fill(kept, files) for name, kept in pairs(state_flat).items()},
+            memory=[fill(element, files) for element in memory],
+            files=set(files),
         )
 
 
@@ -711,24 +760,3 @@ def _refusal(reply: list[bytes]) -> Refusal:
 def pairs(flat: list[bytes]) -> dict[str, bytes]:
     """A hash as the broker returns it from a script."""
     return {flat[index].decode(): flat[index + 1] for index in range(0, len(flat), 2)}
-
-
-def _attempt(ref: TaskRef, number: bytes, snapshot: list[Any], memory: list[bytes]) -> Attempt:
-    epoch, task_flat, calls_flat, state_flat, seq, files_flat = snapshot
-    files = by_digest(files_flat)
-    task = pairs(task_flat)
-    if "request" in task:
-        task["request"] = fill(task["request"], files)
-    calls = pairs(calls_flat)
-    return Attempt(
-        ref=ref,
-        claim=Claim(int(number), task["holder"].decode(), int(epoch), int(seq)),
-        task=task,
-        open={name[5:]: int(seq) for name, seq in task.items() if name.startswith("open:")},
-        calls={call: record for call, record in calls.items() if not call.endswith(":result")},
-        results={
-            call[:-7]: fill(result, files) for call, result in calls.items() if call.endswith(":result")
-        },
-        state={name: fill(kept, files) for name, kept in pairs(state_flat).items()},
-        memory=[fill(element, files) for element in memory],
-    )

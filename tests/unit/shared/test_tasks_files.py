@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import base64
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
-from tests.unit.shared.support import HOUR_MS, Desk, answer, asking, closed, keys_of, opened, ref
+from tests.unit.shared.support import HOUR_MS, Desk, answer, asking, closed, ended, keys_of, opened, ref, turn
+from turnstream.shared.broker import client, scripts
+from turnstream.shared.session import files
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES
-from turnstream.shared.session.files import cut, fill
-from turnstream.shared.session.tasks import Launch, Parked, operation
+from turnstream.shared.session.files import FETCHED_AT_ONCE, PIECE_BYTES, cut, fill
+from turnstream.shared.session.tasks import STAGED_MS, Launch, Missing, Parked, operation
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from tests.conftest import Place
 
 RAW = b"\xfb\xef\xff" + os.urandom(99_999)
@@ -33,13 +37,13 @@ def message(data: str = DATA) -> bytes:
 @pytest.mark.parametrize("name", ["data", "file_data", "image_url"])
 def test_both_alphabets_stand_once(encode: object, name: str) -> None:
     """Whatever the client's copy and the library's look like, they are one, and come back as they were."""
-    files: dict[str, bytes] = {}
+    kept: dict[str, bytes] = {}
     data = encode(RAW).decode()  # type: ignore[operator]
     text = orjson.dumps([{name: data}, {"url": f"data:a/b;base64,{DATA}", "text": "\x1a;base64,x"}])
-    short = cut(text, files)
+    short = cut(text, kept)
     assert len(short) < 500
-    assert list(files.values()) == [DATA.encode()]
-    assert fill(short, files) == text
+    assert list(kept.values()) == [DATA.encode()]
+    assert fill(short, kept) == text
 
 
 async def test_the_next_attempt_has_what_the_first_one_had(place: Place) -> None:
@@ -137,3 +141,84 @@ async def test_a_turn_that_waits_keeps_its_own_files_and_no_others(place: Place)
     again = await desk.begin(waits.ref, outcome.number)
     assert (again.task["request"], again.state["messages"]) == (request, message(images[0]))
     assert again.results["c1"] == result
+
+
+class Commands:
+    """What is sent to the broker, and what comes back: the bytes of each command."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.sent: list[int] = []
+        self.came: list[int] = []
+        for module in (files, scripts):
+            patch.setattr(module, "command", self._command, raising=False)
+
+    async def _command(self, redis: Redis, *words: Any, **given: Any) -> Any:
+        self.sent.append(_bytes(words))
+        reply = await client.command(redis, *words, **given)
+        self.came.append(_bytes(reply))
+        return reply
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, list | tuple):
+        return sum(map(_bytes, value))
+    return len(value) if isinstance(value, bytes | str) else 0
+
+
+async def _large_turn(desk: Desk, text: bytes) -> None:
+    """A turn with large data in its request, in a checkpoint of its worker and in what it remembers."""
+    batch = Batch()
+    batch.user_message(text)
+    request = orjson.dumps({"input": [orjson.Fragment(text)]})
+    attempt = await desk.running(request=batch.cut(request), batch=batch, memory_turns=20)
+    assert attempt.task["request"] == request
+    batch = Batch(known=attempt.files)
+    batch.keep("messages", text)
+    await desk.append(attempt, batch)
+    end = ended(batch=Batch(known=attempt.files))
+    await desk.tasks.finish(
+        attempt.ref, attempt.claim, end, operation(), status="completed", why="", memory=text
+    )
+    assert text in [entry.event for entry in await desk.entries()]
+    assert (await desk.running(ref("t2"))).memory == [text]
+
+
+async def test_no_command_is_large(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker serves nobody else while it takes or gives one command's bytes: large data goes in pieces."""
+    commands = Commands(monkeypatch)
+    data = base64.b64encode(os.urandom(3 * 2**20)).decode()
+    await _large_turn(Desk(place), message(data))
+    # Those sent whole are scripts' texts, when the broker sees them first.
+    assert max(commands.sent) < PIECE_BYTES + 2**16
+    assert max(commands.came) < FETCHED_AT_ONCE * PIECE_BYTES + 2**16
+    # Twice where the broker has to learn the script that takes it.
+    assert sum(commands.sent) < 2.5 * len(data), "what the session has was sent again"
+
+
+async def test_what_the_broker_has_lost_is_sent_again(place: Place) -> None:
+    """A writer believes that the session has its files: it has the last word."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    lost = Batch()
+    lost.cut(message())
+    more = Batch(known=set(lost.files))
+    more.keep("messages", message())
+    await desk.append(attempt, more)
+    released = await desk.tasks.release(attempt.ref, attempt.claim, operation())
+    assert isinstance(released, Launch)
+    assert (await desk.begin(attempt.ref, released.number)).state["messages"] == message()
+
+
+async def test_data_without_its_script_goes(place: Place) -> None:
+    """It came ahead of a turn that was refused: it counts for nobody, and does not stay."""
+    desk = Desk(place)
+    large = Batch()
+    large.user_message(message(base64.b64encode(os.urandom(2**20)).decode()))
+    assert isinstance(
+        await desk.tasks.submit(ref("t1"), turn(batch=large, create=False), operation()), Missing
+    )
+    assert 0 < await desk.redis.pttl(keys_of().files) <= STAGED_MS
+    await _told(desk, "t2", memory=b"")
+    held = await desk.redis.hget(keys_of().meta, "files")
+    assert int(held or 0) == len(DATA)
+    assert await desk.redis.hlen(keys_of().files) == 2
