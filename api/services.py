@@ -75,7 +75,7 @@ class Services:
             tasks=tasks,
             log=log,
             launches=launches,
-            ender=Ender(tasks, log, launches, broker.primary),
+            ender=Ender(tasks, log, launches, broker.primary, aside=aside),
             hub=hub,
             api_keys=api_keys,
             auth=Auth(api_keys, agents),

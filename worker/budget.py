@@ -128,7 +128,8 @@ class Budget:
     def _collect(self) -> None:
         self._ended = 0
         gc.collect()
-        _give_back()
+        # The system takes its time, for which the event loop need not wait.
+        asyncio.get_running_loop().run_in_executor(None, _give_back)
 
 
 class Share:

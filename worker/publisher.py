@@ -23,6 +23,7 @@ from turnstream.shared.session.tasks import Appended, Fenced, operation
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from turnstream.shared.offload import Aside
     from turnstream.shared.session.tasks import Attempt, Refusal, Tasks
 
 log = structlog.get_logger(__name__)
@@ -56,8 +57,16 @@ class Publisher:
     """
 
     def __init__(
-        self, tasks: Tasks, attempt: Attempt, on_refusal: Callable[[Refusal], None], *, most_bytes: int
+        self,
+        tasks: Tasks,
+        attempt: Attempt,
+        on_refusal: Callable[[Refusal], None],
+        aside: Aside,
+        *,
+        most_bytes: int,
     ) -> None:
+        """``aside`` is where large data is taken out of what is appended."""
+        self.aside = aside
         self.batch = Batch(largest=most_bytes, known=attempt.files)
         self._tasks = tasks
         self._attempt = attempt
@@ -192,6 +201,8 @@ class Publisher:
         begun = time.monotonic()
         outcome: Appended | Refusal
         try:
+            if batch.uncut:
+                await self.aside.run(ref.owner, batch.cut_all)
             outcome = await insist(
                 lambda: self._tasks.append(ref, claim, batch, op), seconds=PATIENCE_SECONDS, what="append"
             )

@@ -129,7 +129,8 @@ class Runner:
 
     async def _run(self, attempt: Attempt) -> None:
         held = self._leases.hold(attempt)
-        publisher = Publisher(self._ender.tasks, attempt, held.refused, most_bytes=self._turn_bytes)
+        ender = self._ender
+        publisher = Publisher(ender.tasks, attempt, held.refused, ender.aside, most_bytes=self._turn_bytes)
         timer = self._arm_deadline(held)
         with (
             structlog.contextvars.bound_contextvars(

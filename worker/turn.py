@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -13,13 +13,15 @@ from turnstream.shared.session.endings import response_event
 from turnstream.worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from turnstream.shared.agents.config import AgentSpec
     from turnstream.shared.protocol import Content, ContentBuilder, MessageBuilder
     from turnstream.shared.session.batch import Batch
     from turnstream.worker.lease import Held
     from turnstream.worker.publisher import Publisher
+
+T = TypeVar("T")
 
 _current: ContextVar[Turn] = ContextVar("turnstream_turn")
 
@@ -63,6 +65,8 @@ class Turn:
         self.results: dict[str, Any] = {
             call: orjson.loads(result) for call, result in attempt.results.items()
         }
+        # What is made of that, time and again, is done beside the event loop if it is much.
+        self._bytes = sum(map(len, (attempt.task["request"], *attempt.memory, *attempt.state.values())))
         self.usage: dict[str, int] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
         if kept := attempt.state.get("usage"):
             self.usage = orjson.loads(kept)
@@ -86,6 +90,10 @@ class Turn:
     def session(self) -> str:
         """The session's id."""
         return self.attempt.ref.session
+
+    async def aside(self, work: Callable[..., T], *given: object) -> T:
+        """What ``work(*given)`` returns or raises, which reads or writes all that the turn was given."""
+        return await self.publisher.aside.run_large(self.attempt.ref.owner, self._bytes, work, *given)
 
     def earlier(self) -> list[bytes]:
         """The memory of earlier turns, once: what is made of it is several times as large, and lasts as long as the turn."""

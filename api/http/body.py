@@ -26,9 +26,6 @@ T = TypeVar("T")
 # How long a client may take to send its body: the server itself would wait for ever.
 BODY_SECONDS = 60.0
 
-# Larger ones are read beside the event loop.
-LARGE_BYTES = 256 * 1024
-
 # Bodies that are being gathered and read, together: an owner's, and everybody's.
 MOST_HELD_OF_OWNER = 64 * 1024 * 1024
 MOST_HELD = 256 * 1024 * 1024
@@ -77,9 +74,7 @@ class Bodies:
 
         try:
             body = await read_bytes(request, most, hold)
-            if len(body) <= LARGE_BYTES:
-                return body, parse(body)
-            return body, await self._aside.run(owner, parse, body)
+            return body, await self._aside.run_large(owner, len(body), parse, body)
         finally:
             self._held[owner] -= held
             if not self._held[owner]:

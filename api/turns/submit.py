@@ -89,7 +89,7 @@ class NewTurn:
         digest: what `digest_of` gave.
         trace: W3C trace parent, or empty.
         overrides: what is asked of the model.
-        large: whether to write it as JSON takes so long that it is done beside the event loop.
+        size: bytes of the request that brought it.
     """
 
     ref: TaskRef
@@ -102,7 +102,7 @@ class NewTurn:
     digest: str
     trace: str
     overrides: Overrides = NONE
-    large: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +185,7 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
         BrokerAway: the broker did not answer.
     """
     with tracing.submitting(turn.trace, turn.ref) as trace:
-        if turn.large:
-            prepared = await services.aside.run(caller.owner, _prepare, caller, turn, trace)
-        else:
-            prepared = _prepare(caller, turn, trace)
+        prepared = await services.aside.run_large(caller.owner, turn.size, _prepare, caller, turn, trace)
         return await _submit(services, caller, turn, prepared)
 
 
@@ -285,6 +282,7 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
     for message, body in zip(messages, said, strict=True):
         if message.role == Role.USER and message.type == MessageType.MESSAGE:
             batch.user_message(body, extra=extra)
+    batch.cut_all()
     request: dict[str, Any] = {
         "input": [orjson.Fragment(body) for body in seen],
         "user": turn.user,

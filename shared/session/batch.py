@@ -26,7 +26,8 @@ class Batch:
     Duties:
         1. hold entries in the order in which they will stand in the log;
         2. hold what must become true with them: call groups, pending calls, checkpoints;
-        3. take large data out, which goes beside it (`files`, by digest);
+        3. take large data out, which goes beside it (`files`, by digest), no later than it is spelled; to do so before,
+           beside the event loop, is for who may have much of it (`uncut`, `cut_all`);
         4. spell all of it as the scripts take it (lua/_session.lua, ``write`` and ``keep``).
 
     Bodies are canonical JSON without ``sequence_number``: the log gives the number when it gives the
@@ -47,6 +48,7 @@ class Batch:
     opened: dict[str, int] = field(default_factory=dict)
     closed: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
+    uncut: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.count or self.calls or self.kept or self.dropped or self.groups or self.withdrawn)
@@ -87,7 +89,8 @@ class Batch:
         """Add the event that closes a tool's result; ``last`` replaces ``extra`` on a group's last result."""
         self._add("s", path, kind, body[1:], extra)
         self.closed.append(message)
-        self.entries += (message, group, self.cut(last))
+        self.entries += (message, group, last)
+        self._note(len(last))
 
     def user_message(self, body: bytes, *, extra: bytes = b"") -> None:
         """Add the user's own message: whole, and not numbered."""
@@ -115,7 +118,8 @@ class Batch:
 
     def keep(self, name: str, value: bytes) -> None:
         """Checkpoint ``value`` under ``name``."""
-        self.kept += (name, self.cut(value))
+        self.kept += (name, value)
+        self._note(len(value))
 
     def drop(self, name: str) -> None:
         """Drop the checkpoint ``name``."""
@@ -124,6 +128,13 @@ class Batch:
     def cut(self, text: bytes) -> bytes:
         """A JSON text that goes along, without its large data."""
         return cut(text, self.files)
+
+    def cut_all(self) -> None:
+        """Take the large data out of all that was added."""
+        if self.uncut:
+            self.uncut = False
+            for texts in (self.entries, self.kept):
+                texts[:] = [self.cut(each) if isinstance(each, bytes) else each for each in texts]
 
     def new_files(self) -> dict[str, bytes]:
         """The files that the session may not have yet."""
@@ -136,10 +147,12 @@ class Batch:
 
     def arguments(self) -> list[Argument]:
         """The entries alone, as ``write`` takes them."""
+        self.cut_all()
         return [self.count, *self.entries]
 
     def all_arguments(self) -> list[Argument]:
         """Groups, entries and checkpoints, as ``group``, ``write`` and ``keep`` take them."""
+        self.cut_all()
         return [
             len(self.groups) // 2,
             *self.groups,
@@ -159,9 +172,12 @@ class Batch:
         if self.largest and len(body) > self.largest and kind != END:
             raise TooLarge
         size = len(body) + len(extra)
-        if size >= LARGE_BYTES:
-            # Asked here already: most events are small, and come in great numbers.
-            body, extra = self.cut(body), self.cut(extra)
+        self._note(size)
         self.entries += (op, path, kind, body, extra)
         self.count += 1
         self.size += size
+
+    def _note(self, size: int) -> None:
+        # Most batches have none.
+        if size >= LARGE_BYTES:
+            self.uncut = True

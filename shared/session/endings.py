@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,6 +20,7 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command, insist, is_trouble
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.offload import Aside
 from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.cancellation import Reason
@@ -65,7 +66,7 @@ PATIENCE_SECONDS = 5.0
 class Ender:
     """What is needed to end a task: the scripts, the log, the queue for the session's next turn.
 
-    ``patience`` is how long to insist with a broker that is away, in seconds. A request has a client that
+    ``aside`` is where large turns are written. ``patience`` is how long to insist with a broker that is away, in seconds. A request has a client that
     waits; a worker has nothing better to do, and would lose what its agent just said.
     """
 
@@ -74,6 +75,7 @@ class Ender:
     launches: Launches
     primary: Redis
     patience: float = PATIENCE_SECONDS
+    aside: Aside = field(default_factory=Aside)
 
     @property
     def storage(self) -> Storage:
@@ -134,7 +136,10 @@ async def write_end(
         output = await completed_messages(ender, attempt)
     extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
     batch.end(_terminal(attempt, end, [*output, *messages]), extra=extra)
-    memory = end.memory if end.memory is not None else _memory(attempt, end, said, [*output, *messages])
+    size = sum(map(len, (*output, end.memory or attempt.task.get("request", b""))))
+    memory = await ender.aside.run_large(
+        attempt.ref.owner, size, _remembered, attempt, end, batch, said, [*output, *messages]
+    )
     op = operation()
     outcome = await insist(
         lambda: ender.tasks.finish(
@@ -368,6 +373,12 @@ def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
     if end.status == TaskStatus.FAILED:
         event["error"] = {"code": end.why, "message": end.text}
     return orjson.dumps(event)
+
+
+def _remembered(attempt: Attempt, end: End, batch: Batch, said: str, output: list[bytes]) -> bytes:
+    """What the session remembers of the turn; it and the batch without their large data."""
+    batch.cut_all()
+    return batch.cut(end.memory if end.memory is not None else _memory(attempt, end, said, output))
 
 
 def _memory(attempt: Attempt, end: End, said: str, output: list[bytes]) -> bytes:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +15,17 @@ from tests.support.client import calls_of, terminal, text_of
 from tests.support.fake_provider.server import Call, calls, says
 from tests.support.waiting import wait_until
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
+from turnstream.shared.offload import LARGE_BYTES
+from turnstream.shared.session import batch
 from turnstream.shared.session.files import GONE
 from turnstream.shared.session.queue import Launches
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage
 from turnstream.shared.session.tasks import Attempt, operation
+from turnstream.worker.agents import memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.client import Client
     from tests.support.fake_provider.deployment import Deployments
     from tests.support.fake_provider.server import Provider
@@ -75,6 +81,34 @@ async def test_an_image_stands_once(deploy: Deployments, provider: Provider) -> 
     await storage.report(KEYS)
     counted, _ = await storage.of("dev")
     assert len(DATA) < counted < real + SESSION_BYTES + 4 * TURN_BYTES + 20_000
+
+
+async def test_the_event_loop_does_not_wait_for_it(
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes tens of milliseconds for an image is done in threads, in front end and worker: others are served."""
+    at_once: list[str] = []
+    aside: set[str] = set()
+
+    def watched(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def watching(given: Any, *more: Any) -> Any:
+            done = work(given, *more)
+            if max(len(each) for each in (given, done) if isinstance(each, bytes)) > LARGE_BYTES:
+                if threading.current_thread() is threading.main_thread():
+                    at_once.append(name)
+                aside.add(name)
+            return done
+
+        return watching
+
+    for module, name in ((batch, "cut"), (memory, "dump")):
+        monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
+    client = await deploy(images=True)
+    provider.script = [says("Nice."), says("Indeed.")]
+    await look(client)
+    await client.turn("s1", "And now?")
+    assert aside == {"cut", "dump"}
+    assert at_once == []
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -103,7 +103,7 @@ class Run:
         ``model`` and ``settings`` stand above the agent's own.
         """
         kept = self.turn.kept(self._checkpoint)
-        mine = memory.load(kept) if kept else []
+        mine = await self.turn.aside(memory.load, kept) if kept else []
         if mine and isinstance(mine[-1], ModelResponse):
             if not mine[-1].tool_calls:
                 # The answer was complete; only the end of the turn was lost.
@@ -181,7 +181,8 @@ class Run:
             for part in response.tool_calls:
                 part.tool_call_id = new_call_id()
             self._take_up(response)
-            self._keep_answer(response, [*mine, *run.new_messages()])
+            kept = await self.turn.aside(memory.dump, [*mine, *run.new_messages()])
+            self._keep_answer(response, kept)
             if response.tool_calls:
                 # What the tools will do must follow from an answer that is kept.
                 await self.turn.publisher.flush()
@@ -203,8 +204,8 @@ class Run:
             self.turn.forget(f"result:{call}")
             self.turn.forget(f"told:{call}")
 
-    def _keep_answer(self, response: ModelResponse, messages: list[ModelMessage]) -> None:
-        """Close the answer's text, count it, and keep it: one batch, so a crash repeats none of it."""
+    def _keep_answer(self, response: ModelResponse, messages: bytes) -> None:
+        """Close the answer's text, count it, and keep the messages up to it: one batch, so a crash repeats none of it."""
         usage = response.usage
         self._completions = {
             "usage": {
@@ -218,7 +219,7 @@ class Run:
         if self._close({"completions": self._completions}):
             self._completions = None
         self.turn.spent(usage.input_tokens, usage.output_tokens)
-        self.turn.keep(self._checkpoint, memory.dump(messages))
+        self.turn.keep(self._checkpoint, messages)
         if self._group is not None:
             self.turn.batch.group(self._group.id, len(self._group.ids))
 

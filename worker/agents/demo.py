@@ -28,7 +28,7 @@ from turnstream.worker.agents.run_outcome import AgentError
 from turnstream.worker.turn import current_turn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models.function import AgentInfo
@@ -220,8 +220,9 @@ def _shown(part: ToolReturnPart) -> str:
     return part.model_response_str()
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\S+\s*", text)
+def _words(text: str) -> Iterator[str]:
+    """Word by word: a long text has many, and each may wait until others were served."""
+    return (found[0] for found in re.finditer(r"\S+\s*", text))
 
 
 def _number(text: str) -> int | float:

@@ -7,7 +7,6 @@ import importlib
 import inspect
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
@@ -20,7 +19,6 @@ from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 from turnstream.shared import tracing
 from turnstream.shared.agents.config import DEMO, ClientTool
 from turnstream.shared.errors import AgentFieldError, ConfigurationError
-from turnstream.shared.offload import Aside
 from turnstream.worker.agents import demo, memory, models
 from turnstream.worker.agents.agent_run import Answer, Run
 from turnstream.worker.agents.coded_agent import GeneratorAgent
@@ -32,10 +30,9 @@ from turnstream.worker.agents.tools.mcp import McpTools
 from turnstream.worker.agents.tools.mcp_connection import McpConnection
 from turnstream.worker.agents.tools.server import ServerTools
 from turnstream.worker.agents.tools.subagents import SubAgents
-from turnstream.worker.budget import LIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, UserContent
     from pydantic_ai.toolsets import AbstractToolset
@@ -79,10 +76,9 @@ class ConfiguredAgent:
 
     async def run(self, turn: Turn) -> Done | NeedsClient:
         """Answer a turn, or get to where the client must answer first."""
-        read = _reader(turn)
-        before, prompt = await read(memory.read_input, turn.input)
+        before, prompt = await turn.aside(memory.read_input, turn.input)
         run = Run(turn, turn.speaker(), "")
-        earlier = await read(_recall, turn.earlier(), self.spec.memory)
+        earlier = await turn.aside(_recall, turn.earlier(), self.spec.memory)
         if reader := self.library_agent.model:
             # An earlier turn's links were read then. They may have expired since.
             earlier = memory.reworded(earlier, lambda content: models.readable(content, reader))
@@ -90,7 +86,7 @@ class ConfiguredAgent:
         if answer.waits:
             return NeedsClient()
         _say_output(turn, answer.output)
-        return Done(await read(memory.remember, [*before, *answer.messages]))
+        return Done(await turn.aside(memory.remember, [*before, *answer.messages]))
 
     async def answer(
         self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
@@ -186,23 +182,8 @@ class ConfiguredAgent:
         return model, ModelSettings(**asked) if asked else None  # type: ignore[typeddict-item]
 
 
-def _reader(turn: Turn) -> Callable[..., Awaitable[Any]]:
-    """How to read and write what the turn is given: beside the event loop when it is much."""
-    attempt = turn.attempt
-    if len(attempt.task["request"]) + sum(map(len, attempt.memory)) > LIGHT:
-        return partial(_ASIDE.run, attempt.ref.owner)
-
-    async def at_once(work: Callable[..., Any], *given: Any) -> Any:
-        return work(*given)
-
-    return at_once
-
-
 def _recall(earlier: Sequence[bytes], limits: MemoryLimits) -> list[ModelMessage]:
     return memory.recall(memory.within(earlier, limits))
-
-
-_ASIDE = Aside()
 
 
 def _say_output(turn: Turn, output: Any) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from turnstream.api.http.body import LARGE_BYTES
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
 from turnstream.api.protocols.agent_api.requests import Answer, answers_in, dialect_of, parse_process
 from turnstream.api.protocols.agent_api.response import Outcome
@@ -61,7 +60,7 @@ class _Asked:
     idempotency: str
     digest: str
     trace: str
-    large: bool
+    size: int
 
     @property
     def response(self) -> str | None:
@@ -133,7 +132,7 @@ class ProcessRoutes:
             idempotency=idempotency,
             digest=parsed.digest,
             trace=trace_of(request),
-            large=len(raw) > LARGE_BYTES,
+            size=len(raw),
         )
 
     async def _start(self, asked: _Asked) -> tuple[Start, Headers]:
@@ -166,7 +165,7 @@ class ProcessRoutes:
             digest=asked.digest,
             trace=asked.trace,
             overrides=asked.overrides,
-            large=asked.large,
+            size=asked.size,
         )
         return await begin(self._services, asked.caller, turn)
 

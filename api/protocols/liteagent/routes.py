@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import structlog
 from starlette.responses import JSONResponse, Response
 
-from turnstream.api.http.body import LARGE_BYTES
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from turnstream.api.protocols.liteagent.requests import parse_callback, parse_chat
@@ -194,7 +193,7 @@ class LiteAgentRoutes:
             idempotency=idempotency_of(request),
             digest=chat.digest,
             trace=trace_of(request),
-            large=len(body) > LARGE_BYTES,
+            size=len(body),
         )
         return await begin(self._services, caller, turn)
 
