@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 MINUTES ?= 10
 SEEDS ?= 1 2 3 4 5
@@ -15,20 +16,26 @@ PORT ?= 8080
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Everything is pinned by hash; nothing is resolved here.
-$(INSTALLED): requirements.lock pyproject.toml
+# Everything is pinned by hash; nothing is resolved here. What runs needs a quarter of what develops.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+$(RUNTIME): requirements-runtime.lock requirements-build.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) --require-hashes -r requirements-runtime.lock -r requirements-build.lock
+	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-serve: $(INSTALLED) ## Front end, worker and embedded broker in one process, with the demo agent
+$(INSTALLED): $(RUNTIME) requirements.lock
+	$(PIP) --require-hashes -r requirements.lock
+	@touch $@
+
+serve: $(RUNTIME) ## Front end, worker and embedded broker in one process, with the demo agent
 	@$(BIN)/turnstream serve
 
 secrets: ## The passwords and the admin key that docker-compose.yml mounts; made once
 	@sh deploy/secrets.sh
 
-cluster: $(INSTALLED) ## The whole deployment as local processes: nginx, 2 front ends, 2 workers, a broker (PORT=8080)
+cluster: $(RUNTIME) ## The whole deployment as local processes: nginx, 2 front ends, 2 workers, a broker (PORT=8080)
 	@$(BIN)/python -m deploy --port $(PORT)
 
 test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
@@ -68,12 +75,15 @@ soak: $(INSTALLED) ## Do TURNS (50000) turns; nothing may grow
 bench: $(INSTALLED) ## Measure ROWS (all), beside others; prints one table
 	@$(BIN)/python -m bench $(ROWS)
 
+COMPILE := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --no-header --no-annotate
+
 lock: ## Resolve the dependencies anew (needs uv)
-	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate --upgrade -o requirements.lock
-	@# What the image gets: the same versions, without what only developers need.
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --constraint requirements.lock \
-	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements-runtime.lock
+	$(COMPILE) --extra server --group dev --upgrade -o requirements.lock
+	@# The same versions: what the image gets, without what only developers need; and what builds the package.
+	$(COMPILE) --extra server --constraint requirements.lock -o requirements-runtime.lock
+	uv pip compile --group build --universal --python-version 3.11 --generate-hashes --constraint requirements.lock \
+	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements-build.lock
 
 clean: ## Remove the environment and all caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -34,9 +34,6 @@ TOLD_SECONDS = 30 * 86_400
 
 _TOKEN = re.compile(r"sk-[A-Za-z0-9_-]{16,128}", re.ASCII)
 
-# Owners, sessions and users: what may stand in a key's name and in a task's ref.
-IDENTIFIER = re.compile(NAME, re.ASCII)
-
 Scope = Literal["chat", "admin"]
 
 ID_PREFIX = "key_"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 # What an owner, a session, a task and a call may be called: up to 128 of these, but "." and ".." are steps in an
 # address, which clients and proxies take out. (Written out, since pydantic's patterns do not look ahead.)
 NAME = (
@@ -12,3 +14,6 @@ NAME = (
 NAME_IN_WORDS = (
     "letters (A-Z, a-z), digits and _ . : @ -, at most 128 of them (a taskId: 36), but not '.' or '..'"
 )
+
+# Owners, sessions and users: what may stand in a key's name and in a task's ref.
+IDENTIFIER = re.compile(NAME, re.ASCII)

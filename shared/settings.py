@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from redis.asyncio.connection import parse_url
 
 from turnstream.shared.errors import ConfigurationError
 
@@ -186,7 +185,9 @@ class Settings(BaseSettings):
             return None
         text = url.get_secret_value()
         if text != MEMORY_URL:
-            # The client's own reading of it, before anything is started with it.
+            # Read by the library itself, before anything is started with it; not loaded by commands that need no broker.
+            from redis.asyncio.connection import parse_url
+
             try:
                 parse_url(text)
             except ValueError as error:

@@ -1,7 +1,7 @@
 """Turnstream serves chat agents from a pool of workers. What agent authors and clients import is here.
 
 from turnstream import AgentError, ClientCall, ResponseBuilder, Thinking, Turn, agent, current_turn
-from turnstream import Client  # with its errors and types: turnstream.client
+from turnstream import AsyncClient, Client  # with their errors and types: turnstream.client
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:
-    from turnstream.client import Client
+    from turnstream.client import AsyncClient, Client
     from turnstream.shared.protocol import ResponseBuilder
     from turnstream.worker.agents.coded_agent import ClientCall, Thinking, Turn, agent
     from turnstream.worker.agents.run_outcome import AgentError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentError",
+    "AsyncClient",
     "Client",
     "ClientCall",
     "ResponseBuilder",
@@ -33,6 +34,7 @@ __version__ = VERSION
 # and must not load what only workers need.
 _HOMES = {
     "AgentError": "turnstream.worker.agents.run_outcome",
+    "AsyncClient": "turnstream.client",
     "Client": "turnstream.client",
     "ClientCall": "turnstream.worker.agents.coded_agent",
     "ResponseBuilder": "shared.protocol",

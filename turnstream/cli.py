@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -228,6 +229,12 @@ def main() -> None:
         app()
     except TurnstreamError as error:
         _fail(error.public_text)
+    except ModuleNotFoundError as error:
+        if find_spec("arq") is not None:
+            raise
+        _fail(
+            f"This command needs the server's packages ({error.name} is missing): pip install 'turnstream[server]'"
+        )
 
 
 def _scaled(settings: settings_module.Settings, command: str) -> settings_module.Settings:

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from turnstream.shared.agents import config
-from turnstream.shared.api_keys import IDENTIFIER, ApiKeys, make_token
+from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.client import Broker, insist, let_in
 from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.names import IDENTIFIER
 from turnstream.sizes import shown
 from turnstream.table import aligned
 

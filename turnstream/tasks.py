@@ -211,8 +211,8 @@ def _path(ref: str) -> str:
     Raises:
         ConfigurationError: it is none.
     """
-    from turnstream.shared.api_keys import IDENTIFIER
     from turnstream.shared.errors import ConfigurationError
+    from turnstream.shared.names import IDENTIFIER
 
     parts = ref.split("/")
     if len(parts) != 3 or not all(IDENTIFIER.fullmatch(part) for part in parts):

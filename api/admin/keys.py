@@ -13,9 +13,10 @@ from turnstream.api.admin.params import body_of
 from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.params import route
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
-from turnstream.shared.api_keys import IDENTIFIER, Limits, Scope, make_token
+from turnstream.shared.api_keys import Limits, Scope, make_token
 from turnstream.shared.broker.client import insist
 from turnstream.shared.errors import InvalidBody
+from turnstream.shared.names import IDENTIFIER
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -18,9 +18,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from turnstream.api.http.body import json_object, read_bytes
-from turnstream.shared.api_keys import IDENTIFIER
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import BadRequest, InvalidBody, NoTask
+from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.protocol import explain
 from turnstream.shared.session.status import LIVE, TERMINAL
 from turnstream.shared.session.task_list import Filter, Place

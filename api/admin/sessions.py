@@ -16,10 +16,10 @@ from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.params import route
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.stop import clear
-from turnstream.shared.api_keys import IDENTIFIER
 from turnstream.shared.broker.client import command, insist
 from turnstream.shared.broker.keys import SessionKeys, sessions_pattern
 from turnstream.shared.errors import BadRequest, NoSession
+from turnstream.shared.names import IDENTIFIER
 
 if TYPE_CHECKING:
     from starlette.requests import Request

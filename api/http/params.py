@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.routing import Route
 
-from turnstream.shared.api_keys import IDENTIFIER
 from turnstream.shared.errors import BadRequest, NoSession, NoTask
+from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.session.entry import Cursor
 
 if TYPE_CHECKING:

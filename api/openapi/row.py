@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from turnstream.shared.api_keys import IDENTIFIER
+from turnstream.shared.names import IDENTIFIER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from tests.unit.turnstream.client.proxy import CuttingProxy
-from turnstream import Client
+from turnstream import AsyncClient
 from turnstream.client import Backoff, ConnectionRestored
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ async def test_a_killed_front_end_and_a_killed_worker(deployment: Deployment, va
     ran: list[str] = []
     numbers: list[int | None] = []
     try:
-        async with Client(proxy.url, deployment.key, backoff=QUICK, on_connection=news.append) as client:
+        async with AsyncClient(proxy.url, deployment.key, backoff=QUICK, on_connection=news.append) as client:
 
             @client.function("weather")
             async def weather(city: str) -> str:

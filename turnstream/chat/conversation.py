@@ -14,8 +14,8 @@ from turnstream.chat.plain import Plain
 from turnstream.chat.telling import Telling, arguments, clean, short
 from turnstream.client import (
     Approval,
+    AsyncClient,
     Call,
-    Client,
     ClientError,
     ConnectionLost,
     FunctionError,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from turnstream.chat.editor import Editor
     from turnstream.chat.screen import Screen
-    from turnstream.client import ConnectionNews, Reply, Session
+    from turnstream.client import AsyncReply, AsyncSession, ConnectionNews
 
 # A turn is stopped for at most so long at the end, when the server cannot be reached.
 STOP_SECONDS = 5.0
@@ -94,11 +94,11 @@ class _Talk:
     async def run(self) -> int:
         """Talk to the end."""
         options = self._options
-        async with Client(
+        async with AsyncClient(
             options.url, options.key, patience=FIRST_CONTACT_SECONDS, on_connection=lambda _: None
         ) as first:
             identity = await first.identity()
-        async with Client(options.url, options.key, on_connection=self._connection) as client:
+        async with AsyncClient(options.url, options.key, on_connection=self._connection) as client:
             if "chat" not in identity.scopes:
                 raise ValueError(
                     "the key is for operators only: chat with one of scope chat (turnstream keys create)"
@@ -144,7 +144,7 @@ class _Talk:
             if line.strip():
                 yield line.strip()
 
-    async def _turn(self, session: Session, said: str) -> None:
+    async def _turn(self, session: AsyncSession, said: str) -> None:
         reply = session.chat(said)
         telling = Telling(self._display)
         self._display.begin()
@@ -161,7 +161,7 @@ class _Talk:
             self._display.end()
 
     async def _until_done(
-        self, shown: asyncio.Task[None], interrupts: asyncio.Queue[None], reply: Reply
+        self, shown: asyncio.Task[None], interrupts: asyncio.Queue[None], reply: AsyncReply
     ) -> None:
         """Wait for the turn's end; the first Ctrl-C stops the turn, the second one leaves."""
         stopping: asyncio.Task[bool] | None = None
@@ -185,7 +185,7 @@ class _Talk:
                     task.cancel()
                     await asyncio.gather(task, return_exceptions=True)
 
-    async def _show(self, reply: Reply, telling: Telling) -> None:
+    async def _show(self, reply: AsyncReply, telling: Telling) -> None:
         """Show everything, and have somebody answer calls; in a pipe nobody can."""
         async for event in reply:
             telling.take(event)
@@ -194,7 +194,7 @@ class _Talk:
                 self._stopped = await self._stop(reply)
                 raise UnansweredCall(call.name, approval=isinstance(call, Approval))
 
-    async def _outcome(self, shown: asyncio.Task[None], reply: Reply) -> None:
+    async def _outcome(self, shown: asyncio.Task[None], reply: AsyncReply) -> None:
         self._failed = True
         try:
             shown.result()
@@ -216,7 +216,7 @@ class _Talk:
         else:
             self._failed = False
 
-    async def _stop(self, reply: Reply) -> bool:
+    async def _stop(self, reply: AsyncReply) -> bool:
         """Stop the turn; whether that was heard. If not, it is told."""
         try:
             async with asyncio.timeout(STOP_SECONDS):

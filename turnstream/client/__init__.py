@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnstream.client.calls import Approval, Call, Consent, FunctionError
-from turnstream.client.client import Client, Identity
+from turnstream.client.client import AsyncClient, Identity
 from turnstream.client.errors import (
     BadAnswer,
     ClientError,
@@ -20,17 +20,21 @@ from turnstream.client.errors import (
     Unavailable,
 )
 from turnstream.client.events import Part, TurnEvent
-from turnstream.client.following import Following
-from turnstream.client.reply import Reply
+from turnstream.client.following import AsyncFollowing
+from turnstream.client.reply import AsyncReply
 from turnstream.client.retrying import Backoff, ConnectionLost, ConnectionNews, ConnectionRestored
-from turnstream.client.session import Remembered, Session
+from turnstream.client.session import AsyncSession, Remembered
 from turnstream.client.speech import Piece, Speech, Voice
+from turnstream.client.sync import Client, Following, Reply, Session
 from turnstream.shared.protocol import (
     AgentResponse,
+    AnyContent,
     AudioContent,
     Content,
     ContentType,
     DataContent,
+    Error,
+    Event,
     FileContent,
     ImageContent,
     Message,
@@ -44,7 +48,12 @@ from turnstream.shared.protocol import (
 
 __all__ = [
     "AgentResponse",
+    "AnyContent",
     "Approval",
+    "AsyncClient",
+    "AsyncFollowing",
+    "AsyncReply",
+    "AsyncSession",
     "AudioContent",
     "Backoff",
     "BadAnswer",
@@ -59,6 +68,8 @@ __all__ = [
     "Content",
     "ContentType",
     "DataContent",
+    "Error",
+    "Event",
     "FileContent",
     "Following",
     "FunctionError",

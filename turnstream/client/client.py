@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -10,16 +11,18 @@ from pydantic import BaseModel, Field
 from turnstream.client.calls import Functions, log
 from turnstream.client.connection import Connection
 from turnstream.client.retrying import Backoff, ConnectionLost
-from turnstream.client.session import Session
+from turnstream.client.session import AsyncSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
 
-    from turnstream.client.reply import Reply
+    from turnstream.client.reply import AsyncReply
     from turnstream.client.retrying import ConnectionNews
     from turnstream.client.session import Said
+
+DEFAULT_URL = "http://127.0.0.1:8090"
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -38,15 +41,16 @@ class Identity(BaseModel):
     scopes: list[str] = Field(default_factory=list)
 
 
-class Client:
-    """Chats with the agent that a key selects.
+class AsyncClient:
+    """Chats with the agent that a key selects. `turnstream.client.sync.Client` is the same without ``async``.
 
-        async with Client("http://127.0.0.1:8090", key) as client:
+        async with AsyncClient("http://127.0.0.1:8090", key) as client:
             print(await client.chat("hello").text())
 
     Args:
-        url: the front end's address, or that of the proxy before several of them.
-        key: the API key, ``sk-…``; it selects the agent.
+        url: the front end's address, or that of the proxy before several of them. By default the variable
+            ``TURNSTREAM_URL``, or ``http://127.0.0.1:8090``.
+        key: the API key, ``sk-…``; it selects the agent. By default the variable ``TURNSTREAM_KEY``.
         patience: seconds without an answer from any front end after which a request, or the following of
             a turn, is given up.
         backoff: the waits between tries.
@@ -60,8 +64,8 @@ class Client:
 
     def __init__(
         self,
-        url: str,
-        key: str,
+        url: str | None = None,
+        key: str | None = None,
         *,
         patience: float = 120.0,
         backoff: Backoff | None = None,
@@ -70,25 +74,25 @@ class Client:
     ) -> None:
         self._functions = Functions()
         self._connection = Connection(
-            url,
-            key,
+            url or os.environ.get("TURNSTREAM_URL") or DEFAULT_URL,
+            key or os.environ.get("TURNSTREAM_KEY") or "",
             patience=patience,
             backoff=backoff or Backoff(),
             tell=on_connection or _log_connection,
             http=http,
         )
 
-    def session(self, session: str | None = None, *, user: str | None = None) -> Session:
+    def session(self, session: str | None = None, *, user: str | None = None) -> AsyncSession:
         """A conversation: the one of that name, or a new one. Nothing is sent yet.
 
         ``user`` says whose it is, for keys that serve several; it is fixed by the session's first turn.
         """
-        return Session(self._connection, self._functions, session or uuid.uuid4().hex, user)
+        return AsyncSession(self._connection, self._functions, session or uuid.uuid4().hex, user)
 
     def chat(
         self, said: Said, *, session: str | None = None, user: str | None = None, **settings: Any
-    ) -> Reply:
-        """Say something in a session, or in a new one; see `Session.chat`."""
+    ) -> AsyncReply:
+        """Say something in a session, or in a new one; see `AsyncSession.chat`."""
         return self.session(session, user=user).chat(said, **settings)
 
     def function(self, name: str) -> Callable[[_Function], _Function]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from httpx_sse import ServerSentEvent
 
-    from turnstream.client.following import Following
+    from turnstream.client.following import AsyncFollowing
 
 # Front ends, and proxies whose front end just died, answer so for a moment.
 PASSING = frozenset({408, 425, 429, 502, 503, 504})
@@ -49,7 +49,9 @@ class Connection:
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.netloc:
             raise ValueError(f"url = {url!r}: give the front end's address, as http://127.0.0.1:8090")
-        if not key.isascii() or not key.isprintable() or not key:
+        if not key:
+            raise ValueError("key: give an API key, or set TURNSTREAM_KEY")
+        if not key.isascii() or not key.isprintable():
             raise ValueError("key = (value hidden): give an API key, sk-… and nothing around it")
         self.url = url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}", "User-Agent": f"turnstream-client/{VERSION}"}
@@ -57,7 +59,7 @@ class Connection:
         self._patience = patience
         self._tell = tell
         self._own = http is None
-        self.followings: set[Following] = set()
+        self.followings: set[AsyncFollowing] = set()
         # Any number of turns may be followed at once; each holds a connection.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         timeout = httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS, pool=None)

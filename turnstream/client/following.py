@@ -27,7 +27,7 @@ PATH = "/process"
 LASTED_SECONDS = 5.0
 
 
-class Following:
+class AsyncFollowing:
     """The events of one turn, or of a whole session.
 
     Attributes:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from turnstream.client.calls import Functions
     from turnstream.client.events import TurnEvent
-    from turnstream.client.following import Following
-    from turnstream.client.session import Session
+    from turnstream.client.following import AsyncFollowing
+    from turnstream.client.session import AsyncSession
 
 BETWEEN_MESSAGES = "\n\n"
 
@@ -26,7 +26,7 @@ BETWEEN_MESSAGES = "\n\n"
 SETTLED_SECONDS = 0.25
 
 
-class Reply:
+class AsyncReply:
     """What the agent answers to one turn.
 
     Iterate over it for events, or ask for what you want of them::
@@ -47,7 +47,13 @@ class Reply:
     """
 
     def __init__(
-        self, session: Session, response: str, following: Following, functions: Functions, *, known: bool
+        self,
+        session: AsyncSession,
+        response: str,
+        following: AsyncFollowing,
+        functions: Functions,
+        *,
+        known: bool,
     ) -> None:
         self.id = response
         self.session = session
@@ -64,7 +70,7 @@ class Reply:
 
     @property
     def cursor(self) -> str:
-        """Where this reply stands; give it to `Session.follow` to go on in another process."""
+        """Where this reply stands; give it to `AsyncSession.follow` to go on in another process."""
         return self._following.cursor
 
     @property

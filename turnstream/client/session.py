@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from turnstream.client.following import Following
-from turnstream.client.reply import Reply
+from turnstream.client.following import AsyncFollowing
+from turnstream.client.reply import AsyncReply
 from turnstream.shared.protocol import AgentRequest, Content, Message, MessageType, Role, explain
 from turnstream.shared.protocol.content import part_of
 
@@ -70,7 +70,7 @@ class Remembered(BaseModel):
 _HISTORY = TypeAdapter(list[Remembered])
 
 
-class Session:
+class AsyncSession:
     """One conversation. The server keeps it for as long as it is used, a day longer, or as an operator said.
 
     Attributes:
@@ -83,7 +83,7 @@ class Session:
         self._functions = functions
         self._user = user
 
-    def chat(self, said: Said, *, id: str | None = None, **settings: Any) -> Reply:  # noqa: A002 - the field's name
+    def chat(self, said: Said, *, id: str | None = None, **settings: Any) -> AsyncReply:  # noqa: A002 - the field's name
         """Say something; the turn begins when the reply is first looked at.
 
         Args:
@@ -109,18 +109,18 @@ class Session:
         except ValidationError as error:
             raise ValueError(explain(error)) from None
         body = request.model_dump_json(exclude_none=True).encode()
-        following = Following(self._connection, self.id, response, body=body, user=self._user)
-        return Reply(self, response, following, self._functions, known=id is not None)
+        following = AsyncFollowing(self._connection, self.id, response, body=body, user=self._user)
+        return AsyncReply(self, response, following, self._functions, known=id is not None)
 
-    def follow(self, id: str, *, cursor: str = "") -> Reply:  # noqa: A002
+    def follow(self, id: str, *, cursor: str = "") -> AsyncReply:  # noqa: A002
         """The reply of a turn that was begun before, by whomever; after ``cursor`` if it is given.
 
         Calls that still wait for an answer are answered by the client's functions.
         """
-        following = Following(self._connection, self.id, id, user=self._user, cursor=cursor)
-        return Reply(self, id, following, self._functions, known=True)
+        following = AsyncFollowing(self._connection, self.id, id, user=self._user, cursor=cursor)
+        return AsyncReply(self, id, following, self._functions, known=True)
 
-    def watch(self, *, cursor: str = "") -> Following:
+    def watch(self, *, cursor: str = "") -> AsyncFollowing:
         """The events of all turns of the session, from its beginning or after ``cursor``, for ever.
 
         Iterate over it; its ``cursor`` says how far it has come, ``close`` ends it.
@@ -129,7 +129,7 @@ class Session:
             NotFound: the session is unknown; it begins with its first turn.
             Others: as iterating over a reply.
         """
-        return Following(self._connection, self.id, user=self._user, cursor=cursor)
+        return AsyncFollowing(self._connection, self.id, user=self._user, cursor=cursor)
 
     async def answer(self, call: str, result: Any) -> None:
         """Answer a call of the agent by its id; a repeat changes nothing.

@@ -12,7 +12,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from turnstream.doctor.findings import ok, skipped, warning, wrong
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import PRIMARY, SESSIONS, TROUBLE, command, let_in
+from turnstream.shared.broker.client import PRIMARY, SESSIONS, TROUBLE, Broker, command, let_in
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.errors import ConfigurationError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from turnstream.doctor.findings import Finding
-    from turnstream.shared.broker.client import Broker
     from turnstream.shared.settings import Settings
 
 # The first releases without the flaw in Lua of CVE-2025-49844: whoever can send a script could run code.
@@ -48,6 +47,21 @@ PROBE = SessionKeys("turnstream-doctor", "probe")
 
 # What nobody but a doctor asks for: that a user may not is told where it matters, and is nobody's fault later.
 _DOCTORS = frozenset({"info", "config|get", "acl|log", "script|load"})
+
+
+async def examine_broker(settings: Settings) -> AsyncIterator[Finding]:
+    """All checks; one that the broker's trouble breaks off is a finding, too."""
+    broker = Broker(settings)
+    try:
+        async for finding in examine(settings, broker):
+            yield finding
+    except (RedisError, OSError, TimeoutError) as error:
+        yield wrong(
+            "broker", f"{type(error).__name__}: {error}: not all of it was looked at",
+            "see its log; when it answers again, run the doctor again",
+        )  # fmt: skip
+    finally:
+        await broker.close()
 
 
 async def examine(settings: Settings, broker: Broker) -> AsyncIterator[Finding]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import typer
-from redis.exceptions import RedisError
 
-from turnstream.doctor import broker as broker_checks
 from turnstream.doctor import front_end as front_end_checks
-from turnstream.doctor.findings import Level, skipped, wrong
+from turnstream.doctor.findings import Level, skipped
 from turnstream.escaping import escaped
-from turnstream.shared.broker.client import Broker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,18 +32,17 @@ async def examine(settings: Settings, url: str, key: str) -> bool:
 async def _findings(settings: Settings, url: str, key: str) -> AsyncIterator[Finding]:
     if settings.embedded:
         yield skipped("broker", "TURNSTREAM_REDIS_URL is not set", "set it to look at a broker")
+    elif find_spec("redis") is None:
+        yield skipped(
+            "broker",
+            "the server's packages are not installed",
+            "pip install 'turnstream[server]' to look at it",
+        )
     else:
-        broker = Broker(settings)
-        try:
-            async for finding in broker_checks.examine(settings, broker):
-                yield finding
-        except (RedisError, OSError, TimeoutError) as error:
-            yield wrong(
-                "broker", f"{type(error).__name__}: {error}: not all of it was looked at",
-                "see its log; when it answers again, run the doctor again",
-            )  # fmt: skip
-        finally:
-            await broker.close()
+        from turnstream.doctor.broker import examine_broker
+
+        async for finding in examine_broker(settings):
+            yield finding
     async for finding in front_end_checks.examine(url, key):
         yield finding
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from turnstream.api.http.body import digest_of, json_object
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE, AGENTSCOPE_JAVA, AGENTSCOPE_JAVA_001
 from turnstream.api.turns.overrides import MOST_TOOLS, take_out
-from turnstream.shared.api_keys import IDENTIFIER
 from turnstream.shared.errors import BadRequest, InvalidBody, UnknownCall
+from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.protocol import (
     AgentRequest,
     DataContent,

@@ -26,10 +26,10 @@ from turnstream.api.turns.submit import (
     new_task_id,
     trace_of,
 )
-from turnstream.shared.api_keys import IDENTIFIER
 from turnstream.shared.broker.client import insist
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.errors import BadRequest, NoSession, NoTask, UnknownCall
+from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.protocol import Message
 from turnstream.shared.session.tasks import Gone
 from turnstream.shared.version import VERSION

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.turnstream.client.proxy import CuttingProxy
 from tests.unit.turnstream.client.scripted import ScriptedServer
-from turnstream import Client
+from turnstream import AsyncClient
 from turnstream.client import Backoff
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ class Clients:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._made: list[Client] = []
+        self._made: list[AsyncClient] = []
 
-    def make(self, url: str, *, key: str = "", **given: Any) -> Client:
+    def make(self, url: str, *, key: str = "", **given: Any) -> AsyncClient:
         """A client of the front end, or of a proxy before it."""
-        made = Client(url, key or self._stack.key, **{"backoff": QUICK, "patience": 20, **given})
+        made = AsyncClient(url, key or self._stack.key, **{"backoff": QUICK, "patience": 20, **given})
         self._made.append(made)
         return made
 
@@ -50,7 +50,7 @@ async def clients(stack: Stack) -> AsyncIterator[Clients]:
 
 
 @pytest.fixture
-async def ours(client: plain.Client, clients: Clients) -> Client:
+async def ours(client: plain.Client, clients: Clients) -> AsyncClient:
     """The client under test, at a deployment with one front end and one worker."""
     return clients.make(client.base_url)
 

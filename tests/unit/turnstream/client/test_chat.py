@@ -13,12 +13,12 @@ from turnstream.client.events import read_event
 from turnstream.shared.protocol import AgentResponse, Content, Message, TextContent
 
 if TYPE_CHECKING:
-    from turnstream import Client
+    from turnstream import AsyncClient
 
 TOKENS = "".join(f"tok{number} " for number in range(5))
 
 
-async def test_every_event_comes_typed(ours: Client) -> None:
+async def test_every_event_comes_typed(ours: AsyncClient) -> None:
     """Iterating gives the protocol's models in order, dense, to the terminal event."""
     reply = ours.chat("/tokens 5")
     events = [event async for event in reply]
@@ -32,7 +32,7 @@ async def test_every_event_comes_typed(ours: Client) -> None:
     assert reply.messages_so_far[-1].get_text_content() == TOKENS
 
 
-async def test_a_reply_is_had_as_pieces_as_messages_or_as_a_whole(ours: Client) -> None:
+async def test_a_reply_is_had_as_pieces_as_messages_or_as_a_whole(ours: AsyncClient) -> None:
     """Deltas joined are the text; messages come whole; the terminal event has everything."""
     session = ours.session()
     pieces = [piece async for piece in session.chat("/tokens 5").deltas()]
@@ -46,7 +46,7 @@ async def test_a_reply_is_had_as_pieces_as_messages_or_as_a_whole(ours: Client) 
     assert response.output[0].get_text_content() == "You said: hi"
 
 
-async def test_what_a_sub_agent_says_is_not_the_answer(ours: Client) -> None:
+async def test_what_a_sub_agent_says_is_not_the_answer(ours: AsyncClient) -> None:
     """Text and deltas are the agent's own; messages are everybody's."""
     reply = ours.chat("/dispatch")
     pieces = "".join([piece async for piece in reply.deltas()])
@@ -56,7 +56,7 @@ async def test_what_a_sub_agent_says_is_not_the_answer(ours: Client) -> None:
     assert texts[1] == "I looked into it (find out): it is as you thought."
 
 
-async def test_iteration_can_be_left_and_taken_up_again(ours: Client) -> None:
+async def test_iteration_can_be_left_and_taken_up_again(ours: AsyncClient) -> None:
     """Nothing is lost between two loops over the same reply."""
     reply = ours.chat("/tokens 5 5")
     first = []
@@ -68,7 +68,7 @@ async def test_iteration_can_be_left_and_taken_up_again(ours: Client) -> None:
     assert [event.sequence_number for event in first + rest] == list(range(len(first + rest)))
 
 
-async def test_a_session_remembers_and_forgets(ours: Client) -> None:
+async def test_a_session_remembers_and_forgets(ours: AsyncClient) -> None:
     """Turns of a session follow each other; its history names who said what; a clear empties it."""
     session = ours.session("talk")
     assert await session.chat("first").text() == "You said: first"
@@ -87,7 +87,7 @@ async def test_a_session_remembers_and_forgets(ours: Client) -> None:
         await ours.session("nobody's").history()
 
 
-async def test_images_and_whole_messages_can_be_said(ours: Client) -> None:
+async def test_images_and_whole_messages_can_be_said(ours: AsyncClient) -> None:
     """A list of parts is one message; messages are taken as they are; mixing them is refused."""
     picture = {"type": "image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
     assert await ours.chat(["look: ", picture]).text() == "You said: look:  (an attachment)"
@@ -97,7 +97,7 @@ async def test_images_and_whole_messages_can_be_said(ours: Client) -> None:
         ours.chat(["text", said])
 
 
-async def test_a_turn_is_stopped(ours: Client) -> None:
+async def test_a_turn_is_stopped(ours: AsyncClient) -> None:
     """Stop ends the turn; what was said before stands in the error's response."""
     reply = ours.chat("/tokens 1000 20")
     said = ""
@@ -117,14 +117,14 @@ async def test_a_turn_is_stopped(ours: Client) -> None:
     assert said == output[0].get_text_content()
 
 
-async def test_a_failed_turn_says_why(ours: Client) -> None:
+async def test_a_failed_turn_says_why(ours: AsyncClient) -> None:
     """The error carries the agent's words; `finished` gives the response instead of raising."""
     with pytest.raises(TurnFailed, match=r"failed: no luck \(demo_failure\)"):
         await ours.chat("/fail no luck").text()
     assert (await ours.chat("/fail no luck").finished()).status == "failed"
 
 
-async def test_a_turn_can_be_followed_by_its_id(ours: Client) -> None:
+async def test_a_turn_can_be_followed_by_its_id(ours: AsyncClient) -> None:
     """From its start, or from a cursor, by any client of the key; sending the id again begins no second turn."""
     session = ours.session()
     reply = session.chat("/tokens 5", id="turn1")
@@ -140,7 +140,7 @@ async def test_a_turn_can_be_followed_by_its_id(ours: Client) -> None:
     await reply.close()
 
 
-async def test_a_session_is_watched_across_turns(ours: Client) -> None:
+async def test_a_session_is_watched_across_turns(ours: AsyncClient) -> None:
     """Watching a session shows its turns, whoever began them."""
     session = ours.session()
     await session.chat("one", id="one").text()
@@ -172,13 +172,14 @@ def test_events_of_later_editions_survive() -> None:
 
 
 def test_the_client_loads_no_server_and_agents_load_no_client() -> None:
-    """`from turnstream import Client` brings neither workers nor front ends, and the package alone nothing."""
+    """`from turnstream import AsyncClient, Client` brings neither workers nor front ends, and the package alone nothing."""
     program = """
 import sys
 import turnstream
 assert not {"httpx", "pydantic"} & set(sys.modules)
-from turnstream import Client
-print(sorted({"pydantic_ai", "arq", "redis", "starlette", "api", "worker", "typer"} & set(sys.modules)))
+from turnstream import AsyncClient, Client
+print(sorted({"pydantic_ai", "arq", "redis", "starlette", "typer"} & set(sys.modules)))
+print([name for name in sys.modules if name.startswith(("turnstream.api", "turnstream.worker"))])
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["[]", "[]"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from turnstream import Client
+from turnstream import AsyncClient
 from turnstream.client import BadAnswer, ClientError, InvalidRequest, KeyRefused
 from turnstream.client.retrying import Backoff, asked_wait
 
@@ -29,7 +29,7 @@ async def test_a_wrong_key_is_told_at_once(client: plain.Client, clients: Client
     assert (error.value.status, error.value.code) == (401, 10004)
 
 
-async def test_a_wrong_field_is_named(ours: Client) -> None:
+async def test_a_wrong_field_is_named(ours: AsyncClient) -> None:
     """What the server refuses is told in its words; what cannot be said at all is refused before."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "nothing"}}}
     with pytest.raises(InvalidRequest, match=r"tools\[0\].*POST /process: 422"):
@@ -66,7 +66,7 @@ async def test_what_is_no_front_end_is_recognised(clients: Clients, scripted_ser
 def test_what_cannot_be_is_refused_at_once(url: str, key: str, named: str) -> None:
     """A URL without its scheme, or a key with a line break, is named; the key is not shown."""
     with pytest.raises(ValueError, match=f"{named} = ") as error:
-        Client(url, key)
+        AsyncClient(url, key)
     assert "geheim" not in str(error.value)
 
 

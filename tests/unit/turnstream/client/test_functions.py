@@ -12,11 +12,11 @@ from turnstream.client import Conflict, FunctionError, UnansweredCall
 if TYPE_CHECKING:
     from tests.unit.turnstream.client.conftest import Clients
     from tests.unit.turnstream.client.proxy import CuttingProxy
-    from turnstream import Client
+    from turnstream import AsyncClient
     from turnstream.client import Approval, Call
 
 
-async def test_functions_answer_by_name(ours: Client) -> None:
+async def test_functions_answer_by_name(ours: AsyncClient) -> None:
     """Plain functions run in a thread of their own, coroutine functions in the loop; both get keywords."""
     threads = []
 
@@ -36,7 +36,7 @@ async def test_functions_answer_by_name(ours: Client) -> None:
     assert await ours.chat("/call clock {}").text() == "The result is noon."
 
 
-async def test_one_function_for_all_others(ours: Client) -> None:
+async def test_one_function_for_all_others(ours: AsyncClient) -> None:
     """It gets the call itself; parallel calls are answered side by side."""
 
     @ours.other_functions
@@ -57,7 +57,7 @@ async def test_one_function_for_all_others(ours: Client) -> None:
         ("yes", "denied"),
     ],
 )
-async def test_approvals_are_decided_by_a_handler(ours: Client, decision: Any, told: str) -> None:
+async def test_approvals_are_decided_by_a_handler(ours: AsyncClient, decision: Any, told: str) -> None:
     """True or false, with a reason that the agent gets to read; anything but true is a refusal."""
     asked: list[Approval] = []
 
@@ -70,7 +70,7 @@ async def test_approvals_are_decided_by_a_handler(ours: Client, decision: Any, t
     assert [(each.name, each.arguments) for each in asked] == [("delete_everything", {"what": "everything"})]
 
 
-async def test_a_function_that_fails_is_told_to_the_agent(ours: Client) -> None:
+async def test_a_function_that_fails_is_told_to_the_agent(ours: AsyncClient) -> None:
     """The turn goes on: the agent learns what went wrong, in chosen words or by the exception's name."""
 
     @ours.function("fussy")
@@ -88,7 +88,7 @@ async def test_a_function_that_fails_is_told_to_the_agent(ours: Client) -> None:
         assert told in await ours.chat(f"/call fussy {arguments}").text()
 
 
-async def test_a_call_that_nobody_answers_is_an_error_not_a_silence(ours: Client) -> None:
+async def test_a_call_that_nobody_answers_is_an_error_not_a_silence(ours: AsyncClient) -> None:
     """Whoever wants the text learns what is missing; whoever reads events may answer by hand, from anywhere."""
     with pytest.raises(UnansweredCall, match=r"calls 'weather'.*@client\.function\('weather'\)"):
         await ours.chat("/call weather {}").text()
@@ -106,7 +106,7 @@ async def test_a_call_that_nobody_answers_is_an_error_not_a_silence(ours: Client
     assert await reply.session.follow("turn").text() == "The result is fog."
 
 
-async def test_calls_of_the_past_are_not_run_again(ours: Client) -> None:
+async def test_calls_of_the_past_are_not_run_again(ours: AsyncClient) -> None:
     """Following a finished turn anew, or sending it again, calls no function a second time."""
     ran = []
 
@@ -122,7 +122,7 @@ async def test_calls_of_the_past_are_not_run_again(ours: Client) -> None:
     assert ran == [1]
 
 
-async def test_a_late_answer_is_refused(ours: Client) -> None:
+async def test_a_late_answer_is_refused(ours: AsyncClient) -> None:
     """A call whose turn was stopped takes no answer, and says so."""
     reply = ours.chat("/call weather {}")
     async for _ in reply:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.unit.turnstream.client.conftest import Clients
     from tests.unit.turnstream.client.proxy import CuttingProxy
     from tests.unit.turnstream.client.scripted import ScriptedServer
-    from turnstream.client import ConnectionNews, Reply
+    from turnstream.client import AsyncReply, ConnectionNews
 
 # A step that shares no factor with anything in the stream, so that cuts fall everywhere in a frame.
 STEP = 211
@@ -69,7 +69,7 @@ def _streamed(body: bytes, *, breaks: bool) -> httpx.Response:
     return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=pieces())
 
 
-async def numbers(reply: Reply) -> list[int | None]:
+async def numbers(reply: AsyncReply) -> list[int | None]:
     """The sequence numbers of a reply's events."""
     return [event.sequence_number async for event in reply]
 

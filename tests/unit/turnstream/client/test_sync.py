@@ -1,0 +1,135 @@
+"""The synchronous client: the same surface without ``async``."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from turnstream import AsyncClient, Client
+from turnstream.client import AsyncReply, AsyncSession, Reply, Session, TurnCanceled, TurnFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support import client as plain
+    from tests.support.stack import Stack
+
+PAIRS: list[tuple[type[Any], type[Any]]] = [
+    (AsyncClient, Client),
+    (AsyncSession, Session),
+    (AsyncReply, Reply),
+]
+
+
+@pytest.mark.parametrize(("awaited", "direct"), PAIRS)
+def test_it_has_the_asynchronous_ones_surface(awaited: type[Any], direct: type[Any]) -> None:
+    """Each public method and property, with the same parameters."""
+    names = {name for name in vars(awaited) if not name.startswith("_")}
+    assert names - {"id", "session"} <= set(vars(direct))
+    for name in names & set(vars(direct)):
+        if inspect.isfunction(vars(awaited)[name]):
+            ours, theirs = (
+                list(inspect.signature(vars(each)[name]).parameters) for each in (direct, awaited)
+            )
+            assert ours == theirs, name
+    assert list(inspect.signature(Client).parameters) == list(inspect.signature(AsyncClient).parameters)
+
+
+async def _in_a_thread(client: plain.Client, stack: Stack, program: Callable[[Client], Any]) -> Any:
+    def run() -> Any:
+        with Client(client.base_url, stack.key) as ours:
+            return program(ours)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_a_chat_without_async(client: plain.Client, stack: Stack) -> None:
+    """Events, pieces, messages, the text, and what the session remembers."""
+
+    def program(ours: Client) -> tuple[Any, ...]:
+        session = ours.session()
+        reply = session.chat("/tokens 5")
+        numbers = [event.sequence_number for event in reply]
+        pieces = list(session.chat("/tokens 3").deltas())
+        kinds = [message.type for message in session.chat("/think").messages()]
+        followed = session.follow(reply.id).text()
+        return numbers, reply.ended, pieces, kinds, followed, len(session.history()), ours.identity().agent
+
+    numbers, ended, pieces, kinds, followed, remembered, agent = await _in_a_thread(client, stack, program)
+    assert numbers == list(range(len(numbers)))
+    assert ended
+    assert pieces == ["tok0 ", "tok1 ", "tok2 "]
+    assert kinds == ["reasoning", "message"]
+    assert followed == "tok0 tok1 tok2 tok3 tok4 "
+    assert remembered >= 6
+    assert agent == "demo"
+
+
+async def test_functions_answer_and_may_not_call_the_client(client: plain.Client, stack: Stack) -> None:
+    """A plain function answers; a coroutine function that waits for its own client gets an error, not a deadlock."""
+
+    def program(ours: Client) -> tuple[str, str, list[str]]:
+        refused: list[str] = []
+
+        @ours.function("double")
+        def double(number: int) -> int:
+            return 2 * number
+
+        @ours.function("nested")
+        async def nested(number: int) -> int:
+            try:
+                ours.identity()
+            except RuntimeError as error:
+                refused.append(str(error))
+            return number
+
+        first = ours.chat('/call double {"number": 21}').text()
+        return first, ours.chat('/call nested {"number": 7}').text(), refused
+
+    first, second, refused = await _in_a_thread(client, stack, program)
+    assert "42" in first
+    assert "7" in second
+    assert refused == ["a coroutine function of this client must not call it: use AsyncClient"]
+
+
+async def test_a_turn_is_stopped_and_errors_are_raised(client: plain.Client, stack: Stack) -> None:
+    """Leaving a loop closes it; stop returns when the turn has ended; failures come as exceptions."""
+
+    def program(ours: Client) -> None:
+        reply = ours.chat("/tokens 1000 20")
+        assert next(iter(reply.deltas())) == "tok0 "
+        reply.stop()
+        with pytest.raises(TurnCanceled):
+            reply.text()
+        with pytest.raises(TurnFailed):
+            ours.chat("/fail on purpose").text()
+        ours.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            ours.identity()
+
+    def run() -> None:
+        program(Client(client.base_url, stack.key))
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_script_needs_two_variables_and_no_end(client: plain.Client, stack: Stack) -> None:
+    """`Client()` reads TURNSTREAM_URL and TURNSTREAM_KEY; a program that never closes it exits all the same."""
+    program = 'from turnstream import Client; print(Client().chat("hi").text())'
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False,
+        env={"TURNSTREAM_URL": client.base_url, "TURNSTREAM_KEY": stack.key},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("You said: hi\n", "")
+
+
+def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which variable would do."""
+    monkeypatch.delenv("TURNSTREAM_KEY", raising=False)
+    with pytest.raises(ValueError, match="key: give an API key, or set TURNSTREAM_KEY"):
+        Client("http://127.0.0.1:1")

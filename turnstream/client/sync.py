@@ -1,0 +1,271 @@
+"""The synchronous client: the asynchronous one on an event loop in a thread of its own.
+
+Every method returns what the asynchronous one's awaits, and raises the same errors. Callers may be any threads; they
+must not be the client's own coroutine functions, which run on that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from turnstream.client.client import AsyncClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+
+    import httpx
+
+    from turnstream.client.calls import Approval, Call
+    from turnstream.client.client import Identity
+    from turnstream.client.events import TurnEvent
+    from turnstream.client.following import AsyncFollowing
+    from turnstream.client.reply import AsyncReply
+    from turnstream.client.retrying import Backoff, ConnectionNews
+    from turnstream.client.session import AsyncSession, Remembered, Said
+    from turnstream.shared.protocol import AgentResponse, Message
+
+_Value = TypeVar("_Value")
+_Function = TypeVar("_Function", bound="Callable[..., Any]")
+
+
+class _Loop:
+    """An event loop in a daemon thread: a program that never closes its client can still exit."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="turnstream-client", daemon=True)
+        self._thread.start()
+
+    def run(self, call: Coroutine[Any, Any, _Value]) -> _Value:
+        """Run a coroutine to its end; an interrupt of the caller cancels it."""
+        if threading.current_thread() is self._thread:
+            call.close()
+            raise RuntimeError("a coroutine function of this client must not call it: use AsyncClient")
+        if self._loop.is_closed():
+            call.close()
+            raise RuntimeError("the client is closed")
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def each(self, items: AsyncIterator[_Value]) -> Iterator[_Value]:
+        """The items of an asynchronous iterator; leaving early closes a generator."""
+
+        async def following() -> _Value:
+            return await anext(items)
+
+        try:
+            while True:
+                try:
+                    item = self.run(following())
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if (close := getattr(items, "aclose", None)) is not None:
+                self.run(close())
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+
+class Client:
+    """Chats with the agent that a key selects, without ``async``; see `AsyncClient` for the arguments.
+
+    with Client("http://127.0.0.1:8090", key) as client:
+        print(client.chat("hello").text())
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        patience: float = 120.0,
+        backoff: Backoff | None = None,
+        on_connection: Callable[[ConnectionNews], None] | None = None,
+        http: httpx.AsyncClient | None = None,
+    ) -> None:
+        self._client = AsyncClient(
+            url, key, patience=patience, backoff=backoff, on_connection=on_connection, http=http
+        )
+        self._loop = _Loop()
+
+    def session(self, session: str | None = None, *, user: str | None = None) -> Session:
+        """As `AsyncClient.session`."""
+        return Session(self._loop, self._client.session(session, user=user))
+
+    def chat(
+        self, said: Said, *, session: str | None = None, user: str | None = None, **settings: Any
+    ) -> Reply:
+        """As `AsyncClient.chat`."""
+        return self.session(session, user=user).chat(said, **settings)
+
+    def function(self, name: str) -> Callable[[_Function], _Function]:
+        """As `AsyncClient.function`."""
+        return self._client.function(name)
+
+    def other_functions(self, function: _Function) -> _Function:
+        """As `AsyncClient.other_functions`."""
+        return self._client.other_functions(function)
+
+    def approval(self, function: _Function) -> _Function:
+        """As `AsyncClient.approval`."""
+        return self._client.approval(function)
+
+    def identity(self) -> Identity:
+        """As `AsyncClient.identity`, with its errors."""
+        return self._loop.run(self._client.identity())
+
+    def close(self) -> None:
+        """Close all connections. Turns go on at the server."""
+        try:
+            self._loop.run(self._client.close())
+        finally:
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Session:
+    """One conversation; see `AsyncSession`."""
+
+    def __init__(self, loop: _Loop, session: AsyncSession) -> None:
+        self._loop = loop
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        """Its name; the same key finds it again under it."""
+        return self._session.id
+
+    def chat(self, said: Said, *, id: str | None = None, **settings: Any) -> Reply:  # noqa: A002 - the field's name
+        """As `AsyncSession.chat`, with its errors."""
+        return Reply(self._loop, self, self._session.chat(said, id=id, **settings))
+
+    def follow(self, id: str, *, cursor: str = "") -> Reply:  # noqa: A002
+        """As `AsyncSession.follow`."""
+        return Reply(self._loop, self, self._session.follow(id, cursor=cursor))
+
+    def watch(self, *, cursor: str = "") -> Following:
+        """As `AsyncSession.watch`, with its errors."""
+        return Following(self._loop, self._session.watch(cursor=cursor))
+
+    def answer(self, call: str, result: Any) -> None:
+        """As `AsyncSession.answer`, with its errors."""
+        self._loop.run(self._session.answer(call, result))
+
+    def stop(self, id: str | None = None) -> None:  # noqa: A002
+        """As `AsyncSession.stop`, with its errors."""
+        self._loop.run(self._session.stop(id))
+
+    def history(self) -> list[Remembered]:
+        """As `AsyncSession.history`, with its errors."""
+        return self._loop.run(self._session.history())
+
+    def clear(self) -> None:
+        """As `AsyncSession.clear`, with its errors."""
+        self._loop.run(self._session.clear())
+
+
+class Following:
+    """The events of a session; see `AsyncFollowing`."""
+
+    def __init__(self, loop: _Loop, following: AsyncFollowing) -> None:
+        self._loop = loop
+        self._following = following
+
+    @property
+    def cursor(self) -> str:
+        """The id of the last event, or empty: where to go on."""
+        return self._following.cursor
+
+    def __iter__(self) -> Iterator[TurnEvent]:
+        return self._loop.each(self._following)
+
+    def close(self) -> None:
+        """Close the connection; iterating again goes on after the last event."""
+        self._loop.run(self._following.close())
+
+
+class Reply:
+    """What the agent answers to one turn; iterate over it for events. See `AsyncReply`.
+
+    The client's functions answer calls on the client's thread, also between two calls of these methods.
+    """
+
+    def __init__(self, loop: _Loop, session: Session, reply: AsyncReply) -> None:
+        self.id = reply.id
+        self.session = session
+        self._loop = loop
+        self._reply = reply
+
+    @property
+    def cursor(self) -> str:
+        """Where this reply stands; give it to `Session.follow` to go on in another process."""
+        return self._reply.cursor
+
+    @property
+    def messages_so_far(self) -> list[Message]:
+        """All messages, the open ones as far as they have come."""
+        return self._reply.messages_so_far
+
+    @property
+    def open_calls(self) -> list[Call | Approval]:
+        """The calls that came and are not answered yet."""
+        return self._reply.open_calls
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event has come."""
+        return self._reply.ended
+
+    def __iter__(self) -> Iterator[TurnEvent]:
+        return self._loop.each(self._reply)
+
+    def deltas(self) -> Iterator[str]:
+        """As `AsyncReply.deltas`, with its errors."""
+        return self._loop.each(self._reply.deltas())
+
+    def messages(self) -> Iterator[Message]:
+        """As `AsyncReply.messages`, with its errors."""
+        return self._loop.each(self._reply.messages())
+
+    def text(self) -> str:
+        """As `AsyncReply.text`, with its errors."""
+        return self._loop.run(self._reply.text())
+
+    def finished(self) -> AgentResponse:
+        """As `AsyncReply.finished`, with its errors."""
+        return self._loop.run(self._reply.finished())
+
+    def answer(self, call: str | Call | Approval, result: Any) -> None:
+        """As `AsyncReply.answer`, with its errors."""
+        self._loop.run(self._reply.answer(call, result))
+
+    def stop(self) -> None:
+        """As `AsyncReply.stop`, with its errors."""
+        self._loop.run(self._reply.stop())
+
+    def close(self) -> None:
+        """Leave: connections are closed, the turn goes on."""
+        self._loop.run(self._reply.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
