@@ -48,8 +48,10 @@ check: $(INSTALLED) format lint types test ## What must hold before a commit: fo
 format: $(INSTALLED) ## Is everything formatted?
 	$(BIN)/ruff format --check .
 
-lint: $(INSTALLED) ## Lint
+lint: $(INSTALLED) ## Lint, and look for code that nothing uses
 	$(BIN)/ruff check .
+	@# Tests and examples are looked through for uses; what they define is for their runners.
+	! $(BIN)/vulture | grep -vE '^(tests|examples)/'
 
 types: $(INSTALLED) ## Strict types over source and tests
 	$(BIN)/mypy
