@@ -104,8 +104,9 @@ def raised(function: Callable[..., Any]) -> frozenset[type[TurnstreamError]]:
                 waiting += [
                     each for each in vars(made).values() if inspect.isfunction(each) and written(each)
                 ]
-            elif inspect.isfunction(made) and ours(made):
-                waiting.append(made)
+            # A function that is handed over is called in the end: `run_large(owner, size, _prepare)`.
+            handed = [named(each, current) for each in node.args] if isinstance(node, ast.Call) else []
+            waiting += [each for each in (made, *handed) if inspect.isfunction(each) and ours(each)]
     return frozenset(found)
 
 
