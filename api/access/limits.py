@@ -221,7 +221,7 @@ class Limiter:
                 raise
 
     async def admit_follower(self, caller: Caller) -> None:
-        """Let a follower in; the caller is to follow without awaiting anything else first.
+        """Let a follower in; for `following` of api/turns/follow.py, which follows before anything else is awaited.
 
         Raises:
             TooMany: the key's owner has as many followers as the key allows, over all front ends.

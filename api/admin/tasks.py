@@ -14,9 +14,8 @@ from turnstream.api.admin.events import MOST_EVENTS, USUAL_EVENTS, events_of
 from turnstream.api.admin.params import StopBody, body_of, filter_of, limit_of, place_of, ref_of
 from turnstream.api.http.params import cursor_of, route
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
-from turnstream.api.streaming import start_position
-from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS, Visitor
+from turnstream.api.turns.follow import watch
 from turnstream.api.turns.stop import stop
 from turnstream.shared.broker.client import command, insist
 from turnstream.shared.broker.keys import TaskRef
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from turnstream.api.services import Services
+    from turnstream.api.streaming.sse import EventStream
     from turnstream.shared.session.task_list import Filter, Place
 
 log = structlog.get_logger(__name__)
@@ -96,13 +96,10 @@ class AdminTaskRoutes:
         key = await services.auth.admin(request)
         ref = ref_of(request)
         cursor = cursor_of(request)
-        with services.hub.following(ref.keys, operator=True) as feed:
-            row = await self._row(ref)
-            log.info("admin.follows", key=key.id, ref=str(ref))
-            start = await start_position.start(
-                services.log, ref.keys, Visitor(row["agent"]), task=ref.task, cursor=cursor
-            )
-            return EventStream(feed, start, AGENTSCOPE, services.log, services.settings)
+        row = await self._row(ref)
+        log.info("admin.follows", key=key.id, ref=str(ref))
+        visitor = Visitor(row["agent"])
+        return await watch(services, ref.keys, visitor, AGENTSCOPE, caller=None, task=ref.task, cursor=cursor)
 
     async def stop(self, request: Request) -> Response:
         """End one task. When this answers, its end is in the log."""

@@ -16,6 +16,7 @@ from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer, task_of_call
+from turnstream.api.turns.follow import following, watch
 from turnstream.api.turns.overrides import overrides_of
 from turnstream.api.turns.submit import (
     RESPONSE_PREFIX,
@@ -96,8 +97,7 @@ class ProcessRoutes:
             else:
                 asked = self._read(request, caller, parsed, raw)
         try:
-            await services.limiter.admit_follower(caller)
-            with services.hub.following(asked.keys) as feed:
+            async with following(services, asked.keys, caller) as feed:
                 start, headers = await self._start(asked)
                 return await self._respond(feed, start, headers, asked, dialect)
         except (SessionBusy, TooMany, Overloaded) as refusal:
@@ -112,10 +112,7 @@ class ProcessRoutes:
         task = task_id(task_of_response(request.query_params.get("response_id", "")))
         visitor = caller.visitor(request.query_params.get("user_id", ""))
         cursor = cursor_of(request)
-        await services.limiter.admit_follower(caller)
-        with services.hub.following(keys) as feed:
-            start = await start_position.start(services.log, keys, visitor, task=task, cursor=cursor)
-            return EventStream(feed, start, dialect, services.log, services.settings)
+        return await watch(services, keys, visitor, dialect, caller=caller, task=task, cursor=cursor)
 
     def _read(self, request: Request, caller: Caller, parsed: Parsed, raw: bytes) -> _Asked:
         body, idempotency = parsed.request, idempotency_of(request)

@@ -16,6 +16,7 @@ from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.callbacks import answer, task_of_call
 from turnstream.api.turns.durable_submit import replica_headers
+from turnstream.api.turns.follow import following, watch
 from turnstream.api.turns.stop import clear, stop, stop_all
 from turnstream.api.turns.submit import (
     RESPONSE_PREFIX,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from turnstream.api.services import Services
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
-    from turnstream.shared.session.entry import Cursor
 
 log = structlog.get_logger(__name__)
 
@@ -96,15 +96,13 @@ class LiteAgentRoutes:
             body, chat = await services.bodies.read(request, caller, parse_chat)
         cursor = cursor_of(request)
         keys = caller.keys(named or _one_shot(request, caller, chat))
-        await services.limiter.admit_follower(caller)
-        with services.hub.following(keys) as feed:
+        async with following(services, keys, caller) as feed:
             headers: Headers = ()
             if cursor is not None:
                 # Whatever else it says: who has received something of a task wants the rest of it.
-                task = chat.task_id or await start_position.task_of(
-                    services.log, keys, caller.visitor(), cursor
-                )
-                start = await self._resume(caller, keys, task, cursor)
+                visitor = caller.visitor()
+                task = chat.task_id or await start_position.task_of(services.log, keys, visitor, cursor)
+                start = await start_position.start(services.log, keys, visitor, task=task, cursor=cursor)
             else:
                 start, headers = await self._begin(request, caller, keys, chat, body, create=not named)
             dialect = _dialect(chat.stream)
@@ -117,10 +115,8 @@ class LiteAgentRoutes:
         keys = caller.keys(session_id(request, "sessionId"))
         task, cursor = task_id(request.query_params.get("taskId")), cursor_of(request)
         dialect = _dialect(request.query_params.get("stream", "").lower() in {"true", "1"})
-        await services.limiter.admit_follower(caller)
-        with services.hub.following(keys) as feed:
-            start = await self._resume(caller, keys, task, cursor)
-            return EventStream(feed, start, dialect, services.log, services.settings)
+        visitor = caller.visitor()
+        return await watch(services, keys, visitor, dialect, caller=caller, task=task, cursor=cursor)
 
     async def callback(self, request: Request) -> Response:
         """Take a client's answer to a function call or to a request for approval."""
@@ -202,13 +198,6 @@ class LiteAgentRoutes:
         if caller.spec.simple and not request.query_params.get("sessionId"):
             return None
         return session_id(request, "sessionId")
-
-    async def _resume(
-        self, caller: Caller, keys: SessionKeys, task: str | None, cursor: Cursor | None
-    ) -> Start:
-        return await start_position.start(
-            self._services.log, keys, caller.visitor(), task=task, cursor=cursor
-        )
 
     async def _to_stop(self, request: Request) -> SessionKeys:
         """The session to stop: one of the key's own, or with an admin key and ``owner=`` anybody's."""

@@ -1,0 +1,63 @@
+"""Following a session, or one task of it: the only way from a request to a feed of entries."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from turnstream.api.streaming import start_position
+from turnstream.api.streaming.sse import EventStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from turnstream.api.access.auth import Caller
+    from turnstream.api.services import Services
+    from turnstream.api.streaming.dialect import Dialect
+    from turnstream.api.streaming.hub import Feed
+    from turnstream.api.streaming.start_position import Visitor
+    from turnstream.shared.broker.keys import SessionKeys
+    from turnstream.shared.session.entry import Cursor
+
+
+@asynccontextmanager
+async def following(services: Services, keys: SessionKeys, caller: Caller | None) -> AsyncIterator[Feed]:
+    """A feed of the session for a response that is made within; the session need not exist yet.
+
+    The response leaves the feed. If making it fails, the feed is left here. Without a ``caller`` an operator follows,
+    who does not count against the limits of the session's owner.
+
+    Raises:
+        TooMany: the owner has as many followers as the key, or this front end, allows.
+        Overloaded: this front end holds as many followers as it may.
+        ShuttingDown: this front end is stopping.
+        BrokerAway: the broker did not answer.
+    """
+    if caller is not None:
+        await services.limiter.admit_follower(caller)
+    # Nothing is awaited in between: until it follows, the admitted follower is missing from the count that the next
+    # one of the owner is compared with.
+    with services.hub.following(keys, operator=caller is None) as feed:
+        yield feed
+
+
+async def watch(
+    services: Services,
+    keys: SessionKeys,
+    visitor: Visitor,
+    dialect: Dialect,
+    *,
+    caller: Caller | None,
+    task: str | None,
+    cursor: Cursor | None,
+) -> EventStream:
+    """A stream of the session, or of one ``task`` of it, after ``cursor`` if there is one.
+
+    Raises:
+        TooMany, Overloaded, ShuttingDown: as `following`.
+        NoSession, NoTask, CursorGone: as `start_position.start`.
+        BrokerAway: the broker did not answer.
+    """
+    async with following(services, keys, caller) as feed:
+        start = await start_position.start(services.log, keys, visitor, task=task, cursor=cursor)
+        return EventStream(feed, start, dialect, services.log, services.settings)
