@@ -55,7 +55,8 @@ class Services:
     @classmethod
     def make(cls, settings: Settings, agents: Agents, broker: Broker) -> Services:
         """Bind everything to a broker; nothing is connected yet."""
-        tasks = Tasks(broker.sessions, settings, notes=broker.sessions is broker.primary)
+        aside = Aside()
+        tasks = Tasks(broker.sessions, settings, notes=broker.sessions is broker.primary, aside=aside)
         log = Log(broker.sessions)
         launches = Launches(broker.primary)
         api_keys = ApiKeys(broker.primary)
@@ -66,7 +67,6 @@ class Services:
             most=settings.max_followers,
             most_per_owner=settings.max_followers_per_owner,
         )
-        aside = Aside()
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         return cls(
             settings=settings,
@@ -75,7 +75,7 @@ class Services:
             tasks=tasks,
             log=log,
             launches=launches,
-            ender=Ender(tasks, log, launches, broker.primary, aside=aside),
+            ender=Ender(tasks, log, launches, broker.primary),
             hub=hub,
             api_keys=api_keys,
             auth=Auth(api_keys, agents),

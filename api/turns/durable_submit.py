@@ -96,7 +96,7 @@ async def _accept_safely(
 ) -> tuple[T, int | None]:
     """Wait for replicas before anything else happens."""
     async with services.broker.apart() as connection:
-        tasks = Tasks(connection, services.settings, notes=services.tasks.notes)
+        tasks = Tasks(connection, services.settings, notes=services.tasks.notes, aside=services.aside)
         asking = partial(_ask, services, ref, ask, tasks)
         outcome = await insist(asking, seconds=PATIENCE_SECONDS, what=what)
         if not isinstance(outcome, _KEPT):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,7 +20,6 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command, insist, is_trouble
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.offload import Aside
 from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.cancellation import Reason
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
+    from turnstream.shared.offload import Aside
     from turnstream.shared.session.event_log import Log
     from turnstream.shared.session.queue import Launches
     from turnstream.shared.session.tasks import Refusal, Tasks
@@ -66,7 +66,7 @@ PATIENCE_SECONDS = 5.0
 class Ender:
     """What is needed to end a task: the scripts, the log, the queue for the session's next turn.
 
-    ``aside`` is where large turns are written. ``patience`` is how long to insist with a broker that is away, in seconds. A request has a client that
+    ``patience`` is how long to insist with a broker that is away, in seconds. A request has a client that
     waits; a worker has nothing better to do, and would lose what its agent just said.
     """
 
@@ -75,7 +75,11 @@ class Ender:
     launches: Launches
     primary: Redis
     patience: float = PATIENCE_SECONDS
-    aside: Aside = field(default_factory=Aside)
+
+    @property
+    def aside(self) -> Aside:
+        """Where large turns are written."""
+        return self.tasks.aside
 
     @property
     def storage(self) -> Storage:

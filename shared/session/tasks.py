@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import DUE
 from turnstream.shared.broker.scripts import Script
+from turnstream.shared.offload import Aside
 from turnstream.shared.session.batch import Argument, Batch
 from turnstream.shared.session.files import PIECE_BYTES, fetch, fill
 from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
@@ -439,9 +440,15 @@ Writer = Claim | int
 class Tasks:
     """The scripts, bound to a server and its limits."""
 
-    def __init__(self, redis: Redis, settings: Settings, *, notes: bool = False) -> None:
-        """With ``notes`` the hints are on the same server: what must be launched is noted with what says so."""
+    def __init__(
+        self, redis: Redis, settings: Settings, *, notes: bool = False, aside: Aside | None = None
+    ) -> None:
+        """With ``notes`` the hints are on the same server: what must be launched is noted with what says so.
+
+        ``aside`` is where large turns are read.
+        """
         self.redis = redis
+        self.aside = aside or Aside()
         self.notes = notes
         self._due = (DUE,) if notes else ()
         self._settings = settings
@@ -726,25 +733,9 @@ class Tasks:
     async def _attempt(
         self, ref: TaskRef, number: bytes, snapshot: list[Any], memory: list[bytes]
     ) -> Attempt:
-        epoch, task_flat, calls_flat, state_flat, seq, digests = snapshot
-        files = await fetch(self.redis, ref.keys.files, digests)
-        task = pairs(task_flat)
-        if "request" in task:
-            task["request"] = fill(task["request"], files)
-        calls = pairs(calls_flat)
-        return Attempt(
-            ref=ref,
-            claim=Claim(int(number), task["holder"].decode(), int(epoch), int(seq)),
-            task=task,
-            open={name[5:]: int(seq) for name, seq in task.items() if name.startswith("open:")},
-            calls={call: record for call, record in calls.items() if not call.endswith(":result")},
-            results={
-                call[:-7]: fill(result, files) for call, result in calls.items() if call.endswith(":result")
-            },
-            state={name: fill(kept, files) for name, kept in pairs(state_flat).items()},
-            memory=[fill(element, files) for element in memory],
-            files=set(files),
-        )
+        files = await fetch(self.redis, ref.keys.files, snapshot[-1])
+        size = sum(map(len, files.values()))
+        return await self.aside.run_large(ref.owner, size, _attempt, ref, number, snapshot, memory, files)
 
 
 def _shown(writer: Writer) -> tuple[Argument, ...]:
@@ -760,3 +751,26 @@ def _refusal(reply: list[bytes]) -> Refusal:
 def pairs(flat: list[bytes]) -> dict[str, bytes]:
     """A hash as the broker returns it from a script."""
     return {flat[index].decode(): flat[index + 1] for index in range(0, len(flat), 2)}
+
+
+def _attempt(
+    ref: TaskRef, number: bytes, snapshot: list[Any], memory: list[bytes], files: dict[str, bytes]
+) -> Attempt:
+    epoch, task_flat, calls_flat, state_flat, seq, _ = snapshot
+    task = pairs(task_flat)
+    if "request" in task:
+        task["request"] = fill(task["request"], files)
+    calls = pairs(calls_flat)
+    return Attempt(
+        ref=ref,
+        claim=Claim(int(number), task["holder"].decode(), int(epoch), int(seq)),
+        task=task,
+        open={name[5:]: int(seq) for name, seq in task.items() if name.startswith("open:")},
+        calls={call: record for call, record in calls.items() if not call.endswith(":result")},
+        results={
+            call[:-7]: fill(result, files) for call, result in calls.items() if call.endswith(":result")
+        },
+        state={name: fill(kept, files) for name, kept in pairs(state_flat).items()},
+        memory=[fill(element, files) for element in memory],
+        files=set(files),
+    )

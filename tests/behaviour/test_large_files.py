@@ -16,7 +16,7 @@ from tests.support.fake_provider.server import Call, calls, says
 from tests.support.waiting import wait_until
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.offload import LARGE_BYTES
-from turnstream.shared.session import batch
+from turnstream.shared.session import batch, tasks
 from turnstream.shared.session.files import GONE
 from turnstream.shared.session.queue import Launches
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage
@@ -101,13 +101,13 @@ async def test_the_event_loop_does_not_wait_for_it(
 
         return watching
 
-    for module, name in ((batch, "cut"), (memory, "dump")):
+    for module, name in ((batch, "cut"), (tasks, "fill"), (memory, "dump")):
         monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     client = await deploy(images=True)
     provider.script = [says("Nice."), says("Indeed.")]
     await look(client)
     await client.turn("s1", "And now?")
-    assert aside == {"cut", "dump"}
+    assert aside == {"cut", "fill", "dump"}
     assert at_once == []
 
 
