@@ -11,7 +11,6 @@ from turnstream.api.streaming.start_position import PATIENCE_SECONDS, trimmed
 from turnstream.shared.broker.client import insist
 from turnstream.shared.errors import NoTask
 from turnstream.shared.session.entry import END, Cursor
-from turnstream.shared.session.event_log import BULK_BYTES
 from turnstream.shared.session.status import TERMINAL
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ USUAL_EVENTS = 100
 MOST_EVENTS = 500
 
 # Pages of the log that are read for one answer: where many turns run in one session, most of it is others'.
-_MOST_PAGES = 20
+_MOST_PAGES = 160
 
 
 async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, limit: int) -> bytes:
@@ -45,7 +44,7 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
     after = max(Cursor(meta.epoch, int(known["first"]) - 1), place or Cursor(meta.epoch, 0))
     found: list[tuple[Cursor, Entry]] = []
     for _ in range(_MOST_PAGES):
-        reading = partial(services.log.page, ref.keys, after, BULK_BYTES)
+        reading = partial(services.log.page, ref.keys, after)
         page = await insist(reading, seconds=PATIENCE_SECONDS, what="log")
         place = page.place(after) if page else None
         if page is None or place is None:

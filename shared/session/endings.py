@@ -306,8 +306,10 @@ async def _begun(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, dict[st
     async for entry in ender.log.all_after(newest.ref.keys, before, seconds=ender.patience):
         if entry.task not in waiting or (message := message_of(entry.event)) not in waiting[entry.task]:
             continue
-        known = begun[entry.task].setdefault(message, Open(entry, Fold()))
-        known.fold.feed(entry.event)
+        opened = begun[entry.task]
+        if message not in opened:
+            opened[message] = Open(entry, Fold())
+        opened[message].fold.feed(entry.event)
     return begun
 
 

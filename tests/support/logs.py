@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from turnstream.shared.session.event_log import BULK_BYTES, Log
+from turnstream.shared.session.event_log import Log
 
 if TYPE_CHECKING:
     from turnstream.shared.broker.keys import SessionKeys
@@ -17,7 +17,7 @@ class WholeLog(Log):
     async def read(self, keys: SessionKeys, after: Cursor, count: int = 1_000_000) -> list[Entry]:
         """The log's entries after the cursor."""
         entries: list[Entry] = []
-        while (page := await self.page(keys, after, BULK_BYTES)) and page.entries and len(entries) < count:
+        while (page := await self.page(keys, after)) and page.entries and len(entries) < count:
             entries += page.entries
             after = after._replace(seq=page.entries[-1].seq)
         return entries[:count]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.unit.shared.support import Desk, asking, closed, delta, ended, keys_of, opened, ref
+from turnstream.shared.broker import client, scripts
+from turnstream.shared.session.endings import End, write_end
 from turnstream.shared.session.entry import END
+from turnstream.shared.session.event_log import PAGE_BYTES
+from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import (
     Attempt,
     Cleared,
@@ -256,3 +260,27 @@ async def test_an_epoch_only_grows(place: Place) -> None:
     await desk.redis.hset(keys_of().meta, "epoch", ahead)
     assert await desk.tasks.clear(keys_of(), ahead) == Cleared(ahead + 1)
     assert await desk.tasks.clear(keys_of(), ahead + 1) == Cleared(ahead + 2)
+
+
+async def test_a_long_message_is_closed_in_small_reads(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broker and event loop serve others between two pages of a turn that is ended in the middle of its words."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    batch = opened("m")
+    for _ in range(2000):
+        delta("m", "word ", batch)
+    attempt.open["m"] = await desk.append(attempt, batch) - batch.count + 1
+    rows: list[int] = []
+
+    async def reading(*words: Any, **given: Any) -> Any:
+        reply = await client.command(*words, **given)
+        if isinstance(reply, list) and len(reply) == 6 and isinstance(reply[3], list):
+            rows.append(len(reply[3]))
+        return reply
+
+    monkeypatch.setattr(scripts, "command", reading)
+    outcome = await write_end(desk.ender, attempt, End(TaskStatus.FAILED, "deadline", "Too long."))
+    assert isinstance(outcome, Finished)
+    assert sum(rows) > 2000
+    # What an entry costs its reader beside its texts.
+    assert max(rows) <= PAGE_BYTES / 512

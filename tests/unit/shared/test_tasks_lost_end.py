@@ -296,7 +296,7 @@ async def test_a_new_epoch_between_two_pages_of_a_history(
     for number in range(4):
         await desk.append(attempt, closed(f"m{number}", "x"))
     before = await desk.log.history(keys_of())
-    monkeypatch.setattr("turnstream.shared.session.event_log.BULK_BYTES", 1)
+    monkeypatch.setattr("turnstream.shared.session.event_log.PAGE_BYTES", 1)
     pages = desk.log.all_kept(keys_of(), seconds=5)
     told = [await anext(pages), await anext(pages)]
     incarnation("second")
