@@ -31,14 +31,13 @@ class Read(list[Shown]):
 
     __slots__ = ("__weakref__", "epoch", "former", "seq", "whole", "written")
 
-    def __init__(self, page: Page, after: Cursor, shown: Iterable[Shown]) -> None:
+    def __init__(self, page: Page, shown: Iterable[Shown]) -> None:
         super().__init__(shown)
         self.epoch = page.epoch
         self.seq = page.seq
         self.written = page.written
         self.former = page.former
-        # Whether it reaches the log's end, as that was then.
-        self.whole = page.seq == (page.entries[-1].seq if page.entries else after.seq)
+        self.whole = page.whole
 
 
 class Reader(Protocol):
@@ -116,7 +115,7 @@ class Pages:
             page = await self._log.page(reader.keys, after, PAGE_BYTES)
         read = None
         if page is not None:
-            read = Read(page, after, [self.shown(reader, page.epoch, entry) for entry in page.entries])
+            read = Read(page, [self.shown(reader, page.epoch, entry) for entry in page.entries])
         reader.learn(read, doubts, news)
         return read
 

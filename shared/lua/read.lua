@@ -2,9 +2,10 @@
 -- Read a session's log or history from a place on, no more at once than is good for the broker and the reader.
 -- KEYS 1 meta  2 log or history  3 files
 -- ARGV 1 the place, an id  2 id of the last entry that is wanted  3 most bytes
--- → epoch seq written entries former files | nothing, when there is no such session
+-- → epoch seq written entries former files whole | nothing, when there is no such session
 --   written: when the entry at the place was written, '' if none stands there; entries: those behind the place;
---   former: see _session.lua; files: digests of what the entries refer to, whose bytes count as often as they do
+--   former: see _session.lua; files: digests of what the entries refer to, whose bytes count as often as they do;
+--   whole: 1 if that is all that stands behind the place, 0 if it was too much
 local meta = redis.call('HMGET', KEYS[1], 'epoch', 'seq', 'former', 'head', 'bytes')
 if not meta[1] then
   return {}
@@ -20,7 +21,7 @@ if string.sub(KEYS[2], -4) == ':log' then
 end
 local entries, written, size = {}, '', 0
 local files, given = {}, {}
-local from, more = ARGV[1], true
+local from, more, whole = ARGV[1], true, 1
 while more do
   local rows = redis.call('XRANGE', KEYS[2], from, ARGV[2], 'COUNT', count)
   more = #rows == count
@@ -41,7 +42,7 @@ while more do
       end
       -- One is given however large it is.
       if size > 0 and size + bytes > most then
-        more = false
+        more, whole = false, 0
         break
       end
       size = size + bytes
@@ -63,4 +64,4 @@ while more do
     end
   end
 end
-return { meta[1], meta[2], written, entries, meta[3] or '', files }
+return { meta[1], meta[2], written, entries, meta[3] or '', files, whole }

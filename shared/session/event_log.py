@@ -74,6 +74,7 @@ class Page:
         entries: those behind the place, oldest first. Where the first one of a log is not the place's next, those
             between were cut.
         former: as `SessionMeta` has it.
+        whole: whether nothing that was asked for stood behind the entries then.
     """
 
     epoch: int
@@ -81,6 +82,7 @@ class Page:
     written: int
     entries: list[Entry]
     former: dict[int, int]
+    whole: bool
 
     @property
     def last(self) -> Cursor | None:
@@ -211,6 +213,8 @@ class Log:
                 return
             for entry in page.entries:
                 yield entry
+            if page.whole:
+                return
             after = page.last
 
     async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:
@@ -218,7 +222,7 @@ class Log:
             reply: list[Any] = await _read(self._redis, (keys.meta, stream, keys.files), (start, stop, most))
             if not reply:
                 return None
-            epoch, seq, written, rows, former, digests = reply
+            epoch, seq, written, rows, former, digests, whole = reply
             files = await fetch(self._redis, keys.files, digests)
             if len(files) == len(digests):
                 break
@@ -229,6 +233,7 @@ class Log:
             written=int(written or 0),
             entries=[_entry(entry_id, pairs, files) for entry_id, pairs in rows],
             former=_former(former.decode()),
+            whole=bool(whole),
         )
 
 

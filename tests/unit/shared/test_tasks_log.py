@@ -21,10 +21,13 @@ from tests.unit.shared.support import (
 )
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import END, Cursor
+from turnstream.shared.session.event_log import BULK_BYTES, Log
 from turnstream.shared.session.tasks import Parked, operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place
+    from turnstream.shared.broker.keys import SessionKeys
+    from turnstream.shared.session.event_log import Page
 
 
 async def test_places_and_numbers_are_dense_over_attempts_and_parking(place: Place) -> None:
@@ -185,3 +188,26 @@ async def test_what_writes_nothing_publishes_nothing(place: Place) -> None:
         await desk.append(attempt, kept)
         await desk.append(attempt, closed("m1"))
         assert (await tail()).first == 4
+
+
+async def test_what_fits_into_one_page_is_read_once(place: Place) -> None:
+    """Who reads all of a log or a history asks again only where a page did not have all of it."""
+
+    class Counting(Log):
+        reads = 0
+
+        async def page(self, keys: SessionKeys, after: Cursor, most: int = BULK_BYTES) -> Page | None:
+            self.reads += 1
+            return await super().page(keys, after, min(most, self.most))
+
+        most = BULK_BYTES
+
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.append(attempt, closed("m1", "Hi", delta("m1", "Hi", opened("m1"))))
+    log, start = Counting(desk.tasks.redis), Cursor(attempt.epoch, 0)
+    seqs = [entry.seq async for entry in log.all_after(keys_of(), start, seconds=1)]
+    assert (seqs, log.reads) == ([1, 2, 3, 4, 5], 1)
+    log.reads, log.most = 0, 1
+    assert [entry.seq async for entry in log.all_after(keys_of(), start, seconds=1)] == seqs
+    assert log.reads == len(seqs)
