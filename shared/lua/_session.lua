@@ -107,139 +107,158 @@ local function make(agent, user)
     'kept', '0', 'forgotten', '0', 'agent', agent, 'user', user, 'active', '', 'created', int(NOW), 'memory', '0')
 end
 
--- The seq of the first entry that a live task may still need; nil when none is live. A task that is gone without its
--- end (expired, or of an earlier release) is taken off the list.
-local function needed()
-  local first = redis.call('ZRANGE', LIVE, 0, 0, 'WITHSCORES')
-  while first[1] do
-    local status = first[1] == TID and 'running' or redis.call('HGET', sibling(TASK, first[1]), 'status')
-    if status and not TERMINAL[status] then
-      return tonumber(first[2])
-    end
-    redis.call('ZREM', LIVE, first[1])
-    first = redis.call('ZRANGE', LIVE, 0, 0, 'WITHSCORES')
-  end
-end
-
--- An earlier release noted live tasks in the meta.
-local function adopt()
-  local meta = redis.call('HGETALL', META)
-  for index = 1, #meta, 2 do
-    if string.sub(meta[index], 1, 5) == 'live:' then
-      redis.call('ZADD', LIVE, meta[index + 1], string.sub(meta[index], 6))
-      redis.call('HDEL', META, meta[index])
-    end
-  end
-  redis.call('HSET', META, 'dropped', '0')
-end
-
--- The bytes that a stream holds from `seq` on, of `sum` that were ever written into it: each entry says how many were
--- before it, and how many of these were files'. nil where that is not known: an earlier release wrote the entry.
--- → bytes from there on, files' bytes before it
-local function bytes_from(stream, epoch, seq, sum)
-  local found = redis.call('XRANGE', stream, epoch .. '-' .. int(seq), '+', 'COUNT', 1)[1]
-  if not found then
-    return 0
-  end
-  local before, lent = nil, 0
-  for index = 1, #found[2], 2 do
-    if found[2][index] == 's' then
-      before = tonumber(found[2][index + 1])
-    elseif found[2][index] == 'l' then
-      lent = tonumber(found[2][index + 1])
-    end
-  end
-  if before then
-    return sum - before, lent
-  end
-end
-
--- Drop a stream's head: what is before seq `low`, and as much more as leaves no more bytes than allowed, but nothing
--- from `high` on. However many entries that are, it looks at a few.
--- → the seq from which entries are left, and their bytes (nil: not known), and files' bytes ever lent before (nil: to all)
-local function drop(stream, epoch, low, high, sum)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if (bytes_from(stream, epoch, middle, sum) or math.huge) <= MAX_BYTES then
-      high = middle
-    else
-      low = middle + 1
-    end
-  end
-  redis.call('XTRIM', stream, 'MINID', epoch .. '-' .. int(low))
-  return low, bytes_from(stream, epoch, low, sum)
-end
-
--- Note how many of the files' bytes that were lent to a stream, which has `left` bytes now, were lent to what is gone.
-local function given_back(stream, left, lent)
-  local all = redis.call('HGET', META, stream .. '_lent')
-  if all then
-    redis.call('HSET', META, stream .. '_back', left == 0 and all or int(lent or 0))
-  end
-end
-
--- Cut the log's head off before `target`, but never past what a live task needs.
-local function cut(epoch, target)
-  local known = redis.call('HMGET', META, 'head', 'bytes', 'dropped')
-  local bytes, dropped = tonumber(known[2]), tonumber(known[3] or '0')
-  target = math.min(target, needed() or target)
-  if target > tonumber(known[1]) then
-    local _, left, lent = drop(LOG, epoch, target, target, bytes + dropped)
-    left = left or bytes
-    given_back('log', left, lent)
-    redis.call('HSET', META, 'head', int(target), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
-  end
-end
-
--- The session's numbers: epoch, seq, head, bytes, dropped, kept, forgotten, incarnation, and files' bytes ever lent to log
--- and history. Read once in a script, and kept as `write` leaves them. `incarnation` holds those of the servers which the log was written on, with spaces between, the
--- newest first; it and the epoch are texts.
+-- What the session's meta says: epoch, seq and incarnation, and with `all`, for those who write: head, bytes, dropped, kept,
+-- forgotten, and files' bytes ever lent to log and history. Read once in a script, and kept as `write` leaves them.
+-- `incarnation` holds those of the servers which the log was written on, with spaces between, the newest first; it and the
+-- epoch are texts.
 local SESSION
-local function session()
-  if not SESSION then
-    SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'head', 'bytes', 'dropped', 'kept', 'forgotten', 'incarnation',
-      'log_lent', 'history_lent')
-    for index = 2, 7 do
-      SESSION[index] = tonumber(SESSION[index] or index ~= 5 and '0')
+local function session(all)
+  if SESSION and (SESSION[4] or not all) then
+    return SESSION
+  elseif not all then
+    SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'incarnation')
+  else
+    SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'incarnation', 'head', 'bytes', 'dropped', 'kept', 'forgotten', 'log_lent')
+    -- Both are there, or none is.
+    SESSION[10] = SESSION[9] and redis.call('HGET', META, 'history_lent')
+    for index = 4, 10 do
+      SESSION[index] = tonumber(SESSION[index] or index ~= 6 and '0')
     end
-    SESSION[9], SESSION[10] = tonumber(SESSION[9] or '0'), tonumber(SESSION[10] or '0')
   end
+  SESSION[2] = tonumber(SESSION[2] or '0')
   return SESSION
-end
-
--- Cut log and history down to their limits once they are a tenth above them. What a live task may still need stays,
--- unless it has come to four times the limit.
-local function trim()
-  local epoch, seq, head, bytes, dropped, kept, forgotten = unpack(session(), 1, 7)
-  local long, old = bytes > 1.1 * MAX_BYTES or seq - head + 1 > 1.1 * MAX_EVENTS, kept > 1.1 * MAX_BYTES
-  if not long and not old then
-    return
-  end
-  local first = needed() or seq + 1
-  if long then
-    local high = bytes > 4 * MAX_BYTES and seq + 1 or first
-    if head < high then
-      local left, lent
-      head, left, lent = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
-      left = left or bytes
-      given_back('log', left, lent)
-      redis.call('HSET', META, 'head', int(head), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
-      SESSION[3], SESSION[4], SESSION[5] = head, left, dropped + bytes - left
-    end
-  end
-  if old then
-    local high = kept > 4 * MAX_BYTES and seq or math.min(first, seq)
-    local _, left, lent = drop(HISTORY, epoch, 1, high, kept + forgotten)
-    left = left or kept
-    given_back('history', left, lent)
-    redis.call('HSET', META, 'kept', int(left), 'forgotten', int(forgotten + kept - left))
-    SESSION[6], SESSION[7] = left, forgotten + kept - left
-  end
 end
 
 -- What a run seldom comes to. Each function costs something in each run that makes it, so these are made when one of
 -- them is called.
 local function seldom()
+  -- The seq of the first entry that a live task may still need; nil when none is live. A task that is gone without its
+  -- end (expired, or of an earlier release) is taken off the list.
+  local function needed()
+    local first = redis.call('ZRANGE', LIVE, 0, 0, 'WITHSCORES')
+    while first[1] do
+      local status = first[1] == TID and 'running' or redis.call('HGET', sibling(TASK, first[1]), 'status')
+      if status and not TERMINAL[status] then
+        return tonumber(first[2])
+      end
+      redis.call('ZREM', LIVE, first[1])
+      first = redis.call('ZRANGE', LIVE, 0, 0, 'WITHSCORES')
+    end
+  end
+
+  -- An earlier release noted live tasks in the meta.
+  local function adopt()
+    local meta = redis.call('HGETALL', META)
+    for index = 1, #meta, 2 do
+      if string.sub(meta[index], 1, 5) == 'live:' then
+        redis.call('ZADD', LIVE, meta[index + 1], string.sub(meta[index], 6))
+        redis.call('HDEL', META, meta[index])
+      end
+    end
+    redis.call('HSET', META, 'dropped', '0')
+  end
+
+  -- The bytes that a stream holds from `seq` on, of `sum` that were ever written into it: each entry says how many were
+  -- before it, and how many of these were files'. nil where that is not known: an earlier release wrote the entry.
+  -- → bytes from there on, files' bytes before it
+  local function bytes_from(stream, epoch, seq, sum)
+    local found = redis.call('XRANGE', stream, epoch .. '-' .. int(seq), '+', 'COUNT', 1)[1]
+    if not found then
+      return 0
+    end
+    local before, lent = nil, 0
+    for index = 1, #found[2], 2 do
+      if found[2][index] == 's' then
+        before = tonumber(found[2][index + 1])
+      elseif found[2][index] == 'l' then
+        lent = tonumber(found[2][index + 1])
+      end
+    end
+    if before then
+      return sum - before, lent
+    end
+  end
+
+  -- Drop a stream's head: what is before seq `low`, and as much more as leaves no more bytes than allowed, but nothing
+  -- from `high` on. However many entries that are, it looks at a few.
+  -- → the seq from which entries are left, and their bytes (nil: not known), and files' bytes ever lent before (nil: to all)
+  local function drop(stream, epoch, low, high, sum)
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if (bytes_from(stream, epoch, middle, sum) or math.huge) <= MAX_BYTES then
+        high = middle
+      else
+        low = middle + 1
+      end
+    end
+    redis.call('XTRIM', stream, 'MINID', epoch .. '-' .. int(low))
+    return low, bytes_from(stream, epoch, low, sum)
+  end
+
+  -- Note how many of the files' bytes that were lent to a stream, which has `left` bytes now, were lent to what is gone.
+  local function given_back(stream, left, lent)
+    local all = redis.call('HGET', META, stream .. '_lent')
+    if all then
+      redis.call('HSET', META, stream .. '_back', left == 0 and all or int(lent or 0))
+    end
+  end
+
+  -- Cut the log's head off before `target`, but never past what a live task needs.
+  local function cut(epoch, target)
+    local known = redis.call('HMGET', META, 'head', 'bytes', 'dropped')
+    local bytes, dropped = tonumber(known[2]), tonumber(known[3] or '0')
+    target = math.min(target, needed() or target)
+    if target > tonumber(known[1]) then
+      local _, left, lent = drop(LOG, epoch, target, target, bytes + dropped)
+      left = left or bytes
+      given_back('log', left, lent)
+      redis.call('HSET', META, 'head', int(target), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
+    end
+  end
+
+  -- `trim`, where log (long) or history (old) are to be cut.
+  local function cut_down(long, old)
+    local epoch, seq, _, head, bytes, dropped, kept, forgotten = unpack(session(true), 1, 8)
+    local first = needed() or seq + 1
+    if long then
+      local high = bytes > 4 * MAX_BYTES and seq + 1 or first
+      if head < high then
+        local left, lent
+        head, left, lent = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
+        left = left or bytes
+        given_back('log', left, lent)
+        redis.call('HSET', META, 'head', int(head), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
+        SESSION[4], SESSION[5], SESSION[6] = head, left, dropped + bytes - left
+      end
+    end
+    if old then
+      local high = kept > 4 * MAX_BYTES and seq or math.min(first, seq)
+      local _, left, lent = drop(HISTORY, epoch, 1, high, kept + forgotten)
+      left = left or kept
+      given_back('history', left, lent)
+      redis.call('HSET', META, 'kept', int(left), 'forgotten', int(forgotten + kept - left))
+      SESSION[7], SESSION[8] = left, forgotten + kept - left
+    end
+  end
+
+  -- Keep the files that came with a batch, whose last entry has that seq. They count from the first batch on that came
+  -- with them: what stage.lua has put there does not yet.
+  local function store(seq)
+    local count, bytes = tonumber(ARGV[#ARGV - 1]), 0
+    for index = #ARGV - 1 - 2 * count, #ARGV - 2, 2 do
+      if ARGV[index + 1] ~= '' then
+        redis.call('HSETNX', FILES, ARGV[index], ARGV[index + 1])
+      end
+      if redis.call('HSET', FILES, ARGV[index] .. ':seq', int(seq)) == 1 then
+        bytes = bytes + redis.call('HSTRLEN', FILES, ARGV[index])
+      end
+    end
+    if bytes > 0 then
+      redis.call('HINCRBY', META, 'files', int(bytes))
+      redis.call('PEXPIRE', FILES, lifetime(redis.call('HGET', META, 'hold')))
+    end
+  end
+
   -- Give the keys of another task of this session their time to live again.
   local function touch_task(tid, life)
     redis.call('PEXPIRE', sibling(TASK, tid), life)
@@ -294,7 +313,7 @@ local function seldom()
   -- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers get the same message as after a clear.
   local function begin_epoch(seen)
     local known = session()
-    local names = named(known[8] or '')
+    local names = named(known[3] or '')
     local epoch = int(math.max(tonumber(known[1]) + 1, NOW, seen + 1))
     for _, stream in ipairs({ LOG, HISTORY }) do
       local at, page = '-', nil
@@ -317,13 +336,13 @@ local function seldom()
     end
     redis.call('HSET', META, 'epoch', epoch, 'former', cursors, 'incarnation', names)
     redis.call('PUBLISH', TAIL, epoch .. '-' .. int(known[2] + 1) .. '-' .. int(known[2]))
-    known[1], known[8] = epoch, names
+    known[1], known[3] = epoch, names
   end
 
   -- `agree`, where a glance does not show that nothing was lost.
   local function look_closely(seen, seen_seq)
     local known = session()
-    local before = known[8] or ''
+    local before = known[3] or ''
     local epoch, seq = tonumber(known[1]), known[2]
     seen, seen_seq = tonumber(seen or '0'), tonumber(seen_seq or '0')
     local ahead = seen > epoch or (seen == epoch and seen_seq > seq)
@@ -332,7 +351,7 @@ local function seldom()
       begin_epoch(seen)
     elseif names ~= before then
       redis.call('HSET', META, 'incarnation', names)
-      known[8] = names
+      known[3] = names
     end
     if ahead or seen == 0 or seen == epoch then
       return ahead
@@ -343,7 +362,8 @@ local function seldom()
   end
 
   return {
-    touch = touch_all, last_of = last_of, named = named, look_closely = look_closely,
+    touch = touch_all, last_of = last_of, named = named, look_closely = look_closely, needed = needed, adopt = adopt, cut = cut,
+    cut_down = cut_down, store = store,
   }
 end
 
@@ -368,12 +388,22 @@ local function agree(seen, seen_seq)
   if not known[1] then
     return false
   end
-  local before = known[8] or ''
+  local before = known[3] or ''
   local newest = before == INCARNATION or string.find(before, INCARNATION .. ' ', 1, true) == 1
   if newest and (not seen or seen == known[1] and tonumber(seen_seq) <= known[2]) then
     return false
   end
   return seldom().look_closely(seen, seen_seq)
+end
+
+-- Cut log and history down to their limits once they are a tenth above them. What a live task may still need stays,
+-- unless it has come to four times the limit.
+local function trim()
+  local _, seq, _, head, bytes, _, kept = unpack(session(true), 1, 7)
+  local long, old = bytes > 1.1 * MAX_BYTES or seq - head + 1 > 1.1 * MAX_EVENTS, kept > 1.1 * MAX_BYTES
+  if long or old then
+    seldom().cut_down(long, old)
+  end
 end
 
 -- Close a message; the seq of its first entry, by which a response's output is ordered.
@@ -401,28 +431,6 @@ local function lacks()
   return false
 end
 
--- Keep the files that came with a batch, whose last entry has that seq. They count from the first batch on that came
--- with them: what stage.lua has put there does not yet.
-local function store(seq)
-  local count = tonumber(ARGV[#ARGV - 1])
-  if count == 0 then
-    return
-  end
-  local bytes = 0
-  for index = #ARGV - 1 - 2 * count, #ARGV - 2, 2 do
-    if ARGV[index + 1] ~= '' then
-      redis.call('HSETNX', FILES, ARGV[index], ARGV[index + 1])
-    end
-    if redis.call('HSET', FILES, ARGV[index] .. ':seq', int(seq)) == 1 then
-      bytes = bytes + redis.call('HSTRLEN', FILES, ARGV[index])
-    end
-  end
-  if bytes > 0 then
-    redis.call('HINCRBY', META, 'files', int(bytes))
-    redis.call('PEXPIRE', FILES, lifetime(redis.call('HGET', META, 'hold')))
-  end
-end
-
 -- The files that live tasks refer to: in requests, answers and checkpoints.
 local function used()
   local digests = {}
@@ -445,8 +453,8 @@ end
 -- where log and history were cut behind that place, which is seldom.
 local function tidy()
   local oldest = redis.call('XRANGE', HISTORY, '-', '+', 'COUNT', 1)[1]
-  local low = math.min(session()[3], oldest and tonumber(string.match(oldest[1], '%d+$')) or math.huge)
-  local live, has = needed() or math.huge, nil
+  local low = math.min(session(true)[4], oldest and tonumber(string.match(oldest[1], '%d+$')) or math.huge)
+  local live, has = seldom().needed() or math.huge, nil
   local bytes = 0
   for _, digest in ipairs(redis.call('HKEYS', FILES)) do
     if #digest == 64 then
@@ -482,16 +490,20 @@ end
 local function write(at, number)
   local count = tonumber(ARGV[at])
   at = at + 1
-  local meta = session()
-  local epoch, seq, bytes, kept = meta[1], meta[2], meta[4], meta[6]
-  store(seq + count)
+  local meta = session(true)
+  local epoch, seq, bytes, kept = meta[1], meta[2], meta[5], meta[7]
+  -- What refers to a file came with it.
+  local files = ARGV[#ARGV - 1] ~= '0'
+  if files then
+    seldom().store(seq + count)
+  end
   if count == 0 then
     return at, seq, number
   end
   number = tonumber(number)
-  local dropped, forgotten = meta[5], meta[7]
+  local dropped, forgotten = meta[6], meta[8]
   if not dropped then
-    adopt()
+    seldom().adopt()
     dropped = 0
   end
   local first = seq + 1
@@ -523,7 +535,7 @@ local function write(at, number)
       at = at + 3
     end
     local line = TID .. '\t' .. path .. '\t' .. kind .. '\t' .. now .. '\t' .. body .. '\t' .. extra
-    local lent = string.find(line, '\26', 1, true) and lent_to(line) or 0
+    local lent = files and lent_to(line) or 0
     local costs = #line + ENTRY_BYTES + lent
     if lent > 0 then
       -- Followers read it, with what it refers to.
@@ -542,7 +554,7 @@ local function write(at, number)
     lines[index] = line
     size = size + #line
   end
-  if kept > meta[6] then
+  if kept > meta[7] then
     redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes), 'kept', int(kept))
   else
     redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes))
@@ -555,10 +567,10 @@ local function write(at, number)
     message = message .. '\n' .. table.concat(lines, '\n')
   end
   redis.call('PUBLISH', TAIL, message)
-  if kept > 0 and meta[6] == 0 then
+  if kept > 0 and meta[7] == 0 then
     redis.call('PEXPIRE', HISTORY, int(TTL))
   end
-  meta[2], meta[4], meta[5], meta[6], meta[9], meta[10] = seq, bytes, dropped, kept, log_lent, history_lent
+  meta[2], meta[5], meta[6], meta[7], meta[9], meta[10] = seq, bytes, dropped, kept, log_lent, history_lent
   trim()
   return at, seq, int(number)
 end

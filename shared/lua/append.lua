@@ -5,6 +5,7 @@ local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'out
 if task[3] == OP and task[2] == ARGV[7] then
   return { 'ok', task[5], session()[1] }
 end
+session(true)
 local no = refusal(task)
 if no then
   return no

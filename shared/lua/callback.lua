@@ -15,7 +15,7 @@ end
 if known == TID .. ' withdrawn' then
   return { 'withdrawn' }
 end
-if not status or TERMINAL[status] or not session()[1] then
+if not status or TERMINAL[status] or not session(true)[1] then
   if task[2] == 'call_expired' then
     return { 'expired' }
   end

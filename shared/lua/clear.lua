@@ -22,7 +22,7 @@ redis.call('DEL', LOG, MEMORY, HISTORY, WAITING, LIVE, FILES)
 redis.call('HDEL', META, 'files', 'log_lent', 'log_back', 'history_lent', 'history_back', 'memory_lent')
 local epoch = int(math.max(tonumber(meta[1]) + 1, NOW))
 redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
-  'memory', '0', 'active', '', 'former', '', 'incarnation', seldom().named(session()[8] or ''))
+  'memory', '0', 'active', '', 'former', '', 'incarnation', seldom().named(session()[3] or ''))
 redis.call('HDEL', META, 'hold')
 touch_session(lifetime())
 -- Followers of the former epoch learn that it is over.

@@ -47,6 +47,7 @@ local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'lau
 if task[3] == OP and task[2] == ARGV[7] then
   return { 'ok', task[7], task[9], '1' }
 end
+session(true)
 local no = refusal(task)
 if no then
   return no

@@ -10,6 +10,7 @@ if task[3] == OP and task[2] == ARGV[7] then
   end
   return { 'launch', task[7] }
 end
+session(true)
 local no = refusal(task)
 if no then
   return no

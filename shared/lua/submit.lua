@@ -38,7 +38,7 @@ if meta[1] ~= ARGV[7] or (ARGV[8] ~= '' and meta[2] ~= '' and meta[2] ~= ARGV[8]
   return { 'foreign' }
 end
 
-if redis.call('ZCARD', LIVE) >= tonumber(ARGV[22]) and needed() and redis.call('ZCARD', LIVE) >= tonumber(ARGV[22]) then
+if redis.call('ZCARD', LIVE) >= tonumber(ARGV[22]) and seldom().needed() and redis.call('ZCARD', LIVE) >= tonumber(ARGV[22]) then
   return { 'full' }
 end
 
@@ -62,9 +62,9 @@ if busy ~= 'parallel' then
   end
 end
 
+local first = int(session(true)[2] + 1)
 agree()
 local epoch = session()[1]
-local first = int(session()[2] + 1)
 local deadline = '0'
 if ARGV[15] ~= '0' then
   deadline = int(NOW + tonumber(ARGV[15]))

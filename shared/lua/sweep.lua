@@ -42,7 +42,7 @@ elseif TERMINAL[status] then
   -- Its messages stand whole in the history; the pieces they came in can go.
   local epoch = redis.call('HGET', META, 'epoch')
   if epoch and task[14] and (epoch == task[14] or seldom().last_of(task[14])) then
-    cut(epoch, num(task[13]) + 1)
+    seldom().cut(epoch, num(task[13]) + 1)
   end
   return { 'drop' }
 end
