@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -266,7 +267,7 @@ async def test_refused_connections_are_bounded(stack: Stack, monkeypatch: pytest
             refused.append(await stacked.enter_async_context(raw(client, "")))
             assert (await refused[-1].answer()).startswith(b"HTTP/1.1 503 ")
         for connection in refused[:3]:
-            await wait_until(lambda it=connection: _is_cut(it), "the oldest of the refused to be cut")
+            await wait_until(partial(_is_cut, connection), "the oldest of the refused to be cut")
         assert not any(map(_is_cut, refused[3:]))
 
 
