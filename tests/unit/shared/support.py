@@ -35,6 +35,15 @@ T = TypeVar("T")
 
 HOUR_MS = 3_600_000
 
+# What reads all of a key, by its type: the command, and its words after the key.
+_READING: dict[str, tuple[Any, ...]] = {
+    "hash": ("HGETALL",),
+    "list": ("LRANGE", 0, -1),
+    "stream": ("XRANGE", "-", "+"),
+    "string": ("GET",),
+    "zset": ("ZRANGE", 0, -1, "WITHSCORES"),
+}
+
 
 def ref(task: str = "t1", session: str = "s1", owner: str = "o1") -> TaskRef:
     """A task's ref."""
@@ -235,30 +244,30 @@ class Desk:
         meta = await self.log.meta(session)
         return await self.log.read(session, Cursor(meta.epoch, 0)) if meta else []
 
+    async def all_of(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """The replies to commands, in one round trip."""
+        pipeline = self.redis.pipeline(transaction=False)
+        for words in commands:
+            pipeline.execute_command(*words)
+        replies: list[Any] = await pipeline.execute()
+        return replies
+
     async def everything(self) -> dict[bytes, Any]:
         """All that the broker holds."""
-        found: dict[bytes, Any] = {}
-        for key in sorted(await self.redis.keys("*")):
-            kind = await self.redis.type(key)
-            match kind:
-                case b"hash":
-                    found[key] = await self.redis.hgetall(key)
-                case b"list":
-                    found[key] = await self.redis.lrange(key, 0, -1)
-                case b"stream":
-                    found[key] = await self.redis.xrange(key)
-                case b"zset":
-                    found[key] = await self.redis.zrange(key, 0, -1, withscores=True)
-                case _:
-                    found[key] = await self.redis.get(key)
-        return found
+        keys = sorted(await self.redis.keys("*"))
+        kinds = await self.all_of(*(("TYPE", key) for key in keys))
+        reading = [_READING[kind.decode()] for kind in kinds]
+        values = await self.all_of(
+            *((words[0], key, *words[1:]) for key, words in zip(keys, reading, strict=True))
+        )
+        return dict(zip(keys, values, strict=True))
 
     async def state(self) -> dict[bytes, tuple[bytes, int]]:
         """All that the broker holds, to be given to `go_back`."""
-        return {
-            key: (await self.redis.dump(key), max(0, await self.redis.pttl(key)))
-            for key in await self.redis.keys("*")
-        }
+        keys = await self.redis.keys("*")
+        dumps = await self.all_of(*(("DUMP", key) for key in keys))
+        lives = await self.all_of(*(("PTTL", key) for key in keys))
+        return {key: (dump, max(0, life)) for key, dump, life in zip(keys, dumps, lives, strict=True)}
 
     async def go_back(self, state: dict[bytes, tuple[bytes, int]]) -> None:
         """Have the broker hold that again, and nothing else, as after a failover to a replica that lagged."""
@@ -268,7 +277,8 @@ class Desk:
 
     async def lives(self) -> dict[bytes, int]:
         """Session key → its time to live in ms."""
-        return {key: await self.redis.pttl(key) for key in await self.redis.keys("ts:{*")}
+        keys = await self.redis.keys("ts:{*")
+        return dict(zip(keys, await self.all_of(*(("PTTL", key) for key in keys)), strict=True))
 
     @asynccontextmanager
     async def tails(self, session: SessionKeys | None = None) -> AsyncIterator[Callable[[], Awaitable[Tail]]]:
@@ -309,20 +319,25 @@ class Desk:
         return outcome
 
     async def sound(self, session: SessionKeys | None = None) -> list[Entry]:
-        """Check the log: dense, each task's events numbered from 0, one end each and nothing after it."""
+        """The whole log, after a check: see `check_sound`."""
         entries = await self.entries(session)
-        assert all(after.seq == before.seq + 1 for before, after in pairwise(entries))
-        for task in {entry.task for entry in entries}:
-            mine = [entry for entry in entries if entry.task == task]
-            numbers = [
-                number
-                for entry in mine
-                if (number := orjson.loads(entry.event).get("sequence_number")) is not None
-            ]
-            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-            assert entries[0].seq > 1 or numbers[0] == 0
-            assert END not in [entry.kind for entry in mine[:-1]]
+        check_sound(entries)
         return entries
+
+
+def check_sound(entries: list[Entry]) -> None:
+    """Check a log: dense, each task's events numbered from 0, one end each and nothing after it."""
+    assert all(after.seq == before.seq + 1 for before, after in pairwise(entries))
+    for task in {entry.task for entry in entries}:
+        mine = [entry for entry in entries if entry.task == task]
+        numbers = [
+            number
+            for entry in mine
+            if (number := orjson.loads(entry.event).get("sequence_number")) is not None
+        ]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert entries[0].seq > 1 or numbers[0] == 0
+        assert END not in [entry.kind for entry in mine[:-1]]
 
 
 def numbers(entries: list[Entry]) -> list[int | None]:
