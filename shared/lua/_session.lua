@@ -91,8 +91,11 @@ local function touch_session(life, files)
 end
 
 -- Begin a session. What outlived another one of that name is dropped: its keys do not expire at the same moment. The files
--- that this script refers to stay: they were sent ahead.
+-- that this script refers to stay: they were sent ahead. Nothing is dropped before the first write: a script that has
+-- deleted something is not stopped any more when the broker's memory is full.
 local function make(agent, user)
+  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'incarnation', INCARNATION, 'head', '1', 'dropped', '0',
+    'kept', '0', 'forgotten', '0', 'agent', agent, 'user', user, 'active', '', 'created', int(NOW), 'memory', '0')
   redis.call('DEL', LOG, HISTORY, MEMORY, WAITING, LIVE)
   local sent = {}
   for index = #ARGV - 1 - 2 * tonumber(ARGV[#ARGV - 1]), #ARGV - 2, 2 do
@@ -103,8 +106,6 @@ local function make(agent, user)
       redis.call('HDEL', FILES, field)
     end
   end
-  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'incarnation', INCARNATION, 'head', '1', 'dropped', '0',
-    'kept', '0', 'forgotten', '0', 'agent', agent, 'user', user, 'active', '', 'created', int(NOW), 'memory', '0')
 end
 
 -- What the session's meta says: epoch, seq and incarnation, and with `all`, for those who write: head, bytes, dropped, kept,
