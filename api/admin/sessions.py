@@ -93,14 +93,17 @@ class AdminSessionRoutes:
         return JSONResponse({"deleted": sorted(sessions), "more": more})
 
     async def _delete(self, keys: SessionKeys, names: list[str], key_id: str) -> None:
-        """End what is live in a session, then delete its keys: itself, hashes of its turns, answered calls, and so on."""
+        """End what is live in a session and delete it, then what its turns left: their hashes, answered calls, and so on.
+
+        Whoever speaks in it meanwhile is in a new session of that name, of which nothing is deleted.
+        """
         services = self._services
-        meta = await insist(lambda: services.log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
-        if meta is not None:
-            with suppress(NoSession):
-                await clear(services, keys, meta.epoch, "deleted", who=f"admin {key_id}")
-        for at in range(0, len(names), KEYS_AT_ONCE):
-            some = names[at : at + KEYS_AT_ONCE]
+        with suppress(NoSession):
+            await clear(services, keys, None, "deleted", who=f"admin {key_id}")
+        # The session's own keys have one word behind the prefix.
+        left = [name for name in names if ":" in name.removeprefix(keys.prefix)]
+        for at in range(0, len(left), KEYS_AT_ONCE):
+            some = left[at : at + KEYS_AT_ONCE]
             await insist(
                 partial(command, services.broker.sessions, "DEL", *some),
                 seconds=PATIENCE_SECONDS,

@@ -56,8 +56,8 @@ async def stop_all(
         metrics.stop_seconds.add(time.monotonic() - begun)
 
 
-async def clear(services: Services, keys: SessionKeys, epoch: int, why: str, *, who: str) -> None:
-    """End what is live in a session, and forget all that was said in it since ``epoch`` began.
+async def clear(services: Services, keys: SessionKeys, epoch: int | None, why: str, *, who: str) -> None:
+    """End what is live in a session, and forget all that was said in it since ``epoch`` began; None: delete it.
 
     Raises:
         NoSession: it is gone.

@@ -1,11 +1,16 @@
 #!lua flags=allow-oom
--- Start a session afresh: log, memory and history are dropped, the epoch grows. ARGV 7 the epoch that is to end
+-- Start a session afresh: log, memory and history are dropped, the epoch grows. Or delete it.
+-- ARGV 7 the epoch that is to end ('': any, and the session with it)
 -- A clear that the network delayed past another one finds a later epoch, and has nothing to do.
 -- → cleared epoch | live task… (the newest first) | missing
 local meta = redis.call('HMGET', META, 'epoch')
+local delete = ARGV[7] == ''
 if not meta[1] then
+  if delete then
+    redis.call('DEL', META, LOG, MEMORY, HISTORY, WAITING, LIVE, FILES)
+  end
   return { 'missing' }
-elseif meta[1] ~= ARGV[7] and not seldom().last_of(ARGV[7]) then
+elseif not delete and meta[1] ~= ARGV[7] and not seldom().last_of(ARGV[7]) then
   return { 'cleared', meta[1] }
 end
 local live = { 'live' }
@@ -24,7 +29,11 @@ local epoch = int(math.max(tonumber(meta[1]) + 1, NOW))
 redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
   'memory', '0', 'active', '', 'former', '', 'incarnation', seldom().named(session()[3] or ''))
 redis.call('HDEL', META, 'hold')
-touch_session(lifetime())
+if delete then
+  redis.call('DEL', META)
+else
+  touch_session(lifetime())
+end
 -- Followers of the former epoch learn that it is over.
 redis.call('PUBLISH', TAIL, epoch .. '-1-0')
 return { 'cleared', epoch }

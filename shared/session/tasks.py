@@ -669,12 +669,13 @@ class Tasks:
                 return Redate(int(ms))
         return Drop(reply[1].decode() if reply[1:] else "")
 
-    async def clear(self, keys: SessionKeys, epoch: int) -> Cleared | Live | Missing:
+    async def clear(self, keys: SessionKeys, epoch: int | None) -> Cleared | Live | Missing:
         """Drop log, memory and history of a session without live tasks, and begin a new epoch after ``epoch``.
 
-        Where that has ended already nothing is done: `Cleared` then has the present one.
+        Where that has ended already nothing is done: `Cleared` then has the present one. None: in whatever epoch it is,
+        the session itself is deleted, but for what its turns left under names of their own.
         """
-        reply = await self._run(_clear, keys, "", "", (epoch,))
+        reply = await self._run(_clear, keys, "", "", ("" if epoch is None else epoch,))
         match reply:
             case [b"cleared", epoch]:
                 return Cleared(int(epoch))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.admin.test_limits import ask, limited
-from tests.support.client import terminal, text_of
+from tests.support.client import calls_of, terminal, text_of
 from tests.support.commands import turnstream
 from tests.support.waiting import wait_until
+from turnstream.api.turns.stop import clear
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage
@@ -174,6 +175,31 @@ async def test_an_owner_is_deleted(stack: Stack) -> None:
     nothing = await turnstream("sessions", "delete", "--owner", "acme", "--session", "s1", **env)
     assert (nothing.code, "404: No such session" in nothing.err) == (2, True)
     assert text_of(await front_end.turn("s1", "hi")) == "You said: hi"
+
+
+async def test_who_speaks_while_a_session_is_deleted_is_answered(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn that comes when the session has just been ended is in a new one, and nothing takes that away."""
+    await stack.worker()
+    client = await stack.front_end()
+    await client.turn("s1", "hello")
+    operator = stack.client(client.base_url, stack.admin)
+
+    async def then_speaks(*given: Any, **more: Any) -> None:
+        await clear(*given, **more)
+        async with client.process("s1", "/call f {}", id="next") as stream:
+            assert calls_of(await stream.until(calls_of))
+
+    monkeypatch.setattr("turnstream.api.admin.sessions.clear", then_speaks)
+    told = await operator.http.post("/admin/v1/sessions/delete", json={"owner": "dev", "session": "s1"})
+    assert told.json() == {"deleted": ["s1"], "more": False}
+    async with client.follow("s1", "next") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        assert (await client.callback("s1", call["call_id"], "x")).status_code == 200
+        assert (terminal(await stream.all()) or {})["status"] == "completed"
+    history = (await client.http.get("/liteAgent/v1/history", params={"sessionId": "s1"})).json()
+    assert "hello" not in str(history)
 
 
 async def test_one_owner_cannot_fill_the_broker(small: tuple[Stack, Any]) -> None:
