@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnstream.shared.broker.client import command, insist
@@ -245,9 +246,10 @@ def _entry(entry_id: bytes, pairs: list[bytes], files: Mapping[str, bytes]) -> E
     fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
     return Entry(
         seq=int(entry_id.partition(b"-")[2]),
-        task=fields[b"t"].decode(),
-        path=fields[b"a"].decode(),
-        kind=fields[b"y"].decode(),
+        # Rings and pages hold many entries of few tasks and kinds: one text serves all.
+        task=intern(fields[b"t"].decode()),
+        path=intern(fields[b"a"].decode()),
+        kind=intern(fields[b"y"].decode()),
         created=int(fields[b"c"]),
         event=fill(fields[b"e"], files),
         extra=fill(fields[b"x"], files),
@@ -267,6 +269,14 @@ def parse_tail(message: bytes) -> Tail:
         for seq, line in enumerate(body.split(b"\n"), first):
             task, path, kind, created, event, extra = line.split(b"\t")
             entries.append(
-                Entry(seq, task.decode(), path.decode(), kind.decode(), int(created), event, extra)
+                Entry(
+                    seq,
+                    intern(task.decode()),
+                    intern(path.decode()),
+                    intern(kind.decode()),
+                    int(created),
+                    event,
+                    extra,
+                )
             )
     return Tail(epoch, first, last, written, entries)
