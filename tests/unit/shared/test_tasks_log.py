@@ -21,7 +21,7 @@ from tests.unit.shared.support import (
 )
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import END, Cursor
-from turnstream.shared.session.event_log import BULK_BYTES, Log
+from turnstream.shared.session.event_log import PAGE_BYTES, Log
 from turnstream.shared.session.tasks import Parked, operation
 
 if TYPE_CHECKING:
@@ -196,11 +196,11 @@ async def test_what_fits_into_one_page_is_read_once(place: Place) -> None:
     class Counting(Log):
         reads = 0
 
-        async def page(self, keys: SessionKeys, after: Cursor, most: int = BULK_BYTES) -> Page | None:
+        async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
             self.reads += 1
             return await super().page(keys, after, min(most, self.most))
 
-        most = BULK_BYTES
+        most = PAGE_BYTES
 
     desk = Desk(place)
     attempt = await desk.running()
