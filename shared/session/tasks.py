@@ -428,6 +428,10 @@ _callback = Script("callback", session=True)
 _sweep = Script("sweep", session=True)
 _clear = Script("clear", session=True)
 _stage = Script("stage", large=True)
+_unstage = Script("unstage")
+
+# Replies of scripts that took the files which came with them.
+_TOOK = frozenset({b"ok", b"launch", b"waits", b"parked", b"superseded", b"stored"})
 
 _REFUSALS: dict[bytes, Fenced | Ended | Gone] = {b"fenced": Fenced(), b"ended": Ended(), b"gone": Gone()}
 
@@ -710,14 +714,19 @@ class Tasks:
         if batch is None or not batch.files:
             return await script(self.redis, names, (*given, 0), size=size)
         new = batch.new_files()
-        if (staged := sum(map(len, new.values()))) > PIECE_BYTES:
+        staged = sum(map(len, new.values()))
+        if staged > PIECE_BYTES:
             # Said to be as large as they are, it goes the same way, behind them.
             running = script(self.redis, names, (*given, *batch.file_arguments({})), size=staged)
             reply = await self._staged(keys, new, running)
         else:
+            staged = 0
             reply = await script(self.redis, names, (*given, *batch.file_arguments(new)), size=size)
         if reply[0] == b"lacking":
             reply = await script(self.redis, names, (*given, *batch.file_arguments(batch.files)))
+        if staged and reply[0] not in _TOOK:
+            # A client may be refused as often as it likes: what it sent must not stay, which counts for nobody.
+            await _unstage(self.redis, (keys.files,), tuple(new))
         return reply
 
     async def _staged(self, keys: SessionKeys, files: Mapping[str, bytes], running: Awaitable[Any]) -> Any:

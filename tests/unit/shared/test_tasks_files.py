@@ -16,12 +16,14 @@ from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES
 from turnstream.shared.session.files import FETCHED_AT_ONCE, PIECE_BYTES, cut, fill
-from turnstream.shared.session.tasks import STAGED_MS, Launch, Missing, Parked, operation
+from turnstream.shared.session.tasks import STAGED_MS, Busy, Foreign, Launch, Missing, Parked, Same, operation
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from tests.conftest import Place
+    from turnstream.shared.broker.keys import TaskRef
+    from turnstream.shared.session.tasks import Turn
 
 RAW = b"\xfb\xef\xff" + os.urandom(99_999)
 DATA = base64.b64encode(RAW).decode()
@@ -209,15 +211,34 @@ async def test_what_the_broker_has_lost_is_sent_again(place: Place) -> None:
     assert (await desk.begin(attempt.ref, released.number)).state["messages"] == message()
 
 
-async def test_data_without_its_script_goes(place: Place) -> None:
-    """It came ahead of a turn that was refused: it counts for nobody, and does not stay."""
+@pytest.mark.parametrize("outcome", [Missing, Busy, Same, Foreign])
+async def test_data_of_a_turn_that_is_refused_goes(place: Place, outcome: type) -> None:
+    """It came ahead of its script: it counts for nobody, and does not stay, however often it is sent."""
     desk = Desk(place)
-    large = Batch()
-    large.user_message(message(base64.b64encode(os.urandom(2**20)).decode()))
-    assert isinstance(
-        await desk.tasks.submit(ref("t1"), turn(batch=large, create=False), operation()), Missing
-    )
+    if outcome is not Missing:
+        await _told(desk, "t0", memory=b"")
+        assert isinstance(await desk.submit(ref("t1"), busy="reject"), Launch)
+    for _ in range(2):
+        large = Batch()
+        large.user_message(message(base64.b64encode(os.urandom(2**20)).decode()))
+        agent = "another" if outcome is Foreign else "demo"
+        made = turn(batch=large, create=False, busy="reject", agent=agent)
+        task = ref("t1" if outcome is Same else "t2")
+
+        async def ask(task: TaskRef = task, made: Turn = made) -> object:
+            return await desk.tasks.submit(task, made, operation())
+
+        assert isinstance(await desk.nothing_written(ask), outcome)
+
+
+async def test_data_goes_without_its_script(place: Place) -> None:
+    """Its front end died in between: where the session had no files it expires soon, else the next end drops it."""
+    desk = Desk(place)
+    stage = scripts.Script("stage", large=True)
+    await stage(desk.redis, (keys_of().files,), ("0" * 64, b"x" * 300_000, STAGED_MS))
     assert 0 < await desk.redis.pttl(keys_of().files) <= STAGED_MS
+    await _told(desk, "t1", memory=b"")
+    await stage(desk.redis, (keys_of().files,), ("1" * 64, b"x" * 300_000, STAGED_MS))
     await _told(desk, "t2", memory=b"")
     held = await desk.redis.hget(keys_of().meta, "files")
     assert int(held or 0) == len(DATA)
