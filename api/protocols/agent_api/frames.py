@@ -6,74 +6,55 @@ UI reads the ``object`` field instead.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from turnstream.api.streaming.dialect import EVENT_STREAM, NUMBERED, one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from turnstream.shared.session.entry import Entry
 
 _FRAME = b"id: %d-%d\ndata: %b\n\n"
 
 
 class Agentscope:
-    """Passes events through byte for byte; the user's own message is not part of the response's stream."""
+    """Passes events through, byte for byte or respelled; the user's own message is not part of the response's stream."""
 
-    name = "agentscope"
     content_type = EVENT_STREAM
     ping = b": ping\n\n"
 
+    def __init__(self, name: str, respell: Callable[[bytes], bytes] | None = None) -> None:
+        """``respell`` writes an event in the words of another edition."""
+        self.name = name
+        self._respell = respell
+
     def document(self, event: bytes) -> bytes:
         """An event that is an answer of its own."""
-        return event
+        return event if self._respell is None else self._respell(event)
 
     def frames(self, session: str, epoch: int, entry: Entry) -> bytes:  # noqa: ARG002 - events name it
         """One frame with the entry's event."""
         event = entry.event
         if not event.startswith(NUMBERED):
             return b""
-        return _FRAME % (epoch, entry.seq, one_line(event))
+        return _FRAME % (epoch, entry.seq, one_line(self.document(event)))
 
     def replay(self, session: str, epoch: int, entry: Entry) -> bytes:
         """The same as `frames`: a closed message holds its whole content."""
         return self.frames(session, epoch, entry)
 
 
-class AgentscopeJava:
-    """As `Agentscope`, in the Java edition's spelling: camelCase, upper-case types, milliseconds."""
+def _java(event: bytes, *, strict: bool) -> bytes:
+    """The event in the Java edition's spelling: camelCase, upper-case types, milliseconds."""
+    # Imported here because the models behind it are slow to load and few clients want them.
+    from turnstream.shared.protocol.wire import java
 
-    content_type = EVENT_STREAM
-    ping = b": ping\n\n"
-
-    def __init__(self, *, strict: bool = False) -> None:
-        """With ``strict`` only words that the published edition has."""
-        self.name = "java-001" if strict else "java"
-        self._strict = strict
-
-    def document(self, event: bytes) -> bytes:
-        """An event that is an answer of its own, respelled."""
-        from turnstream.shared.protocol.wire import java
-
-        return java(event, strict=self._strict)
-
-    def frames(self, session: str, epoch: int, entry: Entry) -> bytes:  # noqa: ARG002 - events name it
-        """One frame with the entry's event, respelled."""
-        # Imported here because the models behind it are slow to load and few clients want them.
-        from turnstream.shared.protocol.wire import java
-
-        event = entry.event
-        if not event.startswith(NUMBERED):
-            return b""
-        return _FRAME % (epoch, entry.seq, one_line(java(event, strict=self._strict)))
-
-    def replay(self, session: str, epoch: int, entry: Entry) -> bytes:
-        """The same as `frames`: a closed message holds its whole content."""
-        return self.frames(session, epoch, entry)
+    return java(event, strict=strict)
 
 
-AGENTSCOPE = Agentscope()
-AGENTSCOPE_JAVA = AgentscopeJava()
-AGENTSCOPE_JAVA_001 = AgentscopeJava(strict=True)
-
-AgentApi = Agentscope | AgentscopeJava
-"""A dialect of the Agent API protocol."""
+AGENTSCOPE = Agentscope("agentscope")
+AGENTSCOPE_JAVA = Agentscope("java", partial(_java, strict=False))
+# Only words that the published edition has.
+AGENTSCOPE_JAVA_001 = Agentscope("java-001", partial(_java, strict=True))

@@ -26,7 +26,7 @@ from turnstream.shared.protocol.content import BY_TYPE
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from turnstream.api.protocols.agent_api.frames import AgentApi
+    from turnstream.api.protocols.agent_api.frames import Agentscope
     from turnstream.shared.agents.config import AgentSpec
 
 MOST_USER_ID = 256
@@ -43,6 +43,14 @@ _DELIVERY = frozenset({"stream", "reconnect"})
 _ENVELOPE = frozenset(
     {"id", "object", "status", "sequence_number", "sequenceNumber", "index", "delta", "msg_id", "msgId"}
 )
+
+# What ``dialect`` and ``strict`` ask for.
+_EDITIONS = {
+    ("", ""): AGENTSCOPE,
+    (AGENTSCOPE.name, ""): AGENTSCOPE,
+    (AGENTSCOPE_JAVA.name, ""): AGENTSCOPE_JAVA,
+    (AGENTSCOPE_JAVA.name, "001"): AGENTSCOPE_JAVA_001,
+}
 
 _ANSWERS = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
 
@@ -151,7 +159,7 @@ def answers_in(messages: list[Message]) -> list[Answer]:
     return answers
 
 
-def dialect_of(request: Request) -> AgentApi:
+def dialect_of(request: Request) -> Agentscope:
     """The edition of the protocol that the client reads: ``?dialect=``, or a parameter of ``Accept``.
 
     Raises:
@@ -162,13 +170,12 @@ def dialect_of(request: Request) -> AgentApi:
         accepted = request.headers.get("accept", "").replace(" ", "").replace('"', "").lower()
         name = "java" if "dialect=java" in accepted else ""
         strict = strict or ("001" if "strict=001" in accepted else "")
-    if strict not in ("", "001") or (strict and name != AGENTSCOPE_JAVA.name):
+    edition = _EDITIONS.get((name, strict))
+    if edition is None and strict:
         raise BadRequest("strict: only '001' is known, with dialect=java")
-    if name in ("", AGENTSCOPE.name):
-        return AGENTSCOPE
-    if name == AGENTSCOPE_JAVA.name:
-        return AGENTSCOPE_JAVA_001 if strict else AGENTSCOPE_JAVA
-    raise BadRequest(f"dialect: give {AGENTSCOPE.name!r} or {AGENTSCOPE_JAVA.name!r}")
+    if edition is None:
+        raise BadRequest(f"dialect: give {AGENTSCOPE.name!r} or {AGENTSCOPE_JAVA.name!r}")
+    return edition
 
 
 def _answers(message: Message, place: str) -> list[Answer]:

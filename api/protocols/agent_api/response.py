@@ -1,17 +1,19 @@
-"""A turn's outcome as one JSON object, for clients that do not want a stream."""
+"""Answers of one JSON object: a turn's outcome, for clients that do not want a stream, and its refusal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from starlette.responses import Response
 
 from turnstream.api.http.connection import connection_of, watched
 from turnstream.api.streaming.hub import Cut, Over
 from turnstream.api.streaming.sse import HEADERS
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS, ended
 from turnstream.shared.broker.client import insist
-from turnstream.shared.errors import CursorGone, NoTask, ShuttingDown
+from turnstream.shared.errors import CursorGone, NoTask, SessionBusy, ShuttingDown
+from turnstream.shared.protocol import ResponseBuilder
 from turnstream.shared.session.endings import numbered, without_number
 from turnstream.shared.session.entry import END, Cursor
 from turnstream.shared.session.status import TaskStatus
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from turnstream.api.protocols.agent_api.frames import AgentApi
+    from turnstream.api.protocols.agent_api.frames import Agentscope
     from turnstream.api.streaming.hub import Feed
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
+    from turnstream.shared.errors import Overloaded, TooMany
     from turnstream.shared.session.entry import Entry
     from turnstream.shared.session.event_log import Log
 
@@ -46,7 +49,7 @@ class Outcome:
         self,
         feed: Feed,
         start: Start,
-        dialect: AgentApi,
+        dialect: Agentscope,
         reader: Log,
         *,
         headers: Headers = (),
@@ -155,6 +158,19 @@ class Outcome:
         if metadata := task.get("metadata"):
             response["metadata"] = orjson.Fragment(metadata)
         return orjson.dumps(response | {"output": output})
+
+
+def rejected(
+    session: str, response: str | None, refusal: SessionBusy | TooMany | Overloaded, dialect: Agentscope
+) -> Response:
+    """The answer to a refused turn: a response that is over before it began."""
+    builder = ResponseBuilder(session_id=session, response_id=response)
+    code = "session_busy" if isinstance(refusal, SessionBusy) else str(refusal.code)
+    event = builder.rejected(code, refusal.public_text).model_dump_json(exclude_none=True).encode()
+    headers = {} if isinstance(refusal, SessionBusy) else {"Retry-After": str(refusal.retry_after)}
+    return Response(
+        dialect.document(event), status_code=refusal.status, media_type="application/json", headers=headers
+    )
 
 
 def _ids(event: bytes) -> set[str]:

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from starlette.responses import Response
-
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
 from turnstream.api.protocols.agent_api.requests import Answer, answers_in, dialect_of, parse_process
-from turnstream.api.protocols.agent_api.response import Outcome
+from turnstream.api.protocols.agent_api.response import Outcome, rejected
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
@@ -30,15 +28,16 @@ from turnstream.api.turns.submit import (
 )
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import InvalidBody, Overloaded, SessionBusy, TooMany
-from turnstream.shared.protocol import MessageType, ResponseBuilder
+from turnstream.shared.protocol import MessageType
 from turnstream.shared.session.entry import Cursor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.routing import Route
 
     from turnstream.api.access.auth import Caller
-    from turnstream.api.protocols.agent_api.frames import AgentApi
+    from turnstream.api.protocols.agent_api.frames import Agentscope
     from turnstream.api.protocols.agent_api.requests import Parsed
     from turnstream.api.services import Services
     from turnstream.api.streaming.hub import Feed
@@ -101,7 +100,7 @@ class ProcessRoutes:
                 start, headers = await self._start(asked)
                 return await self._respond(feed, start, headers, asked, dialect)
         except (SessionBusy, TooMany, Overloaded) as refusal:
-            return _rejected(asked, refusal, dialect)
+            return rejected(asked.keys.session, asked.response, refusal, dialect)
 
     async def watch(self, request: Request) -> EventStream:
         """Follow a response, or without ``response_id`` the whole session."""
@@ -193,7 +192,7 @@ class ProcessRoutes:
         return 0
 
     async def _respond(
-        self, feed: Feed, start: Start, headers: Headers, asked: _Asked, dialect: AgentApi
+        self, feed: Feed, start: Start, headers: Headers, asked: _Asked, dialect: Agentscope
     ) -> EventStream | Outcome:
         services = self._services
         if asked.body.stream:
@@ -207,13 +206,3 @@ class ProcessRoutes:
 def _named(asked: _Asked, why: str) -> None:
     if asked.body.session_id is None:
         raise InvalidBody(f"session_id: needed {why}")
-
-
-def _rejected(asked: _Asked, refusal: SessionBusy | TooMany | Overloaded, dialect: AgentApi) -> Response:
-    """The body of a refused turn: a response that is over before it began."""
-    builder = ResponseBuilder(session_id=asked.keys.session, response_id=asked.response)
-    code = "session_busy" if isinstance(refusal, SessionBusy) else str(refusal.code)
-    event = builder.rejected(code, refusal.public_text).model_dump_json(exclude_none=True).encode()
-    event = dialect.document(event)
-    headers = {} if isinstance(refusal, SessionBusy) else {"Retry-After": str(refusal.retry_after)}
-    return Response(event, status_code=refusal.status, media_type="application/json", headers=headers)
