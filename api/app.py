@@ -22,8 +22,7 @@ from turnstream.api.openapi.document import OpenApiRoutes
 from turnstream.api.operators.console import ConsoleRoutes
 from turnstream.api.operators.health import HealthRoutes
 from turnstream.api.operators.metrics import MetricsRoutes
-from turnstream.api.protocols.agent_api.routes import ProcessRoutes
-from turnstream.api.protocols.liteagent.routes import LiteAgentRoutes
+from turnstream.api.protocols import protocols
 from turnstream.api.services import Services
 from turnstream.shared.api_keys import well_formed
 from turnstream.shared.broker.client import Broker, insist
@@ -92,8 +91,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
             *HealthRoutes(services).routes(),
             *OpenApiRoutes().routes(),
             *MetricsRoutes(services).routes(),
-            *LiteAgentRoutes(services).routes(),
-            *ProcessRoutes(services).routes(),
+            *(each for protocol in protocols() for each in protocol.serve(services).routes()),
             *AdminTaskRoutes(services).routes(),
             *AdminDeploymentRoutes(services).routes(),
             *AdminKeyRoutes(services).routes(),

@@ -93,6 +93,11 @@ def _request_id(scope: Scope) -> str:
     return secrets.token_hex(8)
 
 
+def numbered(path: str) -> bool:
+    """Whether errors under this path have numbers as codes."""
+    return path.startswith(_NUMBERED)
+
+
 def error_response(error: Exception, path: str) -> Response:
     """The answer to a request to ``path`` that raised; codes are numbers under LiteAgent's."""
     if is_trouble(error):
@@ -104,13 +109,13 @@ def error_response(error: Exception, path: str) -> Response:
         headers["Retry-After"] = str(error.retry_after)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    body = error.numbered_body() if path.startswith(_NUMBERED) else error.body()
+    body = error.numbered_body() if numbered(path) else error.body()
     return JSONResponse(body, error.status, headers=headers)
 
 
 def refusal(path: str, status: int, word: str, message: str) -> dict[str, str | int]:
     """The body of an answer that is none of our errors, in the shape of theirs."""
-    if path.startswith(_NUMBERED):
+    if numbered(path):
         return {"code": status * 100, "reason": word, "message": message}
     return {"code": word, "message": message}
 

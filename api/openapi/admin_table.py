@@ -21,18 +21,12 @@ from turnstream.api.admin.schemas import (
 )
 from turnstream.api.admin.sessions import DeleteBody
 from turnstream.api.admin.tasks import BASE, TASK
-from turnstream.api.openapi.row import ID, Json, Operation, Stream, parameter
+from turnstream.api.http.operation import BODY_ERRORS, ID, KEY_ERRORS, Json, Operation, Stream, parameter
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
 from turnstream.shared.errors import (
     BadCursor,
     BadRequest,
-    BadToken,
-    BodyTooLarge,
-    BodyTooSlow,
-    BrokerAway,
     CursorGone,
-    Forbidden,
-    InvalidBody,
     NoKey,
     NoSession,
     NoTask,
@@ -41,8 +35,6 @@ from turnstream.shared.errors import (
     SessionBusy,
     ShuttingDown,
     TooMany,
-    TurnstreamError,
-    UnknownKey,
 )
 from turnstream.shared.names import NAME
 from turnstream.shared.protocol import AgentResponse, AnyContent, Message
@@ -94,8 +86,6 @@ ADMIN_PARAMETERS: dict[str, Json] = {
     ),
 }
 
-_KEY: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
-_BODY = frozenset({InvalidBody, BodyTooLarge, BodyTooSlow})
 _REF = ("ref_owner", "ref_session", "ref_task")
 _FILTERS = ("status", "agent", "of_owner", "user", "session", "older_than", "younger_than")
 
@@ -112,17 +102,17 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminTasks",
         "A page of tasks, newest first. It may hold fewer than wanted and yet not be the last one.",
         {200: (TaskPage,)},
-        _KEY | {BadRequest},
+        KEY_ERRORS | {BadRequest},
         (*_FILTERS, "rows", "page"),
     ),
-    Operation(("GET",), TASK, "adminTask", "One task.", {200: (TaskShown,)}, _KEY | {NoTask}, _REF),
+    Operation(("GET",), TASK, "adminTask", "One task.", {200: (TaskShown,)}, KEY_ERRORS | {NoTask}, _REF),
     Operation(
         ("GET",),
         TASK + "/events",
         "adminTaskEvents",
         "A page of the task's events, oldest first.",
         {200: (EventPage,)},
-        _KEY | {NoTask, BadCursor, BadRequest},
+        KEY_ERRORS | {NoTask, BadCursor, BadRequest},
         (*_REF, "cursor", "events", "Last-Event-ID"),
     ),
     Operation(
@@ -131,7 +121,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminFollow",
         "The task's events as they come.",
         {200: (_EVENTS,)},
-        _KEY | {NoTask, BadCursor, NoSession, CursorGone, ShuttingDown, Overloaded, TooMany},
+        KEY_ERRORS | {NoTask, BadCursor, NoSession, CursorGone, ShuttingDown, Overloaded, TooMany},
         (*_REF, "cursor", "Last-Event-ID"),
     ),
     Operation(
@@ -140,7 +130,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminStopTask",
         "End one task. When this answers, its end is in the log.",
         {200: (TaskStopped,)},
-        _KEY | {NoTask},
+        KEY_ERRORS | {NoTask},
         _REF,
     ),
     Operation(
@@ -149,7 +139,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminStop",
         "End several tasks: those that are named, or all live ones that fit every condition.",
         {200: (TasksStopped,)},
-        _KEY | _BODY,
+        KEY_ERRORS | BODY_ERRORS,
         (),
         StopBody,
         {
@@ -164,16 +154,18 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminWorkers",
         "The processes that showed signs of life.",
         {200: (Processes,)},
-        _KEY,
+        KEY_ERRORS,
     ),
-    Operation(("GET",), BASE + "/stats", "adminStats", "The deployment in numbers.", {200: (Stats,)}, _KEY),
+    Operation(
+        ("GET",), BASE + "/stats", "adminStats", "The deployment in numbers.", {200: (Stats,)}, KEY_ERRORS
+    ),
     Operation(
         ("GET",),
         BASE + "/agents",
         "adminAgents",
         "The agents that keys can select.",
         {200: (AgentList,)},
-        _KEY,
+        KEY_ERRORS,
     ),
     Operation(
         ("GET",),
@@ -181,7 +173,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminSessions",
         "What an owner's sessions hold, the largest first.",
         {200: (SessionList,)},
-        _KEY | {BadRequest},
+        KEY_ERRORS | {BadRequest},
         ("the_owner", "sessions"),
     ),
     Operation(
@@ -190,19 +182,19 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminDeleteSessions",
         "Delete an owner's sessions, one or all, with all that was said. Turns that are live end first.",
         {200: (SessionsDeleted,)},
-        _KEY | _BODY | {NoSession, SessionBusy},
+        KEY_ERRORS | BODY_ERRORS | {NoSession, SessionBusy},
         (),
         DeleteBody,
         {"one": {"owner": "acme", "session": "s1"}, "all": {"owner": "acme"}},
     ),
-    Operation(("GET",), BASE + "/keys", "adminKeys", "Every API key.", {200: (KeyList,)}, _KEY),
+    Operation(("GET",), BASE + "/keys", "adminKeys", "Every API key.", {200: (KeyList,)}, KEY_ERRORS),
     Operation(
         ("POST",),
         BASE + "/keys",
         "adminCreateKey",
         "Make an API key. It is shown once.",
         {200: (KeyMade,)},
-        _KEY | _BODY,
+        KEY_ERRORS | BODY_ERRORS,
         (),
         NewKeyBody,
         {
@@ -223,7 +215,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminRotateKey",
         "Make a successor of an API key, which goes on working for some hours.",
         {200: (KeyMade,)},
-        _KEY | _BODY | {NoKey, NotRotatable},
+        KEY_ERRORS | BODY_ERRORS | {NoKey, NotRotatable},
         ("key_id",),
         RotateBody,
         {"a day": {"hours": 24}},
@@ -234,7 +226,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "adminRevokeKey",
         "Forget an API key; it is refused everywhere within 10 seconds.",
         {200: (KeyRevoked,)},
-        _KEY | {NoKey},
+        KEY_ERRORS | {NoKey},
         ("key_id",),
     ),
 )

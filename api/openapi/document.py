@@ -1,7 +1,7 @@
 """The HTTP interface as an OpenAPI 3.1 document, and the route that serves it.
 
 It is generated: bodies from the models that read them, errors from their classes, frames by the dialects
-that write them, and the rest from the table in `turnstream.api.openapi.table`.
+that write them, and the rest from the table in `turnstream.api.openapi.table`, to which each protocol brings its rows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from starlette.responses import Response
 
+from turnstream.api.http.middleware import numbered
+from turnstream.api.http.operation import Stream, Text
 from turnstream.api.http.params import route
-from turnstream.api.openapi.row import Stream, Text
 from turnstream.api.openapi.table import OPERATIONS, PARAMETERS
-from turnstream.api.protocols.liteagent.routes import BASE
 from turnstream.shared import protocol
 from turnstream.shared.errors import TurnstreamError, Unavailable
 from turnstream.shared.protocol.content import part_of, parts_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from turnstream.api.openapi.row import Json, Operation
+    from turnstream.api.http.operation import Json, Operation
 
 # Words of the protocols that fields hold as plain strings, or as the ``data`` of a part.
 _VOCABULARY = (
@@ -106,7 +106,12 @@ def _operation(operation: Operation, method: str, schemas: _Schemas) -> Json:
     }
     if operation.parameters:
         made["parameters"] = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
-    if operation.body is not None:
+    if isinstance(operation.body, Text):
+        made["requestBody"] = {
+            "required": True,
+            "content": {operation.body.media_type: _text(operation.body)},
+        }
+    elif operation.body is not None:
         examples = {name: {"value": body} for name, body in operation.examples.items()}
         content = {"schema": schemas.read[operation.body], "examples": examples}
         made["requestBody"] = {"required": True, "content": {"application/json": content}}
@@ -124,12 +129,9 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
         texts[status].append(operation.summary if status == 200 else "Not now.")
         for answer in answers:
             if isinstance(answer, Stream):
-                contents[status]["text/event-stream"] = _stream(answer, schemas)
+                contents[status][answer.media_type] = _stream(answer, schemas)
             elif isinstance(answer, Text):
-                contents[status][answer.media_type] = {
-                    "schema": {"type": "string"},
-                    "example": answer.example,
-                }
+                contents[status][answer.media_type] = _text(answer)
             else:
                 bodies[status].append(schemas.written[answer])
         if operation.body is not None:
@@ -142,7 +144,7 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
         texts[status] += [error.text for error in errors]
         bodies[status] += [schemas.written[operation.instead[error]] for error in errors if error not in told]
         if told:
-            bodies[status].append(_error(told, numbered=operation.path.startswith(BASE)))
+            bodies[status].append(_error(told, numbered=numbered(operation.path)))
         if all(issubclass(error, Unavailable) for error in errors):
             headers[status]["Retry-After"] = {
                 "description": "Seconds after which to try again.",
@@ -194,6 +196,10 @@ def _error(errors: list[type[TurnstreamError]], *, numbered: bool) -> Json:
         },
         "examples": [{"code": error.code, "message": error.text} for error in errors],
     }
+
+
+def _text(text: Text) -> Json:
+    return {"schema": {"type": "string"}, "example": text.example}
 
 
 _EXAMPLE = Entry(
@@ -276,7 +282,8 @@ class _Schemas:
     """
 
     def __init__(self) -> None:
-        read = [operation.body for operation in OPERATIONS if operation.body is not None]
+        bodies = [operation.body for operation in OPERATIONS]
+        read = [body for body in bodies if body is not None and not isinstance(body, Text)]
         written: list[Any] = [*_VOCABULARY]
         for operation in OPERATIONS:
             written += operation.instead.values()

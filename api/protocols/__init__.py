@@ -1,1 +1,19 @@
-"""One folder for each wire protocol: routes, requests, frames."""
+"""The wire protocols that a front end serves: one folder each, whose ``protocol.py`` has its `WireProtocol`."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from turnstream.api.http.wire_protocol import WireProtocol
+
+# By name, so that nothing but the front end loads them all.
+FOLDERS = ("liteagent", "agent_api")
+
+
+@cache
+def protocols() -> tuple[WireProtocol, ...]:
+    """All of them, in the order of their routes."""
+    return tuple(import_module(f"{__name__}.{folder}.protocol").PROTOCOL for folder in FOLDERS)

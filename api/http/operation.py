@@ -1,19 +1,45 @@
-"""One row of the table of what can be asked of a front end: see `turnstream.api.openapi.table`."""
+"""One operation of the HTTP interface as /openapi.json describes it, and the errors that operations share.
+
+The rows are in each protocol's `protocol.py` and in `turnstream.api.openapi`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pydantic import BaseModel, Field
+
+from turnstream.shared.errors import (
+    BadCursor,
+    BadRequest,
+    BadToken,
+    BodyTooLarge,
+    BodyTooSlow,
+    BrokerAway,
+    CallEnded,
+    CallExpired,
+    CallWithdrawn,
+    CursorGone,
+    Forbidden,
+    IdempotencyMismatch,
+    InvalidBody,
+    NoSession,
+    NoTask,
+    Overloaded,
+    SessionBusy,
+    ShuttingDown,
+    TooMany,
+    TurnstreamError,
+    UnknownCall,
+    UnknownKey,
+)
 from turnstream.shared.names import IDENTIFIER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pydantic import BaseModel
-
     from turnstream.api.streaming.dialect import Dialect
-    from turnstream.shared.errors import TurnstreamError
 
 Json: TypeAlias = dict[str, Any]
 
@@ -26,10 +52,15 @@ class Stream:
     frame: str
     events: Mapping[str, Any]
 
+    @property
+    def media_type(self) -> str:
+        """What its dialects have in common: their content type, without parameters."""
+        return self.dialects[0].content_type.partition(";")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """An answer that is plain text of some media type, and an example of it."""
+    """A body that is plain text of some media type, and an example of it."""
 
     media_type: str
     example: str
@@ -48,8 +79,8 @@ class Operation:
         parameters: names in `PARAMETERS`.
         answers: what each status that is no error holds.
         errors: what it raises, apart from our own bugs.
-        body: the model that reads the body.
-        examples: bodies by name.
+        body: the model that reads the body, or a `Text`.
+        examples: JSON bodies by name.
         instead: errors that are told otherwise than as code and message.
         key: whether an API key is needed.
     """
@@ -61,10 +92,16 @@ class Operation:
     answers: Mapping[int, tuple[Answer, ...]]
     errors: frozenset[type[TurnstreamError]] = frozenset()
     parameters: tuple[str, ...] = ()
-    body: type[BaseModel] | None = None
+    body: type[BaseModel] | Text | None = None
     examples: Mapping[str, Json] = field(default_factory=dict)
     instead: Mapping[type[TurnstreamError], type[BaseModel]] = field(default_factory=dict)
     key: bool = True
+
+
+class Version(BaseModel):
+    """The server's version."""
+
+    version: str = Field(pattern=r"^\d+\.\d+\.\d+$")
 
 
 ID = f"^{IDENTIFIER.pattern}$"
@@ -74,3 +111,12 @@ def parameter(place: str, name: str, text: str, *, required: bool = False, **sch
     """A parameter as OpenAPI describes it."""
     whole = {"name": name, "in": place, "description": text, "schema": {"type": "string"} | schema}
     return whole | ({"required": True} if required else {})
+
+
+# What operations raise: with a key; of a session; following it; answering a call; reading a body; taking a turn.
+KEY_ERRORS: frozenset[type[TurnstreamError]] = frozenset({BadToken, UnknownKey, Forbidden, BrokerAway})
+SESSION_ERRORS = KEY_ERRORS | {BadRequest, NoSession}
+FOLLOW_ERRORS = SESSION_ERRORS | {NoTask, BadCursor, CursorGone, ShuttingDown, Overloaded, TooMany}
+CALL_ERRORS = frozenset({UnknownCall, CallEnded, CallWithdrawn, CallExpired})
+BODY_ERRORS = frozenset({InvalidBody, BodyTooLarge, BodyTooSlow})
+TURN_ERRORS = FOLLOW_ERRORS | BODY_ERRORS | {SessionBusy, IdempotencyMismatch}

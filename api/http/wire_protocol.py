@@ -1,0 +1,37 @@
+"""What a wire protocol is to the rest of the front end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from starlette.routing import Route
+
+    from turnstream.api.http.operation import Json, Operation
+    from turnstream.api.services import Services
+
+
+class Routes(Protocol):
+    """The endpoints of a protocol."""
+
+    def routes(self) -> list[Route]:
+        """Its routes, each for its own methods."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WireProtocol:
+    """A wire protocol; all else of it is known in its folder of `turnstream.api.protocols` only.
+
+    Attributes:
+        serve: makes its endpoints, from what all routes of a front end work with.
+        operations: each of its routes as /openapi.json describes it.
+        parameters: those of its operations that no other protocol has, by name.
+    """
+
+    serve: Callable[[Services], Routes]
+    operations: tuple[Operation, ...]
+    parameters: Mapping[str, Json] = field(default_factory=dict)

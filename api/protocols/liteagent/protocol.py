@@ -1,0 +1,135 @@
+"""The LiteAgent protocol as one object: its routes, and how /openapi.json describes them."""
+
+from __future__ import annotations
+
+from turnstream.api.http.operation import (
+    BODY_ERRORS,
+    CALL_ERRORS,
+    FOLLOW_ERRORS,
+    ID,
+    KEY_ERRORS,
+    SESSION_ERRORS,
+    TURN_ERRORS,
+    Operation,
+    Stream,
+    Version,
+    parameter,
+)
+from turnstream.api.http.wire_protocol import WireProtocol
+from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM
+from turnstream.api.protocols.liteagent.requests import CallbackRequest, ChatBody
+from turnstream.api.protocols.liteagent.routes import BASE, LiteAgentRoutes
+from turnstream.api.protocols.liteagent.schemas import (
+    CallbackTaken,
+    Chunk,
+    Envelope,
+    NewSession,
+    Nothing,
+    Remembered,
+    SessionCleared,
+    Stopped,
+)
+from turnstream.shared.errors import NoTask, Overloaded, SessionBusy, ShuttingDown, TooMany
+
+_PARAMETERS = {
+    "sessionId": parameter("query", "sessionId", "The session.", required=True, pattern=ID),
+    "chatSessionId": parameter(
+        "query",
+        "sessionId",
+        "The session. A one-shot agent needs none: each of its turns has one of its own.",
+        pattern=ID,
+    ),
+    "taskId": parameter("query", "taskId", "The task; absent: all of the session.", pattern=ID),
+    "stream": parameter(
+        "query", "stream", "Whether the answer's text is wanted in chunks.", enum=["true", "1", "false", "0"]
+    ),
+    "owner": parameter(
+        "query", "owner", "Whose session it is; needs an admin key. Absent: the key's own.", pattern=ID
+    ),
+    "agentId": parameter("query", "agentId", "Ignored: the key selects the agent.") | {"deprecated": True},
+}
+
+_STREAM = Stream(
+    dialects=(LITEAGENT_STREAM,),
+    frame="id:CURSOR\nevent:NAME\ndata:JSON\n\n",
+    events={"message": Envelope, "chunk": Chunk, "functionCall": Envelope, "ping": Nothing},
+)
+
+_OPERATIONS = (
+    Operation(("GET",), f"{BASE}/version", "liteagentVersion", "Our version.", {200: (Version,)}, key=False),
+    Operation(
+        ("POST",),
+        f"{BASE}/initSession",
+        "initSession",
+        "Make a session.",
+        {200: (NewSession,)},
+        KEY_ERRORS | {Overloaded, TooMany, ShuttingDown},
+        parameters=("agentId",),
+    ),
+    Operation(
+        ("POST",),
+        f"{BASE}/chat",
+        "chat",
+        "Take a user's message and follow its task; with a known taskId or a cursor, only follow.",
+        {200: (_STREAM,)},
+        TURN_ERRORS,
+        ("chatSessionId", "agentId", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
+        ChatBody,
+        {
+            "streamed": {"content": [{"type": "text", "message": "/tokens 3"}], "stream": True},
+            "whole": {"content": [{"type": "text", "message": "hello"}], "taskId": "turn1"},
+        },
+    ),
+    Operation(
+        ("GET",),
+        f"{BASE}/chat",
+        "watchChat",
+        "Follow a task, or without taskId the whole session.",
+        {200: (_STREAM,)},
+        FOLLOW_ERRORS,
+        ("sessionId", "taskId", "stream", "agentId", "cursor", "Last-Event-ID"),
+    ),
+    Operation(
+        ("POST",),
+        f"{BASE}/callback",
+        "callback",
+        "Answer a function call, or a request for approval. A repeat changes nothing.",
+        {200: (CallbackTaken,)},
+        SESSION_ERRORS | BODY_ERRORS | CALL_ERRORS | {TooMany, Overloaded, ShuttingDown},
+        ("sessionId", "agentId"),
+        CallbackRequest,
+        {
+            "result": {"id": "call_1", "result": {"temperature": 21}},
+            "approval": {"id": "call_2", "result": {"approve": True, "reason": "go on"}},
+        },
+    ),
+    Operation(
+        ("GET",),
+        f"{BASE}/history",
+        "history",
+        "What was said in the session so far.",
+        {200: (list[Remembered],)},
+        SESSION_ERRORS,
+        ("sessionId", "agentId"),
+    ),
+    Operation(
+        ("GET", "POST"),
+        f"{BASE}/stop",
+        "stop",
+        "End one task, or all of the session. When this answers, their ends are in the log.",
+        {200: (Stopped,)},
+        SESSION_ERRORS | {NoTask},
+        ("sessionId", "taskId", "owner", "agentId"),
+    ),
+    Operation(
+        ("GET", "POST"),
+        f"{BASE}/clear",
+        "clear",
+        "End what runs, then forget everything that was said.",
+        {200: (SessionCleared,)},
+        SESSION_ERRORS | {SessionBusy},
+        ("sessionId", "agentId"),
+    ),
+)
+
+PROTOCOL = WireProtocol(LiteAgentRoutes, _OPERATIONS, _PARAMETERS)
