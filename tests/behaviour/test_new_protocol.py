@@ -1,0 +1,134 @@
+"""A protocol that is added as CONTRIBUTING.md says: one new folder, one changed line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import orjson
+
+from tests.processes.deployment import free_port
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ROOT = Path(__file__).parents[2]
+TOY = ROOT / "tests/support/plain_protocol.py"
+
+LIST = "api/protocols/__init__.py"
+BEFORE = 'FOLDERS = ("liteagent", "agent_api")\n'
+AFTER = 'FOLDERS = ("liteagent", "agent_api", "plain")\n'
+
+KEY = "sk-a-key-of-the-third-protocol"
+SECONDS = 60
+
+
+def copied(folder: Path) -> Path:
+    """A copy of what the server needs of the repository, with the toy protocol in it."""
+    kept = ["api", "shared", "turnstream", "worker"]
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *kept],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in listed.splitlines():
+        if (ROOT / name).is_symlink() or (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    plain = folder / "api/protocols/plain"
+    plain.mkdir()
+    (plain / "__init__.py").write_text('"""A toy."""\n')
+    shutil.copy(TOY, plain / "protocol.py")
+    text = (folder / LIST).read_text("utf-8")
+    assert text.count(BEFORE) == 1
+    (folder / LIST).write_text(text.replace(BEFORE, AFTER), "utf-8")
+    return folder
+
+
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of ``python -m turnstream serve`` in that folder."""
+    port, log = free_port(), folder / "serve.log"
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")}
+    with log.open("wb") as out:
+        process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+            [sys.executable, "-m", "turnstream", "serve", "--port", str(port)],
+            cwd=folder,
+            env={**variables, "TURNSTREAM_DEV_KEY": KEY},
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        await wait_until(
+            lambda: "Ctrl-C ends it" in log.read_text() or process.poll() is not None, "serve", SECONDS
+        )
+        assert process.poll() is None, log.read_text()
+        headers = {"Authorization": f"Bearer {KEY}"}
+        url = f"http://127.0.0.1:{port}"
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=SECONDS) as client:
+            yield client
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def ask(client: httpx.AsyncClient, words: str) -> str:
+    """Take a turn; its task."""
+    answer = await client.post("/plain", params={"session": "s1"}, content=words)
+    assert answer.status_code == 200, answer.text
+    return answer.text.strip()
+
+
+async def read(lines: AsyncIterator[str], most: int = 1000) -> list[tuple[str, str]]:
+    """Cursor and words of each line, up to a turn's end or so many."""
+    found: list[tuple[str, str]] = []
+    async for line in lines:
+        if line:
+            cursor, _, words = line.partition(" ")
+            found.append((cursor, orjson.loads(words)))
+            if len(found) == most or found[-1][1] == "(completed)":
+                break
+    return found
+
+
+async def test_a_third_protocol_is_a_folder_and_a_line(tmp_path: Path) -> None:
+    """It streams live, resumes behind a cut, and is described."""
+    async with serving(copied(tmp_path)) as client:
+        first = await ask(client, "/tokens 6")
+        # What the stream brings of the second turn is live: it was open before the turn was asked for.
+        async with client.stream("GET", "/plain", params={"session": "s1"}) as stream:
+            assert stream.headers["content-type"] == "text/plain; charset=utf-8"
+            lines = stream.aiter_lines()
+            whole = await read(lines)
+            await ask(client, "/tokens 2")
+            live = await read(lines)
+        assert "".join(words for _, words in whole) == "tok0 tok1 tok2 tok3 tok4 tok5 (completed)"
+        assert "".join(words for _, words in live) == "tok0 tok1 (completed)"
+
+        task = {"session": "s1", "task": first}
+        async with client.stream("GET", "/plain", params=task) as stream:
+            seen = await read(stream.aiter_lines(), 3)
+        async with client.stream(
+            "GET", "/plain", params=task, headers={"Last-Event-ID": seen[-1][0]}
+        ) as stream:
+            rest = await read(stream.aiter_lines())
+        assert seen + rest == whole
+
+        document = (await client.get("/openapi.json")).json()
+        described = document["paths"]["/plain"]
+        assert set(described) == {"get", "post"}
+        assert described["post"]["requestBody"]["content"] == {
+            "text/plain": {"schema": {"type": "string"}, "example": "/tokens 3"}
+        }
+        named = {each["$ref"].rpartition("/")[2] for each in described["get"]["parameters"]}
+        assert named == {"plainSession", "plainTask", "cursor", "Last-Event-ID"}
+        assert named <= set(document["components"]["parameters"])
