@@ -1084,5 +1084,5 @@ def test_no_sequence_leaves_the_diagram(valkey: ValkeyServer, monkeypatch: pytes
 
 
 def test_no_sequence_leaves_the_diagram_on_the_embedded_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the embedded broker, which takes four times as long, fewer sequences."""
+    """On the embedded broker, which takes two to three times as long, fewer sequences."""
     _run(lambda: Place("memory://", FakeServer()), monkeypatch, examples=15, steps=40)
