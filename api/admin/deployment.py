@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse, Response
-
+from turnstream.api.admin.schemas import AgentList, Processes, Stats
 from turnstream.api.admin.tasks import BASE
+from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared.broker.client import insist
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.routing import Route
 
     from turnstream.api.services import Services
@@ -39,13 +40,14 @@ class AdminDeploymentRoutes:
         overview = services.overview
         workers = await insist(overview.workers, seconds=PATIENCE_SECONDS, what="workers")
         front_ends = await insist(overview.front_ends, seconds=PATIENCE_SECONDS, what="front ends")
-        return JSONResponse({"workers": workers, "front_ends": front_ends})
+        return answer(Processes, {"workers": workers, "front_ends": front_ends})
 
     async def stats(self, request: Request) -> Response:
         """Queue, tasks, processes and totals in numbers."""
         services = self._services
         await services.auth.admin(request)
-        return JSONResponse(await insist(services.overview.stats, seconds=PATIENCE_SECONDS, what="stats"))
+        stats = await insist(services.overview.stats, seconds=PATIENCE_SECONDS, what="stats")
+        return answer(Stats, stats)
 
     async def agents(self, request: Request) -> Response:
         """The agents that keys can select."""
@@ -62,4 +64,4 @@ class AdminDeploymentRoutes:
             }
             for spec in services.agents
         ]
-        return JSONResponse({"agents": found})
+        return answer(AgentList, {"agents": found})

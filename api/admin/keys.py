@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse, Response
 
 from turnstream.api.admin.params import body_of
+from turnstream.api.admin.schemas import KeyList, KeyMade, KeyRevoked
 from turnstream.api.admin.tasks import BASE
+from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared.api_keys import Limits, Scope, make_token
@@ -20,6 +21,7 @@ from turnstream.shared.names import IDENTIFIER
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.routing import Route
 
     from turnstream.api.services import Services
@@ -70,7 +72,7 @@ class AdminKeyRoutes:
         services = self._services
         await services.auth.admin(request)
         found = await insist(services.api_keys.all, seconds=PATIENCE_SECONDS, what="keys")
-        return JSONResponse({"keys": [told(key) for key in found]})
+        return answer(KeyList, {"keys": [told(key) for key in found]})
 
     async def create(self, request: Request) -> Response:
         """Make a key; this is the only time that it is shown."""
@@ -91,7 +93,7 @@ class AdminKeyRoutes:
             what="keys",
         )
         log.info("admin.key_created", by=by.id, key=key.id, owner=key.owner, scopes=key.scopes)
-        return JSONResponse({**told(key), "token": token})
+        return answer(KeyMade, {**told(key), "token": token})
 
     async def rotate(self, request: Request) -> Response:
         """Make a successor of a key; the former one goes on working for a while."""
@@ -102,7 +104,7 @@ class AdminKeyRoutes:
         # Not to be repeated by itself: each time makes another key.
         token, key = await services.api_keys.rotate(former, int(body.hours * 3600))
         log.info("admin.key_rotated", by=by.id, key=former, to=key.id)
-        return JSONResponse({**told(key), "token": token})
+        return answer(KeyMade, {**told(key), "token": token})
 
     async def revoke(self, request: Request) -> Response:
         """Forget a key."""
@@ -110,7 +112,7 @@ class AdminKeyRoutes:
         by = await services.auth.admin(request)
         key = await services.api_keys.revoke(request.path_params["id"])
         log.info("admin.key_revoked", by=by.id, key=key.id)
-        return JSONResponse({"id": key.id, "revoked": True})
+        return answer(KeyRevoked, {"id": key.id, "revoked": True})
 
 
 def told(key: ApiKey) -> dict[str, Any]:

@@ -1,17 +1,18 @@
-"""What operators are answered: models for the OpenAPI document only."""
+"""What operators are answered: these models build the responses, and describe them in the OpenAPI document."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from turnstream.api.http.answers import Described
 from turnstream.shared import protocol
 
 Status = Literal["queued", "running", "parked", "completed", "failed", "canceled"]
 
 
-class TaskRow(BaseModel):
+class TaskRow(Described):
     """One task. Times are Unix seconds."""
 
     ref: str = Field(description="`<owner>/<session>/<task>`.")
@@ -42,14 +43,14 @@ class TaskRow(BaseModel):
     events: int
 
 
-class TaskPage(BaseModel):
+class TaskPage(Described):
     """Tasks, newest first; ``next`` is the cursor to go on with, null on the last page."""
 
     tasks: list[TaskRow]
     next: str | None = Field(json_schema_extra={"type": ["string", "null"]})
 
 
-class PendingCall(BaseModel):
+class PendingCall(Described):
     """A call that the client has not answered."""
 
     call: str
@@ -68,7 +69,7 @@ class TaskShown(TaskRow):
     )
 
 
-class ToldEvent(BaseModel):
+class ToldEvent(Described):
     """One event of a task's log."""
 
     cursor: str
@@ -78,7 +79,7 @@ class ToldEvent(BaseModel):
     event: protocol.AgentResponse | protocol.Message | protocol.AnyContent
 
 
-class EventPage(BaseModel):
+class EventPage(Described):
     """Events, oldest first; ``next`` is the cursor to go on with, null when the task has no more."""
 
     events: list[ToldEvent]
@@ -86,14 +87,14 @@ class EventPage(BaseModel):
     live: bool
 
 
-class TaskStopped(BaseModel):
+class TaskStopped(Described):
     """What became of the task: ``ended`` if it had ended before."""
 
     ref: str
     outcome: Literal["stopped", "ended"]
 
 
-class TasksStopped(BaseModel):
+class TasksStopped(Described):
     """What became of the tasks; ``more``: others fit, ask again."""
 
     stopped: list[str]
@@ -102,7 +103,7 @@ class TasksStopped(BaseModel):
     more: bool
 
 
-class _Process(BaseModel):
+class _Process(Described):
     host: str
     pid: int
     version: str
@@ -127,21 +128,21 @@ class FrontEndRow(_Process):
     followers: int
 
 
-class Processes(BaseModel):
+class Processes(Described):
     """Who showed signs of life."""
 
     workers: list[WorkerRow]
     front_ends: list[FrontEndRow]
 
 
-class QueueStats(BaseModel):
+class QueueStats(Described):
     """The launch queue."""
 
     depth: int
     oldest_seconds: float
 
 
-class TaskStats(BaseModel):
+class TaskStats(Described):
     """Live tasks by status; ``partial``: there are more than were counted."""
 
     live: int
@@ -151,7 +152,7 @@ class TaskStats(BaseModel):
     partial: bool
 
 
-class WorkerStats(BaseModel):
+class WorkerStats(Described):
     """All workers together."""
 
     count: int
@@ -160,14 +161,14 @@ class WorkerStats(BaseModel):
     draining: int
 
 
-class FrontEndStats(BaseModel):
+class FrontEndStats(Described):
     """All front ends together."""
 
     count: int
     followers: int
 
 
-class Stats(BaseModel):
+class Stats(Described):
     """The deployment in numbers; ``totals`` are counted since its beginning."""
 
     now: float
@@ -179,7 +180,7 @@ class Stats(BaseModel):
     totals: dict[str, int]
 
 
-class AgentRow(BaseModel):
+class AgentRow(Described):
     """An agent that keys can select."""
 
     agent: str
@@ -190,13 +191,13 @@ class AgentRow(BaseModel):
     description: str
 
 
-class AgentList(BaseModel):
+class AgentList(Described):
     """All agents."""
 
     agents: list[AgentRow]
 
 
-class KeyRow(BaseModel):
+class KeyRow(Described):
     """An API key, without what only its holder knows."""
 
     id: str
@@ -213,7 +214,7 @@ class KeyRow(BaseModel):
     storage: int | None = None
 
 
-class KeyList(BaseModel):
+class KeyList(Described):
     """All keys."""
 
     keys: list[KeyRow]
@@ -225,14 +226,14 @@ class KeyMade(KeyRow):
     token: str
 
 
-class KeyRevoked(BaseModel):
+class KeyRevoked(Described):
     """The key is known no more."""
 
     id: str
     revoked: Literal[True]
 
 
-class SessionRow(BaseModel):
+class SessionRow(Described):
     """What a session holds at the broker, and when it expires (Unix seconds)."""
 
     session: str
@@ -240,7 +241,7 @@ class SessionRow(BaseModel):
     expires_at: float
 
 
-class SessionList(BaseModel):
+class SessionList(Described):
     """An owner's sessions, the largest first; ``bytes`` and ``count`` are of all of them."""
 
     owner: str
@@ -249,7 +250,7 @@ class SessionList(BaseModel):
     sessions: list[SessionRow]
 
 
-class SessionsDeleted(BaseModel):
+class SessionsDeleted(Described):
     """The sessions that are gone; ``more``: others are left, ask again."""
 
     deleted: list[str]

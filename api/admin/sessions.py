@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse, Response
 
 from turnstream.api.admin.params import body_of, limit_of
+from turnstream.api.admin.schemas import SessionList, SessionsDeleted
 from turnstream.api.admin.tasks import BASE
+from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.stop import clear
@@ -23,6 +24,7 @@ from turnstream.shared.names import IDENTIFIER
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.routing import Route
 
     from turnstream.api.services import Services
@@ -78,7 +80,7 @@ class AdminSessionRoutes:
             {"session": each.session, "bytes": each.bytes, "expires_at": each.expires}
             for each in found[:limit]
         ]
-        return JSONResponse({"owner": owner, "bytes": held, "count": len(found), "sessions": rows})
+        return answer(SessionList, {"owner": owner, "bytes": held, "count": len(found), "sessions": rows})
 
     async def delete(self, request: Request) -> Response:
         """End what is live in an owner's sessions, and delete them with all that was said."""
@@ -90,7 +92,7 @@ class AdminSessionRoutes:
             raise NoSession
         for session, names in sessions.items():
             await self._delete(SessionKeys(body.owner, session), names, key.id)
-        return JSONResponse({"deleted": sorted(sessions), "more": more})
+        return answer(SessionsDeleted, {"deleted": sorted(sessions), "more": more})
 
     async def _delete(self, keys: SessionKeys, names: list[str], key_id: str) -> None:
         """End what is live in a session and delete it, then what its turns left: their hashes, answered calls, and so on.

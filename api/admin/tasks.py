@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from turnstream.api.admin.events import MOST_EVENTS, USUAL_EVENTS, events_of
 from turnstream.api.admin.params import StopBody, body_of, filter_of, limit_of, place_of, ref_of
+from turnstream.api.admin.schemas import TaskPage, TaskShown, TasksStopped, TaskStopped
+from turnstream.api.http.answers import answer
 from turnstream.api.http.params import cursor_of, route
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS, Visitor
@@ -21,7 +23,7 @@ from turnstream.shared.broker.client import command, insist
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import NoTask
 from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.tasks import Gone
+from turnstream.shared.session.tasks import Finished, Gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +71,7 @@ class AdminTaskRoutes:
         rows, place = await self._page(
             filter_of(request), limit_of(request, USUAL_ROWS, MOST_ROWS), place_of(request)
         )
-        return JSONResponse({"tasks": rows, "next": str(place) if place else None})
+        return answer(TaskPage, {"tasks": rows, "next": str(place) if place else None})
 
     async def task(self, request: Request) -> Response:
         """One task, with the calls that its client has not answered."""
@@ -79,7 +81,7 @@ class AdminTaskRoutes:
         shown = {**row, "calls": await self._calls(ref)}
         if row["status"] == "failed" and (traceback := await self._traceback(ref)):
             shown["traceback"] = traceback
-        return JSONResponse(shown)
+        return answer(TaskShown, shown)
 
     async def events(self, request: Request) -> Response:
         """A page of the task's events, oldest first."""
@@ -108,7 +110,7 @@ class AdminTaskRoutes:
         outcome = await self._stop(ref, key.id)
         if outcome == "missing":
             raise NoTask
-        return JSONResponse({"ref": str(ref), "outcome": outcome})
+        return answer(TaskStopped, {"ref": str(ref), "outcome": outcome})
 
     async def stop_many(self, request: Request) -> Response:
         """End several tasks: those that are named, or all live ones that fit."""
@@ -139,7 +141,7 @@ class AdminTaskRoutes:
         for each in done:
             if isinstance(each, BaseException):
                 raise each
-        return JSONResponse({**told, "more": more})
+        return answer(TasksStopped, {**told, "more": more})
 
     async def _meant(self, wanted: Filter) -> tuple[list[TaskRef], bool]:
         """The live tasks that fit, newest first, `MOST_AT_ONCE` at most; and whether there may be more."""
@@ -162,10 +164,11 @@ class AdminTaskRoutes:
     async def _stop(self, ref: TaskRef, key_id: str) -> str:
         """End a task; what became of it: stopped, ended (before) or missing."""
         outcome = await stop(self._services, ref, "stop", who=f"admin {key_id}")
-        told = {"Finished": "stopped", "Gone": "missing"}.get(type(outcome).__name__, "ended")
-        if not isinstance(outcome, Gone):
-            log.info("admin.stopped", key=key_id, ref=str(ref), outcome=told)
-        return told
+        if isinstance(outcome, Gone):
+            return "missing"
+        became = "stopped" if isinstance(outcome, Finished) else "ended"
+        log.info("admin.stopped", key=key_id, ref=str(ref), outcome=became)
+        return became
 
     async def _page(
         self, wanted: Filter, limit: int, place: Place | None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, Field
 
+from turnstream.api.http.answers import Described
 from turnstream.shared.errors import (
     BadCursor,
     BadRequest,
@@ -98,7 +99,7 @@ class Operation:
     key: bool = True
 
 
-class Version(BaseModel):
+class Version(Described):
     """The server's version."""
 
     version: str = Field(pattern=r"^\d+\.\d+\.\d+$")

@@ -10,7 +10,7 @@ from typing import Any
 
 from turnstream.api.http.operation import KEY_ERRORS, Json, Operation, Text, Version, parameter
 from turnstream.api.openapi.admin_table import ADMIN_OPERATIONS, ADMIN_PARAMETERS
-from turnstream.api.openapi.schemas import Health, KeyUse
+from turnstream.api.operators.schemas import Health, KeyUse
 from turnstream.api.protocols import protocols
 from turnstream.shared.errors import Forbidden
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
+from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
+from turnstream.api.operators.schemas import KeyUse
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -78,7 +80,7 @@ class ConsoleRoutes:
     async def key(self, request: Request) -> Response:
         """What the key of this request is for."""
         key = await self._services.auth.key(request)
-        return JSONResponse({"owner": key.owner, "agent": key.agent, "scopes": list(key.scopes)})
+        return answer(KeyUse, {"owner": key.owner, "agent": key.agent, "scopes": list(key.scopes)})
 
     def _given(self, request: Request, name: str) -> Response:
         found = self._files.get(name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.responses import JSONResponse, Response
-
+from turnstream.api.http.answers import answer
+from turnstream.api.http.operation import Version
 from turnstream.api.http.params import route
+from turnstream.api.operators.schemas import Health
 from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.routing import Route
 
     from turnstream.api.services import Services
@@ -32,16 +34,16 @@ class HealthRoutes:
 
     async def up(self, request: Request) -> Response:  # noqa: ARG002 - a route's signature
         """The process runs. It says nothing of the broker: to restart us does not bring that back."""
-        return JSONResponse({"status": "up"})
+        return answer(Health, {"status": "up"})
 
     async def ready(self, request: Request) -> Response:  # noqa: ARG002
         """Requests can be served here."""
         if self._services.hub.closed or self._services.limiter.closed:
-            return JSONResponse({"status": "shutting_down"}, 503)
+            return answer(Health, {"status": "shutting_down"}, 503)
         if not await self._services.broker.ready():
-            return JSONResponse({"status": "broker_away"}, 503)
-        return JSONResponse({"status": "ready"})
+            return answer(Health, {"status": "broker_away"}, 503)
+        return answer(Health, {"status": "ready"})
 
     async def version(self, request: Request) -> Response:  # noqa: ARG002
         """Our version."""
-        return JSONResponse({"version": VERSION})
+        return answer(Version, {"version": VERSION})

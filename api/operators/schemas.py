@@ -1,19 +1,19 @@
-"""What is answered by routes of no protocol: models for the OpenAPI document only."""
+"""What is answered without a session: these models build the responses, and describe them in the OpenAPI document."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel
+from turnstream.api.http.answers import Described
 
 
-class Health(BaseModel):
+class Health(Described):
     """Whether this front end can be used."""
 
     status: Literal["up", "ready", "shutting_down", "broker_away"]
 
 
-class KeyUse(BaseModel):
+class KeyUse(Described):
     """What an API key is for: whom it speaks for, the agent it speaks to, and what it may do."""
 
     owner: str
