@@ -25,7 +25,8 @@ from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.protocol import ResponseBuilder, canonical
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.tasks import Appended, Attempt, Launch, Tasks, Turn, operation
+from turnstream.shared.session.outcomes import Appended, Attempt, Launch, Turn
+from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.shared.settings import load
 
 if TYPE_CHECKING:

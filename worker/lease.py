@@ -10,12 +10,13 @@ import structlog
 
 from turnstream.shared.broker.client import is_trouble
 from turnstream.shared.session.cancellation import Reason
-from turnstream.shared.session.tasks import Behind, Ended, Renewed
+from turnstream.shared.session.outcomes import Behind, Ended, Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from turnstream.shared.session.tasks import Attempt, Refusal, Tasks
+    from turnstream.shared.session.outcomes import Attempt, Refusal
+    from turnstream.shared.session.tasks import Tasks
     from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)

@@ -18,13 +18,15 @@ import structlog
 from turnstream.shared import metrics
 from turnstream.shared.broker.client import insist
 from turnstream.shared.session.batch import Batch, TooLarge
-from turnstream.shared.session.tasks import Appended, Fenced, operation
+from turnstream.shared.session.outcomes import Appended, Fenced
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from turnstream.shared.offload import Aside
-    from turnstream.shared.session.tasks import Attempt, Refusal, Tasks
+    from turnstream.shared.session.outcomes import Attempt, Refusal
+    from turnstream.shared.session.tasks import Tasks
 
 log = structlog.get_logger(__name__)
 

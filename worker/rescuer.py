@@ -18,8 +18,9 @@ from turnstream.shared.broker.client import incarnation, is_trouble
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.endings import end_from_outside
+from turnstream.shared.session.outcomes import Drop, Launch, MustEnd, Passed, Redate
 from turnstream.shared.session.queue import ALL
-from turnstream.shared.session.tasks import Drop, Launch, MustEnd, Passed, Redate, operation
+from turnstream.shared.session.tasks import operation
 from turnstream.worker.recall import Recall
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.batch import TooLarge
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import TEXTS, End, close_open, write_end
+from turnstream.shared.session.outcomes import Attempt, Behind, Ended, GivesWay, Heavy, Launch, Parked
 from turnstream.shared.session.status import TaskStatus
-from turnstream.shared.session.tasks import Attempt, Behind, Ended, GivesWay, Heavy, Launch, Parked, operation
+from turnstream.shared.session.tasks import operation
 from turnstream.worker.agents.failures import explain, for_operators, full_traceback
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from turnstream.shared.agents.config import AgentSpec
     from turnstream.shared.session.batch import Batch
     from turnstream.shared.session.endings import Ender
-    from turnstream.shared.session.tasks import Gone, Superseded
+    from turnstream.shared.session.outcomes import Gone, Superseded
     from turnstream.shared.settings import Settings
     from turnstream.worker.budget import Budget, Share
     from turnstream.worker.lease import Held, Leases

@@ -23,7 +23,7 @@ from turnstream.shared.broker.client import command, insist
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import NoTask
 from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.tasks import Finished, Gone
+from turnstream.shared.session.outcomes import Finished, Gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

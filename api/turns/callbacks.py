@@ -24,8 +24,8 @@ from turnstream.shared.protocol import (
     canonical,
 )
 from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.outcomes import Ended, Expired, Launch, Repeated, Stored, Unknown, Withdrawn
 from turnstream.shared.session.status import TaskStatus
-from turnstream.shared.session.tasks import Ended, Expired, Launch, Repeated, Stored, Unknown, Withdrawn
 
 if TYPE_CHECKING:
     from turnstream.api.services import Services

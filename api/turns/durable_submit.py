@@ -16,8 +16,9 @@ from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command, insist, is_trouble
 from turnstream.shared.errors import BrokerAway
+from turnstream.shared.session.outcomes import Launch, Repeated, Same, Stored, Waits
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS
-from turnstream.shared.session.tasks import Launch, Repeated, Same, Stored, Tasks, Waits
+from turnstream.shared.session.tasks import Tasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

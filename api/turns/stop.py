@@ -11,15 +11,15 @@ from turnstream.shared.broker.client import insist
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import NoSession, SessionBusy
 from turnstream.shared.session.endings import end_all, end_from_outside
+from turnstream.shared.session.outcomes import Cleared, Finished, Missing
 from turnstream.shared.session.status import TaskStatus
-from turnstream.shared.session.tasks import Cleared, Finished, Missing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from turnstream.api.services import Services
     from turnstream.shared.broker.keys import SessionKeys
-    from turnstream.shared.session.tasks import Ended, Gone, Moved
+    from turnstream.shared.session.outcomes import Ended, Gone, Moved
 
 # Rounds of ending what is live before a session can be cleared; each round meets only turns that were
 # submitted during the one before.

@@ -33,8 +33,7 @@ from turnstream.shared.protocol import Message, MessageType, Role, RunStatus, ca
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.endings import end_from_outside
 from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.status import TaskStatus
-from turnstream.shared.session.tasks import (
+from turnstream.shared.session.outcomes import (
     Busy,
     Foreign,
     Full,
@@ -44,8 +43,9 @@ from turnstream.shared.session.tasks import (
     Same,
     Turn,
     Waits,
-    operation,
 )
+from turnstream.shared.session.status import TaskStatus
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -24,10 +24,11 @@ from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.entry import END, Cursor, Entry
+from turnstream.shared.session.outcomes import Attempt, Ended, Fenced, Finished, Gone, Moved
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS
 from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.storage import Storage
-from turnstream.shared.session.tasks import Attempt, Ended, Fenced, Finished, Gone, Moved, operation
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 
     from turnstream.shared.offload import Aside
     from turnstream.shared.session.event_log import Log
+    from turnstream.shared.session.outcomes import Refusal
     from turnstream.shared.session.queue import Launches
-    from turnstream.shared.session.tasks import Refusal, Tasks
+    from turnstream.shared.session.tasks import Tasks
 
 log = structlog.get_logger(__name__)
 

@@ -18,9 +18,10 @@ from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.offload import LARGE_BYTES
 from turnstream.shared.session import batch, tasks
 from turnstream.shared.session.files import GONE
+from turnstream.shared.session.outcomes import Attempt
 from turnstream.shared.session.queue import Launches
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage
-from turnstream.shared.session.tasks import Attempt, operation
+from turnstream.shared.session.tasks import operation
 from turnstream.worker.agents import memory
 
 if TYPE_CHECKING:

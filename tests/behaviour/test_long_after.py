@@ -18,7 +18,7 @@ from turnstream.api.streaming import hub
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import Log
-from turnstream.shared.session.tasks import Claim, Ended
+from turnstream.shared.session.outcomes import Claim, Ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

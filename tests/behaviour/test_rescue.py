@@ -15,8 +15,9 @@ from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
+from turnstream.shared.session.outcomes import Attempt
 from turnstream.shared.session.queue import Launches
-from turnstream.shared.session.tasks import Attempt, operation
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

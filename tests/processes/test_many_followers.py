@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.conftest import Place
     from tests.processes.deployment import Deployment, Process
     from tests.support.client import Client
-    from turnstream.shared.session.tasks import Attempt
+    from turnstream.shared.session.outcomes import Attempt
 
 FOLLOWERS = 5_000
 

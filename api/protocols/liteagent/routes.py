@@ -32,7 +32,7 @@ from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.errors import BadRequest, NoSession, NoTask, UnknownCall
 from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.protocol import Message
-from turnstream.shared.session.tasks import Gone
+from turnstream.shared.session.outcomes import Gone
 from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:

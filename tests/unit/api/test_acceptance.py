@@ -13,8 +13,9 @@ from turnstream.api.turns import durable_submit
 from turnstream.api.turns.durable_submit import accept
 from turnstream.shared.agents import config
 from turnstream.shared.broker import keys
+from turnstream.shared.session.outcomes import Launch
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS, Launches
-from turnstream.shared.session.tasks import Launch, operation
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place

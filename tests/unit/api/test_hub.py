@@ -17,9 +17,10 @@ from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.endings import Ender, end_from_outside
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES, Log
+from turnstream.shared.session.outcomes import Attempt, Cleared, Launch, Turn
 from turnstream.shared.session.queue import Launches
 from turnstream.shared.session.status import TaskStatus
-from turnstream.shared.session.tasks import Attempt, Cleared, Launch, Tasks, Turn, operation
+from turnstream.shared.session.tasks import Tasks, operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,17 +14,9 @@ from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.entry import END, Cursor, Entry
 from turnstream.shared.session.event_log import Tail, parse_tail
+from turnstream.shared.session.outcomes import Appended, Attempt, Finished, Launch, Parked, Turn
 from turnstream.shared.session.queue import Launches
-from turnstream.shared.session.tasks import (
-    Appended,
-    Attempt,
-    Finished,
-    Launch,
-    Parked,
-    Tasks,
-    Turn,
-    operation,
-)
+from turnstream.shared.session.tasks import Tasks, operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

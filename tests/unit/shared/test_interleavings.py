@@ -23,7 +23,7 @@ from tests.unit.shared.support import (
 from turnstream.shared.broker import keys
 from turnstream.shared.session.endings import end_from_outside
 from turnstream.shared.session.entry import END
-from turnstream.shared.session.tasks import (
+from turnstream.shared.session.outcomes import (
     Appended,
     Attempt,
     Ended,
@@ -36,8 +36,8 @@ from turnstream.shared.session.tasks import (
     Redate,
     Stored,
     Superseded,
-    operation,
 )
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

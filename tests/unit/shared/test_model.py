@@ -46,10 +46,7 @@ from tests.unit.shared.support import (
 from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import END, Cursor, Entry
-from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
-from turnstream.shared.session.status import TERMINAL, TaskStatus
-from turnstream.shared.session.tasks import (
-    MAX_CRASHES,
+from turnstream.shared.session.outcomes import (
     Appended,
     Attempt,
     Behind,
@@ -80,8 +77,10 @@ from turnstream.shared.session.tasks import (
     Superseded,
     Unknown,
     Waits,
-    operation,
 )
+from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
+from turnstream.shared.session.status import TERMINAL, TaskStatus
+from turnstream.shared.session.tasks import MAX_CRASHES, operation
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from tests.unit.shared.support import Desk, opened, ref
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.scripts import Script
-from turnstream.shared.session.tasks import Launch
+from turnstream.shared.session.outcomes import Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,7 +25,7 @@ from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.files import GONE
-from turnstream.shared.session.tasks import (
+from turnstream.shared.session.outcomes import (
     Appended,
     Attempt,
     Cleared,
@@ -37,8 +37,8 @@ from turnstream.shared.session.tasks import (
     Repeated,
     Stored,
     Waits,
-    operation,
 )
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place

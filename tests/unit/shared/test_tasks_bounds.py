@@ -21,7 +21,8 @@ from tests.unit.shared.support import (
 )
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.endings import end_all
-from turnstream.shared.session.tasks import Cleared, Finished, Full, Launch, Live, Parked, operation
+from turnstream.shared.session.outcomes import Cleared, Finished, Full, Launch, Live, Parked
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

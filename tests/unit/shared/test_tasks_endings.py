@@ -11,8 +11,7 @@ from turnstream.shared.broker import client, scripts
 from turnstream.shared.session.endings import End, write_end
 from turnstream.shared.session.entry import END
 from turnstream.shared.session.event_log import PAGE_BYTES
-from turnstream.shared.session.status import TaskStatus
-from turnstream.shared.session.tasks import (
+from turnstream.shared.session.outcomes import (
     Attempt,
     Cleared,
     Ended,
@@ -23,8 +22,9 @@ from turnstream.shared.session.tasks import (
     Missing,
     Moved,
     Waits,
-    operation,
 )
+from turnstream.shared.session.status import TaskStatus
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place

@@ -16,14 +16,15 @@ from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES
 from turnstream.shared.session.files import FETCHED_AT_ONCE, PIECE_BYTES, cut, fill
-from turnstream.shared.session.tasks import STAGED_MS, Busy, Foreign, Launch, Missing, Parked, Same, operation
+from turnstream.shared.session.outcomes import Busy, Foreign, Launch, Missing, Parked, Same
+from turnstream.shared.session.tasks import STAGED_MS, operation
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from tests.conftest import Place
     from turnstream.shared.broker.keys import TaskRef
-    from turnstream.shared.session.tasks import Turn
+    from turnstream.shared.session.outcomes import Turn
 
 RAW = b"\xfb\xef\xff" + os.urandom(99_999)
 DATA = base64.b64encode(RAW).decode()

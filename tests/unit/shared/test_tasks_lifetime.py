@@ -20,23 +20,14 @@ from tests.unit.shared.support import (
 )
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.tasks import (
-    Cleared,
-    Drop,
-    Ended,
-    Gone,
-    Launch,
-    Parked,
-    Repeated,
-    Stored,
-    operation,
-)
+from turnstream.shared.session.outcomes import Cleared, Drop, Ended, Gone, Launch, Parked, Repeated, Stored
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.conftest import Place
-    from turnstream.shared.session.tasks import Attempt
+    from turnstream.shared.session.outcomes import Attempt
 
 # Less than what a test may take, more than what a key may have lost meanwhile.
 SLACK_MS = 9_000

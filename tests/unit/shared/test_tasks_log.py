@@ -22,7 +22,8 @@ from tests.unit.shared.support import (
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import END, Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES, Log
-from turnstream.shared.session.tasks import Parked, operation
+from turnstream.shared.session.outcomes import Parked
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place

@@ -26,8 +26,7 @@ from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.endings import End, close_open, completed_messages, write_end
 from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.status import TaskStatus
-from turnstream.shared.session.tasks import (
+from turnstream.shared.session.outcomes import (
     Attempt,
     Behind,
     Claim,
@@ -37,8 +36,9 @@ from turnstream.shared.session.tasks import (
     Finished,
     Gone,
     Launch,
-    operation,
 )
+from turnstream.shared.session.status import TaskStatus
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

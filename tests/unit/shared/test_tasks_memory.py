@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.unit.shared.support import Desk, keys_of, ref
-from turnstream.shared.session.tasks import Cleared
+from turnstream.shared.session.outcomes import Cleared
 
 if TYPE_CHECKING:
     from tests.conftest import Place
-    from turnstream.shared.session.tasks import Attempt
+    from turnstream.shared.session.outcomes import Attempt
 
 BOUND = 10_000
 

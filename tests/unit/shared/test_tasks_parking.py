@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.shared.support import HOUR_MS, Desk, answer, asking, opened, ref
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.tasks import (
+from turnstream.shared.session.outcomes import (
     Ended,
     Expired,
     Fenced,
@@ -18,8 +18,8 @@ from turnstream.shared.session.tasks import (
     Repeated,
     Stored,
     Unknown,
-    operation,
 )
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place

@@ -6,16 +6,8 @@ from typing import TYPE_CHECKING
 
 from tests.unit.shared.support import Desk, asking, closed, delta, opened, ref
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.tasks import (
-    Appended,
-    Attempt,
-    Ended,
-    Fenced,
-    Gone,
-    Renewed,
-    Superseded,
-    operation,
-)
+from turnstream.shared.session.outcomes import Appended, Attempt, Ended, Fenced, Gone, Renewed, Superseded
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place

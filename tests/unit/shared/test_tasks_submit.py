@@ -8,17 +8,8 @@ import pytest
 
 from tests.unit.shared.support import HOUR_MS, Desk, keys_of, numbers, ref, turn
 from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.tasks import (
-    Busy,
-    Foreign,
-    Full,
-    Interrupt,
-    Launch,
-    Missing,
-    Same,
-    Waits,
-    operation,
-)
+from turnstream.shared.session.outcomes import Busy, Foreign, Full, Interrupt, Launch, Missing, Same, Waits
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place

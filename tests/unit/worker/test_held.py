@@ -9,7 +9,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.shared.support import ref
 from turnstream.shared.session.cancellation import Reason
-from turnstream.shared.session.tasks import Attempt, Claim
+from turnstream.shared.session.outcomes import Attempt, Claim
 from turnstream.worker import lease
 from turnstream.worker.lease import Held
 

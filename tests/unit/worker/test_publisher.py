@@ -14,7 +14,8 @@ from tests.support.waiting import wait_until
 from tests.unit.shared.support import Desk, closed, delta, opened, ref
 from turnstream.shared.offload import Aside
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.tasks import Ended, Fenced, Tasks, operation
+from turnstream.shared.session.outcomes import Ended, Fenced
+from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.worker.publisher import MOST_GATHERED, MOST_GATHERED_BYTES, LostAttempt, Publisher
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Place
     from turnstream.shared.broker.keys import TaskRef
-    from turnstream.shared.session.tasks import Appended, Attempt, Refusal, Writer
+    from turnstream.shared.session.outcomes import Appended, Attempt, Refusal, Writer
 
 
 class Gate(Tasks):

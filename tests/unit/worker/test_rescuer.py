@@ -16,8 +16,9 @@ from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import is_trouble
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.endings import Ender, end_from_outside
+from turnstream.shared.session.outcomes import Finished, Renewed
 from turnstream.shared.session.queue import BACKLOG_LOOK_MS
-from turnstream.shared.session.tasks import Finished, Renewed, Tasks, operation
+from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.worker.rescuer import AGAIN_MS, Rescuer
 
 if TYPE_CHECKING:
