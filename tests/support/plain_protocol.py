@@ -26,7 +26,7 @@ from turnstream.api.turns.submit import (
     trace_of,
 )
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.errors import InvalidBody
+from turnstream.shared.errors import BadCursor, InvalidBody
 from turnstream.shared.protocol import Message
 from turnstream.shared.session.entry import END
 
@@ -130,7 +130,7 @@ _OPERATIONS = (
         "askPlain",
         "Take a user's words; the answer is the task's id.",
         {200: (Text("text/plain", "8f14e45f\n"),)},
-        TURN_ERRORS,
+        TURN_ERRORS - {BadCursor},
         ("plainSession", "Idempotency-Key", "traceparent"),
         body=Text("text/plain", "/tokens 3"),
     ),
