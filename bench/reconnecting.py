@@ -16,7 +16,7 @@ from bench.accounts import BrokerSpent
 from bench.processes import helper
 from bench.table import Row
 from bench.topology import OWNER
-from turnstream.api.streaming.hub import LINGER_SECONDS
+from turnstream.api.streaming.followed import LINGER_SECONDS
 from turnstream.shared.broker.keys import SessionKeys
 
 if TYPE_CHECKING:

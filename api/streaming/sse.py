@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from turnstream.api.http.connection import connection_of, watched
+from turnstream.api.streaming.feed import Cut, Over
 from turnstream.api.streaming.gaps import Telling, Torn
-from turnstream.api.streaming.hub import Cut, Over
 from turnstream.api.streaming.ring import Replayed, Shown
 from turnstream.api.streaming.start_position import ended, opening, renumbered
 from turnstream.shared import metrics
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from turnstream.api.http.connection import Connection
     from turnstream.api.streaming.dialect import Dialect
-    from turnstream.api.streaming.hub import Feed
+    from turnstream.api.streaming.feed import Feed
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
     from turnstream.shared.session.entry import Entry

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from turnstream.api.access.auth import Caller
     from turnstream.api.services import Services
     from turnstream.api.streaming.dialect import Dialect
-    from turnstream.api.streaming.hub import Feed
+    from turnstream.api.streaming.feed import Feed
     from turnstream.api.streaming.start_position import Visitor
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.entry import Cursor

@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import Response
 
 from turnstream.api.http.connection import connection_of, watched
-from turnstream.api.streaming.hub import Cut, Over
+from turnstream.api.streaming.feed import Cut, Over
 from turnstream.api.streaming.sse import HEADERS
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS, ended
 from turnstream.shared.broker.client import insist
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from turnstream.api.protocols.agent_api.frames import Agentscope
-    from turnstream.api.streaming.hub import Feed
+    from turnstream.api.streaming.feed import Feed
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
     from turnstream.shared.errors import Overloaded, TooMany

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from turnstream.api.protocols.agent_api.frames import Agentscope
     from turnstream.api.protocols.agent_api.requests import Parsed
     from turnstream.api.services import Services
-    from turnstream.api.streaming.hub import Feed
+    from turnstream.api.streaming.feed import Feed
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
     from turnstream.api.turns.overrides import Overrides

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.waiting import wait_until
-from turnstream.api.streaming.hub import Cut, Feed, Hub, Over
+from turnstream.api.streaming.feed import Cut, Feed, Over
+from turnstream.api.streaming.hub import Hub
 from turnstream.api.streaming.ring import MOST_ENTRIES, Shown
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.errors import ShuttingDown

@@ -21,7 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.support.instant import InstantLoop
 from tests.support.waiting import wait_until
 from turnstream.api.streaming import hub as hub_module
-from turnstream.api.streaming.hub import Cut, Feed, Hub, Over
+from turnstream.api.streaming.feed import Cut, Feed, Over
+from turnstream.api.streaming.hub import Hub
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.session.entry import Cursor

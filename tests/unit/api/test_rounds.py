@@ -13,7 +13,8 @@ from tests.support.waiting import wait_until
 from tests.unit.api.test_hub import LONG, Session, hub_of
 from turnstream.api.http.connection import extension
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
-from turnstream.api.streaming.hub import FIRST_FOLLOWERS, Over
+from turnstream.api.streaming.feed import Over
+from turnstream.api.streaming.followed import FIRST_FOLLOWERS
 from turnstream.api.streaming.pages import AT_ONCE as PAGES_AT_ONCE
 from turnstream.api.streaming.pages import Pages
 from turnstream.api.streaming.rounds import AT_ONCE
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from starlette.types import Message
 
     from tests.conftest import Place
-    from turnstream.api.streaming.hub import Feed, Hub
+    from turnstream.api.streaming.feed import Feed
+    from turnstream.api.streaming.hub import Hub
     from turnstream.api.streaming.pages import Read
     from turnstream.api.streaming.ring import Shown
     from turnstream.shared.session.event_log import Page

@@ -1,0 +1,262 @@
+"""One follower's view of a followed session: a place in its log, and a way to wait for more."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import structlog
+
+from turnstream.api.streaming.ring import Shown
+from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.session.entry import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from turnstream.api.streaming.followed import Followed
+    from turnstream.api.streaming.pages import Pages
+    from turnstream.api.streaming.rounds import Rounds
+    from turnstream.shared.broker.keys import SessionKeys
+    from turnstream.shared.session.entry import Entry
+    from turnstream.shared.session.event_log import Page
+
+log = structlog.get_logger(__name__)
+
+# Between two reads from the broker of which the first one brought nothing, or failed.
+RETRY_SECONDS = 0.25
+
+
+class Over(Enum):
+    """Why a feed has no more entries."""
+
+    CLOSED = "closed"  # its client left, or this front end shuts down
+    GONE = "gone"  # the session was cleared or has expired, or its log lost what was shown
+
+
+class Cut(NamedTuple):
+    """The log no longer has the entries between a feed's place and seq ``before``: see api/streaming/start_position.py."""
+
+    before: int
+
+
+class Feed:
+    """One follower's view of a session.
+
+    Attributes:
+        after: the follower's place: what it has been given. Whoever shows entries moves it, with `written`.
+        written: when the entry at that place was written; 0 if the follower has not been given it here.
+        at_once: shows what it is given in the very call that brought it, and says whether it did. Most entries go
+            this way, which spares them the wait for the follower's task; it is asked only while that waits.
+        task: the only one that it follows, if any. When that is over, and the follower has all there is, it is ended.
+        parking: whether `entries` is to come back, with nothing, when a task may have been parked.
+        operator: it is not one of those that the session's owner may have.
+    """
+
+    __slots__ = (
+        "_believes",
+        "_ended",
+        "_followed",
+        "_left",
+        "_lost",
+        "_pages",
+        "_queued",
+        "_stirred",
+        "_timer",
+        "_timer_at",
+        "_waiter",
+        "after",
+        "at_once",
+        "operator",
+        "parking",
+        "task",
+        "written",
+    )
+
+    def __init__(self, followed: Followed, pages: Pages, *, operator: bool = False) -> None:
+        self.after = Cursor(0, 0)
+        self.written = 0
+        self.task: str | None = None
+        self.parking = False
+        self.operator = operator
+        self.at_once: Callable[[list[Shown]], bool] | None = None
+        self._followed = followed
+        self._pages = pages
+        # The doubts after which it has read from the log: until there are more, it believes the ring.
+        self._believes = followed.doubts
+        self._ended = False
+        self._left = False
+        self._lost = False
+        self._stirred = False
+        self._queued = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    @property
+    def keys(self) -> SessionKeys:
+        """The session."""
+        return self._followed.keys
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Follow no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._left:
+            self._left = True
+            # It knows us: the memory of both would come back only when the collector finds the circle.
+            self.at_once = None
+            self._followed.leave(self)
+
+    def end(self) -> None:
+        """Have `entries` answer `Over.CLOSED` from now on."""
+        self._ended = True
+        self._wake_task()
+
+    def lose(self) -> None:
+        """Have `entries` answer `Over.GONE` from now on."""
+        self._lost = True
+        self._wake_task()
+
+    def wake(self) -> None:
+        """There may be news."""
+        if self._waiter is None:
+            return
+        if self.at_once is not None and not self._ended:
+            try:
+                news = self._known()
+                if news and self.at_once(news):
+                    return
+            except Exception:
+                # The follower's own task meets the same error, where it concerns nobody else.
+                log.debug("hub.not_at_once", exc_info=True)
+        self._wake_task()
+
+    def wake_in_turn(self, rounds: Rounds) -> None:
+        """As `wake`, when it is this follower's turn; what comes until then is shown with it."""
+        if self._waiter is not None and not self._queued:
+            self._queued = True
+            rounds.add(self.keys.owner, self._woken_in_turn)
+
+    async def turn(self) -> None:
+        """Wait until this follower may be shown some more: others of its owner, and other owners, come in between."""
+        await self._followed.rounds.turn(self.keys.owner)
+
+    def _woken_in_turn(self) -> None:
+        self._queued = False
+        self.wake()
+
+    def stir(self) -> None:
+        """A task may have been parked."""
+        if self.parking:
+            self._stirred = True
+            self._wake_task()
+
+    async def entries(self, wait: float) -> list[Shown] | Cut | Over:
+        """What stands in the log after `after`, oldest first.
+
+        Waits up to ``wait`` seconds for something; empty when nothing came, or the broker is away.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        while not self._ended and not self._lost:
+            known = self._known()
+            if known:
+                return known
+            left = until - loop.time()
+            if left <= 0 or self._stirred:
+                self._stirred = False
+                return []
+            if known is None and self._followed.attached:
+                news = await self._read(left)
+                if news:
+                    return news
+                known = self._known()
+                if known is None:
+                    left = min(left, RETRY_SECONDS)
+            if not known:
+                await self._changed(left)
+        return Over.GONE if self._lost and not self._ended else Over.CLOSED
+
+    async def trimmed(self, before: int) -> Page | None:
+        """A page of what stands in the history for the entries between `after` and seq ``before``.
+
+        None: the log is of another epoch by now, or gone. `entries` tells where to go on.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        followed = self._followed
+        page = await self._pages.trimmed(followed.keys, self.after, before)
+        if page is not None and page.epoch == self.after.epoch:
+            return page
+        if self._believes == followed.doubts:
+            # What it knows of the hole is older than this, and others may hold it still.
+            followed.doubt()
+        return None
+
+    def shown(self, entry: Entry, kind: type[Shown], number: int | None) -> Shown:
+        """The entry as it is to be shown, with a ``number`` of its own if any; see `Pages.shown`."""
+        return self._pages.shown(self._followed, self.after.epoch, entry, kind, number)
+
+    def _known(self) -> list[Shown] | None:
+        """What is known without a read: entries, nothing new (empty); None: the log must be read."""
+        followed = self._followed
+        return followed.known(self.after) if self._believes == followed.doubts else None
+
+    async def _read(self, left: float) -> list[Shown] | Cut | Over:
+        """Read from the broker; empty when that brought nothing."""
+        followed, after, doubts = self._followed, self.after, self._followed.doubts
+        try:
+            async with asyncio.timeout(left):
+                read = await self._pages.read(followed, after)
+        except Exception as error:
+            if not is_trouble(error):
+                raise
+            return []
+        if read is not None and after.seq <= read.former.get(after.epoch, -1):
+            # The log went on in another epoch; what is there up to here is what it was.
+            self.after = Cursor(read.epoch, after.seq)
+            return await self._read(left)
+        if (
+            read is None
+            or read.epoch != after.epoch
+            # It ends before what we have shown, or has something else there: its end was lost, in a failover say.
+            or read.seq < after.seq
+            or (self.written and read.written and read.written != self.written)
+        ):
+            return Over.GONE
+        self._believes = doubts
+        first = read[0].entry.seq if read else read.seq + 1
+        # What the ring has is rendered once for all.
+        return Cut(first) if first > after.seq + 1 else self._known() or read
+
+    async def _changed(self, seconds: float) -> None:
+        """Wait to be woken, ``seconds`` at most; perhaps for less, since a timer serves many waits."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        if self._timer is None or until < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at = loop.call_at(until, self._timed_out), until
+        self._waiter = loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self._wake_task()
+
+    def _wake_task(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
