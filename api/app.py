@@ -17,7 +17,7 @@ from turnstream.api.admin.deployment import AdminDeploymentRoutes
 from turnstream.api.admin.keys import AdminKeyRoutes
 from turnstream.api.admin.sessions import AdminSessionRoutes
 from turnstream.api.admin.tasks import AdminTaskRoutes
-from turnstream.api.http.middleware import Edge, http_error, our_error
+from turnstream.api.http.middleware import ErrorMiddleware, http_error, our_error
 from turnstream.api.openapi.document import OpenApiRoutes
 from turnstream.api.operators.console import ConsoleRoutes
 from turnstream.api.operators.health import HealthRoutes
@@ -82,7 +82,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
             if services.broker.admitted:
                 await asyncio.gather(presence.end(), services.limiter.end())
             await services.hub.stop()
-            services.aside.close()
+            services.offload.close()
             if broker is None:
                 await services.broker.close()
 
@@ -91,14 +91,14 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
             *HealthRoutes(services).routes(),
             *OpenApiRoutes().routes(),
             *MetricsRoutes(services).routes(),
-            *(each for protocol in protocols() for each in protocol.serve(services).routes()),
+            *(each for protocol in protocols() for each in protocol.make_routes(services).routes()),
             *AdminTaskRoutes(services).routes(),
             *AdminDeploymentRoutes(services).routes(),
             *AdminKeyRoutes(services).routes(),
             *AdminSessionRoutes(services).routes(),
             *ConsoleRoutes(services).routes(),
         ],
-        middleware=[Middleware(Edge)],
+        middleware=[Middleware(ErrorMiddleware)],
         exception_handlers={TurnstreamError: our_error, HTTPException: http_error},
         lifespan=lifespan,
     )

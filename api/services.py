@@ -14,12 +14,12 @@ from turnstream.api.http.body import Bodies
 from turnstream.api.streaming.hub import Hub
 from turnstream.shared.api_keys import ApiKeys
 from turnstream.shared.broker.memory import Memory
-from turnstream.shared.offload import Aside
-from turnstream.shared.session.deployment_stats import Overview
+from turnstream.shared.offload import ThreadOffload
+from turnstream.shared.session.deployment_stats import DeploymentStats
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
-from turnstream.shared.session.owner_limits import Caps
-from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.owner_limits import OwnerLimits
+from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.task_list import TaskList
 from turnstream.shared.session.tasks import Tasks
@@ -39,15 +39,15 @@ class Services:
     broker: Broker
     tasks: Tasks
     log: Log
-    launches: Launches
+    launches: LaunchQueue
     ender: Ender
     hub: Hub
     api_keys: ApiKeys
     auth: Auth
     task_list: TaskList
-    overview: Overview
+    deployment_stats: DeploymentStats
     limiter: Limiter
-    aside: Aside
+    offload: ThreadOffload
     bodies: Bodies
     storage: Storage
     name: str
@@ -55,10 +55,10 @@ class Services:
     @classmethod
     def make(cls, settings: Settings, agents: Agents, broker: Broker) -> Services:
         """Bind everything to a broker; nothing is connected yet."""
-        aside = Aside()
-        tasks = Tasks(broker.sessions, settings, notes=broker.sessions is broker.primary, aside=aside)
+        offload = ThreadOffload()
+        tasks = Tasks(broker.sessions, settings, notes=broker.sessions is broker.primary, offload=offload)
         log = Log(broker.sessions)
-        launches = Launches(broker.primary)
+        launches = LaunchQueue(broker.primary)
         api_keys = ApiKeys(broker.primary)
         task_list = TaskList(broker)
         hub = Hub(
@@ -80,17 +80,17 @@ class Services:
             api_keys=api_keys,
             auth=Auth(api_keys, agents),
             task_list=task_list,
-            overview=Overview(broker, task_list),
+            deployment_stats=DeploymentStats(broker, task_list),
             limiter=Limiter(
                 settings,
-                Caps(broker.primary, broker.sessions),
+                OwnerLimits(broker.primary, broker.sessions),
                 launches,
                 hub,
                 [Memory(redis) for redis in dict.fromkeys((broker.primary, broker.sessions))],
                 name,
             ),
-            aside=aside,
-            bodies=Bodies(settings, aside),
+            offload=offload,
+            bodies=Bodies(settings, offload),
             storage=Storage(broker.primary, broker.sessions),
             name=name,
         )

@@ -25,7 +25,7 @@ from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.protocol import ResponseBuilder, canonical
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.outcomes import Appended, Attempt, Launch, Turn
+from turnstream.shared.session.outcomes import Appended, Attempt, Launch, TurnSubmission
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.shared.settings import load
 
@@ -165,7 +165,7 @@ async def _begin(tasks: Tasks, ref: TaskRef, agent: str) -> _Voice:
         "created_at": int(time.time()),
     }
     queued.status(orjson.dumps(body))
-    turn = Turn(
+    turn = TurnSubmission(
         agent=agent,
         user="",
         create=True,

@@ -21,11 +21,11 @@ THREADS = 2
 LARGE_BYTES = 256 * 1024
 
 
-class Aside:
+class ThreadOffload:
     """Runs functions beside the event loop."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="aside")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="offload")
         # A lock is kept for as long as somebody holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from arq.typing import WorkerCoroutine
     from redis.asyncio import Redis
 
-    from turnstream.shared.session.queue import Launches
+    from turnstream.shared.session.queue import LaunchQueue
     from turnstream.worker.budget import Budget
 
 log = structlog.get_logger(__name__)
@@ -54,7 +54,7 @@ class ArqWorker(Worker):
     def __init__(
         self,
         redis: Redis,
-        launches: Launches,
+        launches: LaunchQueue,
         run_task: WorkerCoroutine,
         *,
         max_jobs: int,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# How long an agent may take to end after it was cancelled, before it is cancelled again.
+# Between two cancellations of one agent: it has so long to clean up undisturbed.
 CLEANUP_SECONDS = 5.0
 
 # How long a cancellation may be put off. It is felt by whoever presses stop.
@@ -47,7 +47,7 @@ class Held:
         self._put_off: asyncio.TimerHandle | None = None
 
     def cancel(self, reason: Reason) -> None:
-        """Cancel the turn. The first reason stands, but where nothing may be written any more, or a stop says why."""
+        """Cancel the turn. Keeps the first reason; LEASE_LOST replaces any but STOP, and STOP replaces all."""
         if self._task is None or self._task.done() or self.parting:
             return
         if (

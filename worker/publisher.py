@@ -24,7 +24,7 @@ from turnstream.shared.session.tasks import operation
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from turnstream.shared.offload import Aside
+    from turnstream.shared.offload import ThreadOffload
     from turnstream.shared.session.outcomes import Attempt, Refusal
     from turnstream.shared.session.tasks import Tasks
 
@@ -63,12 +63,12 @@ class Publisher:
         tasks: Tasks,
         attempt: Attempt,
         on_refusal: Callable[[Refusal], None],
-        aside: Aside,
+        offload: ThreadOffload,
         *,
         most_bytes: int,
     ) -> None:
-        """``aside`` is where large data is taken out of what is appended."""
-        self.aside = aside
+        """``offload`` is where large data is taken out of what is appended."""
+        self.offload = offload
         self.batch = Batch(largest=most_bytes, known=attempt.files)
         self._tasks = tasks
         self._attempt = attempt
@@ -204,7 +204,7 @@ class Publisher:
         outcome: Appended | Refusal
         try:
             if batch.uncut:
-                await self.aside.run(ref.owner, batch.cut_all)
+                await self.offload.run(ref.owner, batch.cut_all)
             outcome = await insist(
                 lambda: self._tasks.append(ref, claim, batch, op), seconds=PATIENCE_SECONDS, what="append"
             )

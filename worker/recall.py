@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from turnstream.shared.session.queue import Launches
+    from turnstream.shared.session.queue import LaunchQueue
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Recall:
     What it costs depends on how many keys and live turns there are; that hints were lost is all that begins it.
     """
 
-    def __init__(self, sessions: Redis, launches: Launches) -> None:
+    def __init__(self, sessions: Redis, launches: LaunchQueue) -> None:
         self._sessions = sessions
         self._launches = launches
 

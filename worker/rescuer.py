@@ -1,4 +1,4 @@
-"""The rescuer: notices what nobody else would. Here a lost worker is noticed.
+"""The rescuer: finds tasks that make no progress, such as those of a lost worker.
 
 Every worker has one. They share the hints in ``ts:due``; taking a hint dates it anew, so two never
 act on one task at a time. What must be done is decided by lua/sweep.lua on the task's own hash.
@@ -56,7 +56,8 @@ class Rescuer:
         2. when hints were lost, have every live turn looked at (`Recall`);
         3. go on whatever becomes of one of them: drop a hint that names no turn, try one that fails ever more rarely;
         4. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
-           look like a hundred dead workers: their renewals come first. One whose memory is full takes both.
+           look like a hundred dead workers: their renewals come first. A broker that is out of memory still accepts renewals and
+           hints, so it does not count as away.
     """
 
     def __init__(self, ender: Ender, settings: Settings) -> None:

@@ -32,7 +32,7 @@ from turnstream.worker.agents.failures import explain, for_operators, full_trace
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
 from turnstream.worker.publisher import PATIENCE_SECONDS, LostAttempt, Publisher
-from turnstream.worker.turn import Turn
+from turnstream.worker.turn import RunningTurn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,17 +51,18 @@ if TYPE_CHECKING:
 
         spec: AgentSpec
 
-        async def run(self, turn: Turn) -> Done | NeedsClient:
+        async def run(self, turn: RunningTurn) -> Done | NeedsClient:
             """Answer a turn, or get to where the client must answer first."""
 
 
 log = structlog.get_logger(__name__)
 
-# How long the parting words of an attempt may take: closing, releasing, parking.
+# Timeout of the last writes of an attempt: closing, releasing, parking.
 PARTING_SECONDS = 10.0
 
-# How long an agent may take to end after its turn was cancelled, before the turn goes on without it. Longer, and
-# a deadline is felt late; shorter, and an agent that tidies up is overtaken by its next attempt.
+# An agent that has not ended so long after its turn was cancelled is abandoned: the turn goes on without it, while the
+# task is still cancelled again (`CLEANUP_SECONDS`). Longer, and a deadline takes effect late; shorter, and an agent that
+# cleans up is overtaken by its next attempt.
 HEED_SECONDS = 1.0
 
 
@@ -131,7 +132,7 @@ class Runner:
     async def _run(self, attempt: Attempt) -> None:
         held = self._leases.hold(attempt)
         ender = self._ender
-        publisher = Publisher(ender.tasks, attempt, held.refused, ender.aside, most_bytes=self._turn_bytes)
+        publisher = Publisher(ender.tasks, attempt, held.refused, ender.offload, most_bytes=self._turn_bytes)
         timer = self._arm_deadline(held)
         with (
             structlog.contextvars.bound_contextvars(
@@ -155,7 +156,7 @@ class Runner:
             finally:
                 if timer is not None:
                     timer.cancel()
-                # Counted here: that it was fenced by a stop is often heard after the fence was felt.
+                # Counted here: the message of a stop often arrives after an append was refused.
                 metrics.leases_lost.n += held.reason is Reason.LEASE_LOST
                 self._leases.drop(held)
                 await publisher.close()
@@ -183,7 +184,7 @@ class Runner:
                 End(TaskStatus.FAILED, "agent_unknown", "No worker knows this agent any more."),
             )
             return
-        turn = Turn(held, agent.spec, publisher)
+        turn = RunningTurn(held, agent.spec, publisher)
         turn.enter()
         if attempt.open:
             await self._close_former(attempt, publisher)
@@ -221,7 +222,7 @@ class Runner:
                 held, publisher, turn, End(TaskStatus.FAILED, "agent_asked_nothing", text, turn.usage)
             )
 
-    async def _let_run(self, held: Held, agent: RunnableAgent, turn: Turn) -> Done | NeedsClient:
+    async def _let_run(self, held: Held, agent: RunnableAgent, turn: RunningTurn) -> Done | NeedsClient:
         """The agent's outcome. It runs as a task of its own: one that swallows its cancellation is left behind.
 
         Raises:
@@ -266,7 +267,7 @@ class Runner:
         publisher.kick()
         await publisher.flush()
 
-    async def _finish(self, held: Held, publisher: Publisher, turn: Turn | None, end: End) -> None:
+    async def _finish(self, held: Held, publisher: Publisher, turn: RunningTurn | None, end: End) -> None:
         attempt = held.attempt
         if end.status == TaskStatus.COMPLETED and turn is not None and turn.output is not None:
             # All that waits goes with the end, in one append.
@@ -290,7 +291,7 @@ class Runner:
         elif isinstance(outcome, Behind):
             held.launch = outcome.launch
 
-    async def _park(self, held: Held, publisher: Publisher, turn: Turn) -> None:
+    async def _park(self, held: Held, publisher: Publisher, turn: RunningTurn) -> None:
         attempt = held.attempt
         await publisher.settle()
         batch, op = publisher.take(), operation()
@@ -376,7 +377,7 @@ class Runner:
             log.warning("launch.left_to_rescuer", ref=str(ref), launch=number)
 
 
-async def _outcome(agent: RunnableAgent, turn: Turn) -> Done | NeedsClient | BaseException:
+async def _outcome(agent: RunnableAgent, turn: RunningTurn) -> Done | NeedsClient | BaseException:
     """What the agent returns, or raises to end its process: a task that raises that takes the event loop with it."""
     try:
         return await agent.run(turn)

@@ -30,7 +30,7 @@ LONGEST_RETRY_SECONDS = 2.0
 CHANNELS = (keys.DOORBELL, keys.CONTROL)
 
 
-class Listener:
+class SignalListener:
     """Subscribes to both channels, for ever.
 
     Polling the queue and renewing the leases find everything that a lost message said; this is for speed.

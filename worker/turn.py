@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_current: ContextVar[Turn] = ContextVar("turnstream_turn")
+_current: ContextVar[RunningTurn] = ContextVar("turnstream_turn")
 
 
-def current_turn() -> Turn:
+def current_turn() -> RunningTurn:
     """The turn that runs here, for tools that speak to the client themselves.
 
     Raises:
@@ -40,7 +40,7 @@ def new_call_id() -> str:
     return f"call_{uuid.uuid4().hex}"
 
 
-class Turn:
+class RunningTurn:
     """What an agent has in hand while it answers.
 
     Duties:
@@ -91,9 +91,9 @@ class Turn:
         """The session's id."""
         return self.attempt.ref.session
 
-    async def aside(self, work: Callable[..., T], *given: object) -> T:
+    async def offload(self, work: Callable[..., T], *given: object) -> T:
         """What ``work(*given)`` returns or raises, which reads or writes all that the turn was given."""
-        return await self.publisher.aside.run_large(self.attempt.ref.owner, self._bytes, work, *given)
+        return await self.publisher.offload.run_large(self.attempt.ref.owner, self._bytes, work, *given)
 
     def earlier(self) -> list[bytes]:
         """The memory of earlier turns, once: what is made of it is several times as large, and lasts as long as the turn."""
@@ -188,7 +188,7 @@ class Speaker:
     Several may speak at once (parallel sub-agents); each has one message open at a time.
     """
 
-    def __init__(self, turn: Turn, path: str, agent: str) -> None:
+    def __init__(self, turn: RunningTurn, path: str, agent: str) -> None:
         self._turn = turn
         self.path = path
         self._origin: dict[str, Any] = {"agent": {"id": agent, "name": agent}} if path else {}
@@ -251,7 +251,7 @@ class Speech:
 
     def __init__(
         self,
-        turn: Turn,
+        turn: RunningTurn,
         speaker: Speaker,
         message_type: str,
         role: str,
@@ -338,4 +338,4 @@ def _text_of(part: Mapping[str, Any] | Content) -> str | None:
     return text or None if isinstance(text, str) else None
 
 
-__all__ = ["Group", "LostAttempt", "Speaker", "Speech", "Turn", "current_turn", "new_call_id"]
+__all__ = ["Group", "LostAttempt", "RunningTurn", "Speaker", "Speech", "current_turn", "new_call_id"]

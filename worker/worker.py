@@ -19,7 +19,7 @@ from turnstream.shared.session import endings
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
-from turnstream.shared.session.queue import LAUNCH_GRACE_MS, Launches
+from turnstream.shared.session.queue import LAUNCH_GRACE_MS, LaunchQueue
 from turnstream.shared.session.tasks import Tasks
 from turnstream.worker.agents import registry
 from turnstream.worker.arq_worker import ArqWorker
@@ -30,7 +30,7 @@ from turnstream.worker.live_list import LiveList
 from turnstream.worker.publisher import PATIENCE_SECONDS
 from turnstream.worker.rescuer import Rescuer
 from turnstream.worker.runner import Runner
-from turnstream.worker.signals import Listener
+from turnstream.worker.signals import SignalListener
 
 if TYPE_CHECKING:
     from turnstream.shared.agents.config import Agents
@@ -47,7 +47,7 @@ class WorkerProcess:
     """Runs turns until it is told to stop.
 
     Duties:
-        1. claim and run launches (`ArqWorker`, `Runner`), hear doorbell and control (`Listener`);
+        1. claim and run launches (`ArqWorker`, `Runner`), hear doorbell and control (`SignalListener`);
         2. keep leases (`Leases`), and notice those that others lost (`Rescuer`);
         3. on `stop`: claim nothing more, let turns finish for a while, give the rest back.
     """
@@ -62,13 +62,13 @@ class WorkerProcess:
         self._settings = settings
         self._broker = broker
         tasks = Tasks(broker.sessions, settings)
-        launches = Launches(broker.primary)
+        launches = LaunchQueue(broker.primary)
         ender = Ender(tasks, Log(broker.sessions), launches, broker.primary, patience=PATIENCE_SECONDS)
         self._doorbell = asyncio.Event()
         self.leases = Leases(tasks, settings)
         # It has others to see to: a turn that it cannot end now is due again soon.
         self._rescuer = Rescuer(replace(ender, patience=endings.PATIENCE_SECONDS), settings)
-        self._listener = Listener(broker.primary, self.leases, self._doorbell)
+        self._listener = SignalListener(broker.primary, self.leases, self._doorbell)
         self._agents = registry.build(agents)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
         runner = Runner(self.id, ender, self.leases, self._agents, self.budget, settings)

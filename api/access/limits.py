@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from turnstream.api.streaming.hub import Hub
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.broker.memory import Memory
-    from turnstream.shared.session.owner_limits import Caps
-    from turnstream.shared.session.queue import Launches
+    from turnstream.shared.session.owner_limits import OwnerLimits
+    from turnstream.shared.session.queue import LaunchQueue
     from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -66,8 +66,8 @@ class Limiter:
     def __init__(
         self,
         settings: Settings,
-        caps: Caps,
-        launches: Launches,
+        caps: OwnerLimits,
+        launches: LaunchQueue,
         hub: Hub,
         memories: Sequence[Memory],
         front_end: str,

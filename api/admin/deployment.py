@@ -37,16 +37,16 @@ class AdminDeploymentRoutes:
         """The processes that showed signs of life."""
         services = self._services
         await services.auth.admin(request)
-        overview = services.overview
-        workers = await insist(overview.workers, seconds=PATIENCE_SECONDS, what="workers")
-        front_ends = await insist(overview.front_ends, seconds=PATIENCE_SECONDS, what="front ends")
+        deployment_stats = services.deployment_stats
+        workers = await insist(deployment_stats.workers, seconds=PATIENCE_SECONDS, what="workers")
+        front_ends = await insist(deployment_stats.front_ends, seconds=PATIENCE_SECONDS, what="front ends")
         return answer(Processes, {"workers": workers, "front_ends": front_ends})
 
     async def stats(self, request: Request) -> Response:
         """Queue, tasks, processes and totals in numbers."""
         services = self._services
         await services.auth.admin(request)
-        stats = await insist(services.overview.stats, seconds=PATIENCE_SECONDS, what="stats")
+        stats = await insist(services.deployment_stats.stats, seconds=PATIENCE_SECONDS, what="stats")
         return answer(Stats, stats)
 
     async def agents(self, request: Request) -> Response:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from turnstream.api.access.auth import Caller
-    from turnstream.shared.offload import Aside
+    from turnstream.shared.offload import ThreadOffload
     from turnstream.shared.settings import Settings
 
 T = TypeVar("T")
@@ -45,9 +45,9 @@ class Bodies:
         3. read beside the event loop when they are large, an owner's one after the other.
     """
 
-    def __init__(self, settings: Settings, aside: Aside) -> None:
+    def __init__(self, settings: Settings, offload: ThreadOffload) -> None:
         self._settings = settings
-        self._aside = aside
+        self._aside = offload
         self._held: Counter[str] = Counter()
 
     async def read(self, request: Request, caller: Caller, parse: Callable[[bytes], T]) -> tuple[bytes, T]:

@@ -28,7 +28,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
 _COMMON = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 
-class Edge:
+class ErrorMiddleware:
     """Wraps the application.
 
     Errors of ours answer for themselves. The broker's trouble is a 503. Anything else is a bug: a 500

@@ -67,7 +67,7 @@ class Text:
     example: str
 
 
-Answer: TypeAlias = Any
+ResponseContent: TypeAlias = Any
 """What a 200 holds: a type that pydantic can describe, a `Stream` or a `Text`."""
 
 
@@ -90,7 +90,7 @@ class Operation:
     path: str
     name: str
     summary: str
-    answers: Mapping[int, tuple[Answer, ...]]
+    answers: Mapping[int, tuple[ResponseContent, ...]]
     errors: frozenset[type[TurnstreamError]] = frozenset()
     parameters: tuple[str, ...] = ()
     body: type[BaseModel] | Text | None = None

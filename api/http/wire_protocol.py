@@ -24,14 +24,14 @@ class Routes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WireProtocol:
-    """A wire protocol; all else of it is known in its folder of `turnstream.api.protocols` only.
+    """A wire protocol: one folder of `turnstream.api.protocols`.
 
     Attributes:
-        serve: makes its endpoints, from what all routes of a front end work with.
+        make_routes: makes its endpoints, from what all routes of a front end work with.
         operations: each of its routes as /openapi.json describes it.
         parameters: those of its operations that no other protocol has, by name.
     """
 
-    serve: Callable[[Services], Routes]
+    make_routes: Callable[[Services], Routes]
     operations: tuple[Operation, ...]
     parameters: Mapping[str, Json] = field(default_factory=dict)

@@ -137,7 +137,7 @@ class Feed:
                     return
             except Exception:
                 # The follower's own task meets the same error, where it concerns nobody else.
-                log.debug("hub.not_at_once", exc_info=True)
+                log.debug("feed.not_at_once", exc_info=True)
         self._wake_task()
 
     def wake_in_turn(self, rounds: Rounds) -> None:

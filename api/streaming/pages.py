@@ -40,7 +40,7 @@ class Read(list[Shown]):
         self.whole = page.whole
 
 
-class Reader(Protocol):
+class PagedSession(Protocol):
     """The session for whose followers something is read."""
 
     keys: SessionKeys
@@ -65,7 +65,7 @@ class Pages:
         self._coming: dict[Hashable, asyncio.Task[Read | None]] = {}
         self._places = Places(AT_ONCE)
 
-    async def read(self, reader: Reader, after: Cursor) -> Read | None:
+    async def read(self, reader: PagedSession, after: Cursor) -> Read | None:
         """What stands after the cursor; None: there is no session. Nothing is kept over a doubt.
 
         Raises:
@@ -88,7 +88,12 @@ class Pages:
             return await trimmed(self._log, keys, after, before)
 
     def shown(
-        self, reader: Reader, epoch: int, entry: Entry, kind: type[Shown] = Shown, number: int | None = None
+        self,
+        reader: PagedSession,
+        epoch: int,
+        entry: Entry,
+        kind: type[Shown] = Shown,
+        number: int | None = None,
     ) -> Shown:
         """The entry, once for all who hold it if it is large: the pages that have it begin at any place.
 
@@ -109,7 +114,7 @@ class Pages:
             each.cancel()
         await asyncio.gather(*coming, return_exceptions=True)
 
-    async def _fetch(self, reader: Reader, after: Cursor) -> Read | None:
+    async def _fetch(self, reader: PagedSession, after: Cursor) -> Read | None:
         async with self._places.one(reader.keys.owner):
             doubts, news = reader.doubts, reader.news
             page = await self._log.page(reader.keys, after, PAGE_BYTES)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Frames that wait are joined up to this size. A client that takes nothing holds about two writes of our memory: one that
-# waits for it, and one that the server has; and what else it holds, others hold, too.
+# Frames that wait are joined up to this size. A stalled client costs about two writes of memory, one here and one in the
+# server; everything else is shared with other followers.
 SEND_BYTES = 32 * 1024
-# What a client that takes it is shown in one of its turns, about.
+# About how much is written to one client before other followers get their turn.
 TURN_BYTES = 4 * SEND_BYTES
 
 HEADERS = (

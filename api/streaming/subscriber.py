@@ -31,7 +31,7 @@ FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 1.0
 
 
-class Listener(Protocol):
+class TailListener(Protocol):
     """Who is told."""
 
     def heard(self, channel: bytes, message: bytes) -> None:
@@ -55,7 +55,7 @@ class TailReader:
     All that knows the broker's protocol is `_receive` and `_write`.
     """
 
-    def __init__(self, redis: Redis, listener: Listener) -> None:
+    def __init__(self, redis: Redis, listener: TailListener) -> None:
         self._pool = redis.connection_pool
         self._listener = listener
         self._wanted: dict[bytes, None] = {}
@@ -67,7 +67,7 @@ class TailReader:
         self._over: asyncio.Future[None]
 
     def join(self, channel: bytes) -> None:
-        """Subscribe to a channel; `Listener.subscribed` follows."""
+        """Subscribe to a channel; `TailListener.subscribed` follows."""
         self._wanted[channel] = None
         self._leaving.pop(channel, None)
         self._joining[channel] = None

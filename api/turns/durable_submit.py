@@ -31,10 +31,10 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# Outcomes by which something is kept at the broker: now, or found to be.
-_KEPT = (Launch, Repeated, Same, Stored, Waits)
+# Outcomes after which something is stored at the broker, now or before: what WAIT is for.
+_STORED = (Launch, Repeated, Same, Stored, Waits)
 
-# How long the mark is kept, which is there to be written.
+# TTL of the key that gives WAIT a write to wait for.
 MARK_MS = 1_000
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -97,10 +97,10 @@ async def _accept_safely(
 ) -> tuple[T, int | None]:
     """Wait for replicas before anything else happens."""
     async with services.broker.apart() as connection:
-        tasks = Tasks(connection, services.settings, notes=services.tasks.notes, aside=services.aside)
+        tasks = Tasks(connection, services.settings, notes=services.tasks.notes, offload=services.offload)
         asking = partial(_ask, services, ref, ask, tasks)
         outcome = await insist(asking, seconds=PATIENCE_SECONDS, what=what)
-        if not isinstance(outcome, _KEPT):
+        if not isinstance(outcome, _STORED):
             # What was refused promises nothing, and must not wait for what is wanted of promises.
             return outcome, None
         replicas = await _replicas(services, connection)

@@ -41,7 +41,7 @@ from turnstream.shared.session.outcomes import (
     Launch,
     Missing,
     Same,
-    Turn,
+    TurnSubmission,
     Waits,
 )
 from turnstream.shared.session.status import TaskStatus
@@ -161,7 +161,7 @@ async def begin(services: Services, caller: Caller, turn: NewTurn) -> tuple[Star
     """Take a turn, or find the task that it made before; where to follow it from, and what else to tell.
 
     Raises:
-        As `submit` and `follow.start`.
+        As `submit` and `start_position.start`.
     """
     taken = await submit(services, caller, turn)
     if isinstance(taken, Accepted):
@@ -185,11 +185,13 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
         BrokerAway: the broker did not answer.
     """
     with tracing.submitting(turn.trace, turn.ref) as trace:
-        prepared = await services.aside.run_large(caller.owner, turn.size, _prepare, caller, turn, trace)
+        prepared = await services.offload.run_large(caller.owner, turn.size, _prepare, caller, turn, trace)
         return await _submit(services, caller, turn, prepared)
 
 
-async def _submit(services: Services, caller: Caller, turn: NewTurn, prepared: Turn) -> Accepted | Known:
+async def _submit(
+    services: Services, caller: Caller, turn: NewTurn, prepared: TurnSubmission
+) -> Accepted | Known:
     spec = caller.spec
     op = operation()
     counted = await _admit(services, caller, turn, op, _size(prepared))
@@ -256,7 +258,7 @@ async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str, siz
         return None
 
 
-def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
+def _prepare(caller: Caller, turn: NewTurn, trace: str) -> TurnSubmission:
     try:
         messages = [_settled(message) for message in turn.input]
         said = [canonical(message) for message in messages]
@@ -289,7 +291,7 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
         "overrides": turn.overrides.settings,
         "tools": [tool.model_dump() for tool in turn.overrides.tools],
     }
-    return Turn(
+    return TurnSubmission(
         agent=caller.spec.name,
         user=turn.user,
         create=turn.create,
@@ -307,7 +309,7 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> Turn:
     )
 
 
-def _size(prepared: Turn) -> int:
+def _size(prepared: TurnSubmission) -> int:
     """Bytes of what was asked, which stands in log, history and memory; large data stands once for all."""
     return 3 * len(prepared.request) + sum(map(len, prepared.batch.files.values()))
 

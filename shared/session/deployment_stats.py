@@ -33,7 +33,7 @@ _WORKER = {"running": 0, "max_jobs": 0, "draining": False}
 _FRONT_END = {"followers": 0}
 
 
-class Overview:
+class DeploymentStats:
     """Reads it, at most once in a moment."""
 
     def __init__(self, broker: Broker, tasks: TaskList) -> None:

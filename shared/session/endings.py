@@ -24,7 +24,7 @@ from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.entry import END, Cursor, Entry
-from turnstream.shared.session.outcomes import Attempt, Ended, Fenced, Finished, Gone, Moved
+from turnstream.shared.session.outcomes import Attempt, Ended, Finished, Gone, Moved
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS
 from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.storage import Storage
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from turnstream.shared.offload import Aside
+    from turnstream.shared.offload import ThreadOffload
     from turnstream.shared.session.event_log import Log
     from turnstream.shared.session.outcomes import Refusal
-    from turnstream.shared.session.queue import Launches
+    from turnstream.shared.session.queue import LaunchQueue
     from turnstream.shared.session.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -74,14 +74,14 @@ class Ender:
 
     tasks: Tasks
     log: Log
-    launches: Launches
+    launches: LaunchQueue
     primary: Redis
     patience: float = PATIENCE_SECONDS
 
     @property
-    def aside(self) -> Aside:
+    def offload(self) -> ThreadOffload:
         """Where large turns are written."""
-        return self.tasks.aside
+        return self.tasks.offload
 
     @property
     def storage(self) -> Storage:
@@ -143,7 +143,7 @@ async def write_end(
     extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
     batch.end(_terminal(attempt, end, [*output, *messages]), extra=extra)
     size = sum(map(len, (*output, end.memory or attempt.task.get("request", b""))))
-    memory = await ender.aside.run_large(
+    memory = await ender.offload.run_large(
         attempt.ref.owner, size, _remembered, attempt, end, batch, said, [*output, *messages]
     )
     op = operation()
@@ -186,9 +186,10 @@ async def _unlist(ender: Ender, attempt: Attempt) -> None:
 async def end_from_outside(
     ender: Ender, ref: TaskRef, status: str, why: str, *, who: str, seen: str = ""
 ) -> Finished | Moved | Ended | Gone:
-    """End a task that somebody else may be running. When this returns, the terminal event is in the log.
+    """End a task that a worker may be running.
 
-    With ``seen`` (what the rescuer saw) nothing is done if the task went on since: `Moved`.
+    After `Finished` and `Ended`, the terminal event is in the log. `Gone`: there is no such task. With ``seen`` (what the
+    rescuer saw) nothing is done if the task went on since: `Moved`.
 
     Raises:
         BrokerAway: the broker did not answer; the rescuer ends the task if an attempt was taken.
@@ -415,7 +416,6 @@ def _spoke(attempt: Attempt, output: list[bytes]) -> bool:
 __all__ = [
     "End",
     "Ender",
-    "Fenced",
     "close_open",
     "completed_messages",
     "end_all",

@@ -49,7 +49,7 @@ class Cursor(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """What the log holds at one ``seq``. Nobody changes one; it is not frozen since that triples what making it costs.
+    """What the log holds at one ``seq``. Treat it as immutable; it is not frozen because that makes construction three times slower.
 
     Attributes:
         seq: place in the log, dense from 1.

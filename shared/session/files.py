@@ -39,7 +39,7 @@ _DATA = re.compile(
     rb'(;base64,|"(?:data|file_data|image_url|file_url|video_url)":")([A-Za-z0-9+/_-]{%d,}={0,2})'
     % LARGE_BYTES
 )
-# In each text with such data, at one of the places that are so far apart, there is as much of it: others are not searched.
+# A quick check: any match of `LARGE_BYTES` covers a whole window of half that size at a multiple of `_HALF`.
 _HALF = LARGE_BYTES // 2
 _WITHIN = re.compile(rb"[A-Za-z0-9+/_-]{%d}" % _HALF)
 

@@ -228,10 +228,10 @@ class Live:
 
 @dataclass(slots=True)
 class Claim:
-    """What an attempt's holder shows with each write: the attempt, and how far it has seen the log.
+    """What an attempt's holder presents with each write: the attempt, and the last place in the log it has seen.
 
-    A log that ends before that lost its end. By ``holder``, the operation that took the attempt, two processes are
-    told apart that a broker gave the same number, because it went back to an earlier state in between.
+    A log that ends before that place has lost its end. ``holder``, the operation that took the attempt, distinguishes two
+    processes that got the same number from a broker that was restored to an earlier state in between.
     """
 
     number: int
@@ -256,7 +256,7 @@ class Attempt:
         calls: client calls → record.
         results: client calls → the client's answer, JSON.
         state: checkpoints by name.
-        memory: one JSON element per turn that ended before, the newest ones; see `Turn.earlier`.
+        memory: one JSON element per turn that ended before, the newest ones; see `TurnSubmission.earlier`.
         files: digests of large data that the session has: it need not be sent again.
     """
 
@@ -321,7 +321,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnSubmission:
     """A turn to submit.
 
     Attributes:

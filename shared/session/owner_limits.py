@@ -2,7 +2,7 @@
 
 Nothing here can leak for long. What is counted are admissions, not a number: each is a turn's ref and the operation id
 of its submit, so that a request takes back only what it counted itself. Whoever ends a turn takes out the admission
-that made it, and when there seems to be no room the tasks themselves are asked (`Caps.recount`). Followers are told anew by
+that made it, and when there seems to be no room the tasks themselves are asked (`OwnerLimits.recount`). Followers are told anew by
 each front end every few seconds, and believed for a few more.
 """
 
@@ -82,7 +82,7 @@ class Room:
 NOTHING = Room(0, 0, 0)
 
 
-class Caps:
+class OwnerLimits:
     """The counts, at the primary; tasks are asked at the sessions' broker."""
 
     def __init__(self, primary: Redis, sessions: Redis) -> None:

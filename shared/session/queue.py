@@ -1,8 +1,8 @@
 """The launch queue: how a front end asks for a worker, and how a worker claims what is asked.
 
-What launches is arq; this module is all that knows it. The job is written as arq's own
+What launches is arq, which only this module, worker/arq_worker.py and the key names know (docs/design.md). The job is written as arq's own
 ``enqueue_job`` writes it (JSON instead of pickle, ids only), but in one round trip, and a claimed job
-leaves the queue at once: our lease owns it from then on (docs/internals.md).
+leaves the queue at once: our lease owns it from then on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LAUNCH_GRACE_MS = 3_000
 QUEUED_LOOK_MS = 10_000
 
 # How often one is looked at that a rescuer found to wait, there or for another turn of its session: for its deadline, and
-# to keep its session. That a launch is lost shows otherwise: the queue knows how many it has (`Launches.lost`), and what
+# to keep its session. That a launch is lost shows otherwise: the queue knows how many it has (`LaunchQueue.lost`), and what
 # was claimed has an early hint; so has a turn that others wait for, before it is ended.
 BACKLOG_LOOK_MS = 7_200_000
 
@@ -124,7 +124,7 @@ class Slots:
 ANY = Slots(0, 1.0, {})
 
 
-class Launches:
+class LaunchQueue:
     """The queue, and the hints that tell rescuers when to look at a task."""
 
     def __init__(self, redis: Redis) -> None:

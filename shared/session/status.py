@@ -1,4 +1,4 @@
-"""The states of a task: the state diagram is at the head of `turnstream.shared.session.tasks`."""
+"""The states of a task: the state diagram is in docs/reference.md."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _TURNS = ("turns", "turns_before")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldBytes:
     """A session of an owner: the bytes it holds, and when it expires (Unix seconds)."""
 
     session: str
@@ -114,7 +114,7 @@ class Storage:
                 if not is_trouble(error):
                     log.exception("storage.not_reported")
 
-    async def of(self, owner: str) -> tuple[int, list[Held]]:
+    async def of(self, owner: str) -> tuple[int, list[HeldBytes]]:
         """The bytes that an owner holds, and the sessions, the largest first.
 
         Raises:
@@ -125,7 +125,9 @@ class Storage:
             command(self._primary, "ZRANGE", keys.owner_sessions(owner), 0, -1, "WITHSCORES"),
         )
         found = [
-            Held(name.decode(errors="replace"), _number(by_session.get(name, b"0")), float(expires) / 1000)
+            HeldBytes(
+                name.decode(errors="replace"), _number(by_session.get(name, b"0")), float(expires) / 1000
+            )
             for name, expires in zip(flat[::2], flat[1::2], strict=True)
         ]
         return _number(by_session.get(b"", b"0")), sorted(found, key=lambda held: -held.bytes)

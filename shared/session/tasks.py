@@ -1,14 +1,7 @@
-"""A task's life: each script of this state diagram as one typed function with typed outcomes.
+"""A task's life: one typed function for each script. The state diagram is in docs/reference.md, the outcomes are in `outcomes`.
 
-                submit                 begin(launch)               finish
-      (none) ──────────► queued ────────────────────► running ─────────────► completed | failed | canceled
-                           │ ▲                          │  │
-                           │ │  release, or sweep       │  │ park
-                           │ └──(lease over)────────────┘  ▼
-                           │                            parked ──callback (last one in)──► queued
-                           └───────────── take ───────────┴──► running (an ender) ──finish──► canceled | failed
-
-Every function is one round trip (more where it brings or gives large data, see shared/files.py) and touches one session, and may be repeated when its reply was lost: those that take
+Every function is one round trip (more where it brings or returns large data, see shared/session/files.py), touches one
+session, and may be repeated when its reply was lost: those that take
 an operation id give their first outcome again and write nothing, the others (create, renew, callback, clear) find that
 what they ask for was done.
 """
@@ -23,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import DUE
 from turnstream.shared.broker.scripts import Script
-from turnstream.shared.offload import Aside
+from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.batch import Argument, Batch
 from turnstream.shared.session.files import PIECE_BYTES, fetch, fill
 from turnstream.shared.session.outcomes import (
@@ -58,7 +51,7 @@ from turnstream.shared.session.outcomes import (
     Same,
     Stored,
     Superseded,
-    Turn,
+    TurnSubmission,
     Unknown,
     Waits,
     Withdrawn,
@@ -73,11 +66,6 @@ if TYPE_CHECKING:
 
     from turnstream.shared.broker.keys import SessionKeys, TaskRef
     from turnstream.shared.settings import Settings
-
-QUEUED = "queued"
-RUNNING = "running"
-PARKED = "parked"
-TERMINAL = frozenset({"completed", "failed", "canceled"})
 
 # How often a rescuer looks at a task that another release wrote and this one does not understand.
 STRANGE_LOOK_MS = 15_000
@@ -132,14 +120,14 @@ class Tasks:
     """The scripts, bound to a server and its limits."""
 
     def __init__(
-        self, redis: Redis, settings: Settings, *, notes: bool = False, aside: Aside | None = None
+        self, redis: Redis, settings: Settings, *, notes: bool = False, offload: ThreadOffload | None = None
     ) -> None:
         """With ``notes`` the hints are on the same server: what must be launched is noted with what says so.
 
-        ``aside`` is where large turns are read.
+        ``offload`` is where large turns are read.
         """
         self.redis = redis
-        self.aside = aside or Aside()
+        self.offload = offload or ThreadOffload()
         self.notes = notes
         self._due = (DUE,) if notes else ()
         self._settings = settings
@@ -153,7 +141,7 @@ class Tasks:
         return bool(reply[0] == b"created")
 
     async def submit(
-        self, ref: TaskRef, turn: Turn, op: str
+        self, ref: TaskRef, turn: TurnSubmission, op: str
     ) -> Launch | Waits | Same | Missing | Foreign | Busy | Interrupt | Full:
         """Accept a turn: creates the task with the user's message and ``response`` queued in the log."""
         reply = await self._run(
@@ -432,7 +420,7 @@ class Tasks:
     ) -> Attempt:
         files = await fetch(self.redis, ref.keys.files, snapshot[-1])
         size = sum(map(len, files.values()))
-        return await self.aside.run_large(ref.owner, size, _attempt, ref, number, snapshot, memory, files)
+        return await self.offload.run_large(ref.owner, size, _attempt, ref, number, snapshot, memory, files)
 
 
 def _shown(writer: Writer) -> tuple[Argument, ...]:

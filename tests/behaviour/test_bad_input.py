@@ -241,10 +241,10 @@ async def _sweep(stack: Stack, task: str) -> None:
     """Do now what a rescuer would do at the hint's time."""
     from turnstream.shared.broker.keys import TaskRef
     from turnstream.shared.session.endings import Ender
-    from turnstream.shared.session.queue import Launches
+    from turnstream.shared.session.queue import LaunchQueue
     from turnstream.worker.rescuer import Rescuer
 
-    ender = Ender(stack.tasks, stack.log, Launches(stack.broker.primary), stack.broker.primary)
+    ender = Ender(stack.tasks, stack.log, LaunchQueue(stack.broker.primary), stack.broker.primary)
     await Rescuer(ender, stack.settings()).sweep(TaskRef("dev", "s1", task), 0)
 
 

@@ -19,7 +19,7 @@ from turnstream.shared.offload import LARGE_BYTES
 from turnstream.shared.session import batch, tasks
 from turnstream.shared.session.files import GONE
 from turnstream.shared.session.outcomes import Attempt
-from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage
 from turnstream.shared.session.tasks import operation
 from turnstream.worker.agents import memory
@@ -89,7 +89,7 @@ async def test_the_event_loop_does_not_wait_for_it(
 ) -> None:
     """What takes tens of milliseconds for an image is done in threads, in front end and worker: others are served."""
     at_once: list[str] = []
-    aside: set[str] = set()
+    offload: set[str] = set()
 
     def watched(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         def watching(given: Any, *more: Any) -> Any:
@@ -97,7 +97,7 @@ async def test_the_event_loop_does_not_wait_for_it(
             if max(len(each) for each in (given, done) if isinstance(each, bytes)) > LARGE_BYTES:
                 if threading.current_thread() is threading.main_thread():
                     at_once.append(name)
-                aside.add(name)
+                offload.add(name)
             return done
 
         return watching
@@ -108,7 +108,7 @@ async def test_the_event_loop_does_not_wait_for_it(
     provider.script = [says("Nice."), says("Indeed.")]
     await look(client)
     await client.turn("s1", "And now?")
-    assert aside == {"cut", "fill", "dump"}
+    assert offload == {"cut", "fill", "dump"}
     assert at_once == []
 
 
@@ -139,7 +139,7 @@ async def test_who_takes_a_turn_up_has_it(deploy: Deployments, provider: Provide
     """Its first worker is gone: another one's model sees what the request brought."""
     client = await deploy.front_end(images=True, deployment={"lease_seconds": 1})
     provider.script = [says("Nice.")]
-    launches = Launches(deploy.stack.broker.primary)
+    launches = LaunchQueue(deploy.stack.broker.primary)
     async with client.open("POST", "/process", json=asking(id="t1")) as stream:
         await stream.until(bool)
         assert await wait_until(lambda: launches.claim(1), "the launch")

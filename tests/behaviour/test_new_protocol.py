@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,6 @@ ROOT = Path(__file__).parents[2]
 TOY = ROOT / "tests/support/plain_protocol.py"
 
 LIST = "api/protocols/__init__.py"
-BEFORE = 'FOLDERS = ("liteagent", "agent_api")\n'
-AFTER = 'FOLDERS = ("liteagent", "agent_api", "plain")\n'
 
 KEY = "sk-a-key-of-the-third-protocol"
 SECONDS = 60
@@ -49,8 +48,9 @@ def copied(folder: Path) -> Path:
     (plain / "__init__.py").write_text('"""A toy."""\n')
     shutil.copy(TOY, plain / "protocol.py")
     text = (folder / LIST).read_text("utf-8")
-    assert text.count(BEFORE) == 1
-    (folder / LIST).write_text(text.replace(BEFORE, AFTER), "utf-8")
+    changed, lines = re.subn(r"^(FOLDERS = \(.*)\)$", r'\1, "plain")', text, flags=re.MULTILINE)
+    assert lines == 1
+    (folder / LIST).write_text(changed, "utf-8")
     return folder
 
 

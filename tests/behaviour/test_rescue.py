@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.session.outcomes import Attempt
-from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def _taken_up(stack: Stack, spoil: Callable[[Any], Awaitable[None]]) -> Cl
     Returns the turn's client.
     """
     client = await stack.front_end()
-    launches = Launches(stack.broker.primary)
+    launches = LaunchQueue(stack.broker.primary)
     ref = TaskRef("dev", "s1", "t1")
     async with client.process("s1", "hi", id="t1") as stream:
         await stream.until(bool)

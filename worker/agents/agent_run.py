@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from pydantic_ai.run import AgentRun as LibraryRun
     from pydantic_ai.settings import ModelSettings
 
-    from turnstream.worker.turn import Speaker, Speech, Turn
+    from turnstream.worker.turn import RunningTurn, Speaker, Speech
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RunResult:
     """What a run came to.
 
     Attributes:
@@ -74,7 +74,7 @@ class Run:
         quiet: say no text (a draft that critics will read first); thinking and tools are still said.
     """
 
-    def __init__(self, turn: Turn, speaker: Speaker, scope: str, *, quiet: bool = False) -> None:
+    def __init__(self, turn: RunningTurn, speaker: Speaker, scope: str, *, quiet: bool = False) -> None:
         self.turn = turn
         self.speaker = speaker
         self.scope = scope
@@ -97,17 +97,17 @@ class Run:
         *,
         model: Model | None = None,
         settings: ModelSettings | None = None,
-    ) -> Answer:
+    ) -> RunResult:
         """Run the agent to its answer, or to where it waits for the client.
 
         ``model`` and ``settings`` stand above the agent's own.
         """
         kept = self.turn.kept(self._checkpoint)
-        mine = await self.turn.aside(memory.load, kept) if kept else []
+        mine = await self.turn.offload(memory.load, kept) if kept else []
         if mine and isinstance(mine[-1], ModelResponse):
             if not mine[-1].tool_calls:
                 # The answer was complete; only the end of the turn was lost.
-                return Answer(mine, mine[-1].text or "", waits=False)
+                return RunResult(mine, mine[-1].text or "", waits=False)
             self._resuming = True
             self._take_up(mine[-1])
         iterating: AbstractAsyncContextManager[LibraryRun[Any, Any]] = agent.iter(
@@ -130,7 +130,7 @@ class Run:
         if result is None:
             raise RuntimeError("the agent's run ended without a result")
         waits = isinstance(result.output, DeferredToolRequests)
-        return Answer([*mine, *run.new_messages()], None if waits else result.output, waits=waits)
+        return RunResult([*mine, *run.new_messages()], None if waits else result.output, waits=waits)
 
     # ── the model's answer ──
 
@@ -181,7 +181,7 @@ class Run:
             for part in response.tool_calls:
                 part.tool_call_id = new_call_id()
             self._take_up(response)
-            kept = await self.turn.aside(memory.dump, [*mine, *run.new_messages()])
+            kept = await self.turn.offload(memory.dump, [*mine, *run.new_messages()])
             self._keep_answer(response, kept)
             if response.tool_calls:
                 # What the tools will do must follow from an answer that is kept.

@@ -28,8 +28,7 @@ from turnstream.worker.turn import Group, new_call_id
 
 if TYPE_CHECKING:
     from turnstream.shared.agents.config import AgentSpec
-    from turnstream.worker.turn import Speaker, Speech
-    from turnstream.worker.turn import Turn as RunningTurn
+    from turnstream.worker.turn import RunningTurn, Speaker, Speech
 
 # Checkpoint: what an author keeps in `Turn.state`, and which calls were made under which keys.
 _STATE = "generator"

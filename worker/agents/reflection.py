@@ -9,7 +9,7 @@ import orjson
 from pydantic import BaseModel, Field
 
 from turnstream.worker.agents import memory
-from turnstream.worker.agents.agent_run import Answer
+from turnstream.worker.agents.agent_run import RunResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Reflection:
 
     async def answer(
         self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
-    ) -> Answer:
+    ) -> RunResult:
         """The best answer, said; or where the draft waits for the client."""
         spec = self._agent.spec
         state = self._load(run)
@@ -71,7 +71,7 @@ class Reflection:
             run.turn.keep(f"reflection:{run.scope}", orjson.dumps(state))
             await run.turn.publisher.flush()
         best = str(state["best"])
-        return Answer(memory.exchange(prompt, best), best, waits=False)
+        return RunResult(memory.exchange(prompt, best), best, waits=False)
 
     def _say(self, run: Run, state: dict[str, Any]) -> None:
         speech = run.speaker.message()

@@ -20,7 +20,7 @@ from turnstream.shared import tracing
 from turnstream.shared.agents.config import DEMO, ClientTool
 from turnstream.shared.errors import AgentFieldError, ConfigurationError
 from turnstream.worker.agents import demo, memory, models
-from turnstream.worker.agents.agent_run import Answer, Run
+from turnstream.worker.agents.agent_run import Run, RunResult
 from turnstream.worker.agents.coded_agent import GeneratorAgent
 from turnstream.worker.agents.failures import place_in_their_code
 from turnstream.worker.agents.reflection import Reflection
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pydantic_ai.toolsets import AbstractToolset
 
     from turnstream.shared.agents.config import Agents, AgentSpec, MemoryLimits
-    from turnstream.worker.turn import Turn
+    from turnstream.worker.turn import RunningTurn
 
 
 class ConfiguredAgent:
@@ -74,11 +74,11 @@ class ConfiguredAgent:
                 raise AgentFieldError(spec.name, field, f"{both[0]!r} is the name of a server tool too")
         self._servers = [McpConnection(server, spec) for server in spec.mcp]
 
-    async def run(self, turn: Turn) -> Done | NeedsClient:
+    async def run(self, turn: RunningTurn) -> Done | NeedsClient:
         """Answer a turn, or get to where the client must answer first."""
-        before, prompt = await turn.aside(memory.read_input, turn.input)
+        before, prompt = await turn.offload(memory.read_input, turn.input)
         run = Run(turn, turn.speaker(), "")
-        earlier = await turn.aside(_recall, turn.earlier(), self.spec.memory)
+        earlier = await turn.offload(_recall, turn.earlier(), self.spec.memory)
         if reader := self.library_agent.model:
             # An earlier turn's links were read then. They may have expired since.
             earlier = memory.reworded(earlier, lambda content: models.readable(content, reader))
@@ -86,11 +86,11 @@ class ConfiguredAgent:
         if answer.waits:
             return NeedsClient()
         _say_output(turn, answer.output)
-        return Done(await turn.aside(memory.remember, [*before, *answer.messages]))
+        return Done(await turn.offload(memory.remember, [*before, *answer.messages]))
 
     async def answer(
         self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
-    ) -> Answer:
+    ) -> RunResult:
         """Answer at any path, as the session's agent or as somebody's sub-agent."""
         critics = [_as_helper(self.spec, self._all[name]) for name in self.spec.critics]
         if self.spec.model == DEMO and not demo.wants_critics(memory.plain_text(prompt)):
@@ -101,7 +101,7 @@ class ConfiguredAgent:
 
     async def draft(
         self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
-    ) -> Answer:
+    ) -> RunResult:
         """Answer without critics."""
         client_tools = list(self.spec.client_tools)
         if self.spec.model == DEMO:
@@ -161,7 +161,7 @@ class ConfiguredAgent:
             for name, tool in each.tools.items()
         }
 
-    def _requested_tools(self, turn: Turn) -> list[ClientTool]:
+    def _requested_tools(self, turn: RunningTurn) -> list[ClientTool]:
         # The front end has checked them.
         tools = [ClientTool.model_construct(**tool) for tool in turn.client_tools]
         taken = self.own_tools
@@ -170,7 +170,7 @@ class ConfiguredAgent:
                 raise AgentError("tool_name_taken", f"tools: {tool.name!r} is a tool of the agent already.")
         return tools
 
-    def _requested_model(self, turn: Turn) -> tuple[Model | None, ModelSettings | None]:
+    def _requested_model(self, turn: RunningTurn) -> tuple[Model | None, ModelSettings | None]:
         asked = dict(turn.overrides)
         name = asked.pop("model", None)
         model = None
@@ -186,7 +186,7 @@ def _recall(earlier: Sequence[bytes], limits: MemoryLimits) -> list[ModelMessage
     return memory.recall(memory.within(earlier, limits))
 
 
-def _say_output(turn: Turn, output: Any) -> None:
+def _say_output(turn: RunningTurn, output: Any) -> None:
     """Say what a pydantic-ai agent returns instead of text (its ``output_type``), as data; once in a task's life."""
     if output is None or isinstance(output, str) or turn.kept(_OUTPUT) is not None:
         return

@@ -56,7 +56,7 @@ _ANSWERS = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallResult:
     """A client's answer to one of its calls, as ``/callback`` would bring it."""
 
     call: str
@@ -144,14 +144,14 @@ def _bounded(fields: dict[str, Any]) -> None:
         raise InvalidBody(f"input: at most {MOST_PARTS} content parts")
 
 
-def answers_in(messages: list[Message]) -> list[Answer]:
+def answers_in(messages: list[Message]) -> list[CallResult]:
     """The answers to calls that the input ends with; none when it ends with something else.
 
     Raises:
         InvalidBody: an answer lacks its call or its result; the text names the field.
         UnknownCall: the call's id cannot be one.
     """
-    answers: list[Answer] = []
+    answers: list[CallResult] = []
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].type not in _ANSWERS:
             break
@@ -178,14 +178,14 @@ def dialect_of(request: Request) -> Agentscope:
     return edition
 
 
-def _answers(message: Message, place: str) -> list[Answer]:
+def _answers(message: Message, place: str) -> list[CallResult]:
     parts = message.content or []
     if not parts:
         raise InvalidBody(f"{place}.content: give one data part for each answer")
     return [_answer(message.type, part, f"{place}.content[{index}]") for index, part in enumerate(parts)]
 
 
-def _answer(kind: str, part: object, place: str) -> Answer:
+def _answer(kind: str, part: object, place: str) -> CallResult:
     data = part.data if isinstance(part, DataContent) else None
     if data is None:
         raise InvalidBody(f"{place}: must be a data part")
@@ -193,12 +193,12 @@ def _answer(kind: str, part: object, place: str) -> Answer:
         call = data.get("call_id") or data.get("callId")
         if "output" not in data:
             raise InvalidBody(f"{place}.data.output: Field required")
-        return Answer(_call(call, f"{place}.data.call_id"), data["output"])
+        return CallResult(_call(call, f"{place}.data.call_id"), data["output"])
     call = data.get("approval_request_id") or data.get("approvalRequestId") or data.get("id")
     if not isinstance(data.get("approve"), bool):
         raise InvalidBody(f"{place}.data.approve: send true or false")
     result = {"approve": data["approve"], "reason": data.get("reason")}
-    return Answer(_call(call, f"{place}.data.approval_request_id"), result)
+    return CallResult(_call(call, f"{place}.data.approval_request_id"), result)
 
 
 def _call(call: object, place: str) -> str:

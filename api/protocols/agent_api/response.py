@@ -38,7 +38,7 @@ _ANSWERS = ("function_call_output", "mcp_approval_response")
 _IDLE_SECONDS = 60.0
 
 
-class Outcome:
+class WholeResponse:
     """Waits until a task ends or parks, then answers with its response.
 
     Ended: the terminal response. Parked: the response in progress, its messages so far (the calls among

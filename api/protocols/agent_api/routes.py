@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
-from turnstream.api.protocols.agent_api.requests import Answer, answers_in, dialect_of, parse_process
-from turnstream.api.protocols.agent_api.response import Outcome, rejected
+from turnstream.api.protocols.agent_api.requests import CallResult, answers_in, dialect_of, parse_process
+from turnstream.api.protocols.agent_api.response import WholeResponse, rejected
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
@@ -82,7 +82,7 @@ class ProcessRoutes:
         """The route, to ask and to follow."""
         return [route("/process", self.process, "POST"), route("/process", self.watch, "GET")]
 
-    async def process(self, request: Request) -> EventStream | Outcome | Response:
+    async def process(self, request: Request) -> EventStream | WholeResponse | Response:
         """Take a turn, answers to calls, or a wish to reconnect; then follow the task."""
         services = self._services
         caller = await services.auth.caller(request)
@@ -92,7 +92,7 @@ class ProcessRoutes:
             raw, parsed = await services.bodies.read(request, caller, parse)
             if parsed.request.tools:
                 # Their schemas are checked, which may take long.
-                asked = await services.aside.run(caller.owner, self._read, request, caller, parsed, raw)
+                asked = await services.offload.run(caller.owner, self._read, request, caller, parsed, raw)
             else:
                 asked = self._read(request, caller, parsed, raw)
         try:
@@ -165,7 +165,7 @@ class ProcessRoutes:
         )
         return await begin(self._services, asked.caller, turn)
 
-    async def _answer(self, asked: _Asked, answers: list[Answer]) -> Start:
+    async def _answer(self, asked: _Asked, answers: list[CallResult]) -> Start:
         """Answer calls, and follow their task from before the answers."""
         services, keys = self._services, asked.keys
         _named(asked, "to answer a call")
@@ -193,14 +193,14 @@ class ProcessRoutes:
 
     async def _respond(
         self, feed: Feed, start: Start, headers: Headers, asked: _Asked, dialect: Agentscope
-    ) -> EventStream | Outcome:
+    ) -> EventStream | WholeResponse:
         services = self._services
         if asked.body.stream:
             return EventStream(feed, start, dialect, services.log, services.settings, headers=headers)
         # The outcome holds the whole output, so the cursor does not matter; open calls do, from the first on.
         visitor = asked.caller.visitor(asked.user)
         whole = await start_position.start(services.log, feed.keys, visitor, task=start.task)
-        return Outcome(feed, whole, dialect, services.log, headers=headers)
+        return WholeResponse(feed, whole, dialect, services.log, headers=headers)
 
 
 def _named(asked: _Asked, why: str) -> None:

@@ -1,8 +1,8 @@
 """The LiteAgent wire: frames, envelopes, and the history of a session.
 
 The clients in the field parse SSE by hand, so the framing is exact: ``id:``, ``event:``, ``data:`` in this
-order without a space after the colon, LF only, one data line, no comments. What is said lies in
-`liteagent_messages` and `liteagent_tools`.
+order without a space after the colon, LF only, one data line, no comments. The messages are rendered in
+`messages` and `tools`.
 """
 
 from __future__ import annotations

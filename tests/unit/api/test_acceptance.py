@@ -14,7 +14,7 @@ from turnstream.api.turns.durable_submit import accept
 from turnstream.shared.agents import config
 from turnstream.shared.broker import keys
 from turnstream.shared.session.outcomes import Launch
-from turnstream.shared.session.queue import LAUNCH_GRACE_MS, Launches
+from turnstream.shared.session.queue import LAUNCH_GRACE_MS, LaunchQueue
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(*_: Any, **__: Any) -> bool:
         raise RedisConnectionError
 
-    monkeypatch.setattr(Launches, "launch", lost)
+    monkeypatch.setattr(LaunchQueue, "launch", lost)
     monkeypatch.setattr(durable_submit, "PATIENCE_SECONDS", 0.05)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from turnstream.api.protocols.agent_api.requests import Answer, answers_in, parse_process
+from turnstream.api.protocols.agent_api.requests import CallResult, answers_in, parse_process
 from turnstream.shared.agents import config
 from turnstream.shared.errors import InvalidBody, UnknownCall
 
@@ -67,8 +67,8 @@ def test_answers_are_what_the_input_ends_with() -> None:
         ]
     )
     assert answers_in(request.input) == [
-        Answer("call_1", '{"a":1}'),
-        Answer("call_2", {"approve": False, "reason": None}),
+        CallResult("call_1", '{"a":1}'),
+        CallResult("call_2", {"approve": False, "reason": None}),
     ]
     assert answers_in(parse().input) == []
 

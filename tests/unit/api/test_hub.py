@@ -18,8 +18,8 @@ from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.endings import Ender, end_from_outside
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES, Log
-from turnstream.shared.session.outcomes import Attempt, Cleared, Launch, Turn
-from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.outcomes import Attempt, Cleared, Launch, TurnSubmission
+from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import Tasks, operation
 
@@ -53,7 +53,7 @@ class Session:
         """Submit a turn and take its first attempt: one entry."""
         batch = Batch()
         batch.status(b'{"object":"response","status":"queued"}')
-        turn = Turn(
+        turn = TurnSubmission(
             agent="demo",
             user="",
             create=True,
@@ -83,7 +83,7 @@ class Session:
 
     async def clear(self) -> None:
         """End the task, and clear the session."""
-        ender = Ender(self.tasks, self.log, Launches(self.broker.primary), self.broker.primary)
+        ender = Ender(self.tasks, self.log, LaunchQueue(self.broker.primary), self.broker.primary)
         await end_from_outside(ender, self.ref, TaskStatus.CANCELED, "stop", who="test")
         assert isinstance(await self.tasks.clear(self.ref.keys, self.epoch), Cleared)
 

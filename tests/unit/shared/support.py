@@ -14,8 +14,8 @@ from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.entry import END, Cursor, Entry
 from turnstream.shared.session.event_log import Tail, parse_tail
-from turnstream.shared.session.outcomes import Appended, Attempt, Finished, Launch, Parked, Turn
-from turnstream.shared.session.queue import Launches
+from turnstream.shared.session.outcomes import Appended, Attempt, Finished, Launch, Parked, TurnSubmission
+from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.tasks import Tasks, operation
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def keys_of(session: str = "s1", owner: str = "o1") -> SessionKeys:
     return SessionKeys(owner, session)
 
 
-def turn(**given: Any) -> Turn:
+def turn(**given: Any) -> TurnSubmission:
     """A turn of a serial session that is made when first used."""
     defaults: dict[str, Any] = {
         "agent": "demo",
@@ -63,7 +63,7 @@ def turn(**given: Any) -> Turn:
         "trace": "",
         "batch": asked(),
     }
-    return Turn(**{**defaults, **given})
+    return TurnSubmission(**{**defaults, **given})
 
 
 def asked() -> Batch:
@@ -157,7 +157,7 @@ class Desk:
         self.redis: Any = broker.sessions
         self.primary: Any = broker.primary
         self.tasks = Tasks(broker.sessions, chosen)
-        self.launches = Launches(broker.primary)
+        self.launches = LaunchQueue(broker.primary)
         self.log = WholeLog(broker.sessions)
         self.ender = Ender(self.tasks, self.log, self.launches, broker.primary)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.shared.support import Desk, ref
 from turnstream.shared.api_keys import Limits
 from turnstream.shared.broker import keys
-from turnstream.shared.session.owner_limits import YOUNG_MS, Admitted, Caps, Room
+from turnstream.shared.session.owner_limits import YOUNG_MS, Admitted, OwnerLimits, Room
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.tasks import operation
 from turnstream.worker.live_list import LiveList
@@ -27,7 +27,7 @@ ROOM = Room(most=1_000_000, bytes=5_000, ms=60_000)
 async def test_an_admission_whose_reply_was_lost_counts_once(place: Place, limits: Limits) -> None:
     """Whatever is limited beside the storage: asked again, it is let in and nothing more is counted."""
     desk = Desk(place)
-    caps, storage = Caps(desk.primary, desk.redis), Storage(desk.primary, desk.redis)
+    caps, storage = OwnerLimits(desk.primary, desk.redis), Storage(desk.primary, desk.redis)
     op = operation()
     for _ in range(2):
         assert await caps.admit(ref(), op, limits, ROOM) == Admitted()
@@ -39,7 +39,7 @@ async def test_an_admission_whose_reply_was_lost_counts_once(place: Place, limit
 async def test_an_end_takes_an_admission_out_whatever_is_limited(place: Place) -> None:
     """What is remembered of a turn that only its storage bounds goes with its end, or by its age."""
     desk = Desk(place)
-    caps, op = Caps(desk.primary, desk.redis), operation()
+    caps, op = OwnerLimits(desk.primary, desk.redis), operation()
     turns = keys.owner_turns("o1")
     await caps.admit(ref(), op, Limits(), ROOM)
     await desk.launches.ended(ref(), op)
@@ -52,7 +52,7 @@ async def test_an_end_takes_an_admission_out_whatever_is_limited(place: Place) -
 async def test_a_turn_that_is_refused_leaves_no_session_in_the_count(place: Place) -> None:
     """Its session was never made: nothing names it any more. One that is there is still counted."""
     desk = Desk(place)
-    caps, op = Caps(desk.primary, desk.redis), operation()
+    caps, op = OwnerLimits(desk.primary, desk.redis), operation()
     await caps.admit(ref(session="s1"), operation(), Limits(), ROOM)
     await caps.admit(ref(session="never"), op, Limits(), ROOM)
     await caps.dismiss(ref(session="never"), op, ROOM)
@@ -69,7 +69,7 @@ async def test_a_front_ends_wrong_clock_takes_nothing_out_of_the_count(
 ) -> None:
     """What was let in a moment ago by the broker's clock is young, though this host's clock is an hour ahead."""
     desk = Desk(real)
-    caps = Caps(desk.primary, desk.redis)
+    caps = OwnerLimits(desk.primary, desk.redis)
     await caps.admit(ref(), operation(), Limits(concurrency=1), ROOM)
     _an_hour_ahead(monkeypatch)
     await caps.recount("o1")

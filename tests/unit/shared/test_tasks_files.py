@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Place
     from turnstream.shared.broker.keys import TaskRef
-    from turnstream.shared.session.outcomes import Turn
+    from turnstream.shared.session.outcomes import TurnSubmission
 
 RAW = b"\xfb\xef\xff" + os.urandom(99_999)
 DATA = base64.b64encode(RAW).decode()
@@ -226,7 +226,7 @@ async def test_data_of_a_turn_that_is_refused_goes(place: Place, outcome: type) 
         made = turn(batch=large, create=False, busy="reject", agent=agent)
         task = ref("t1" if outcome is Same else "t2")
 
-        async def ask(task: TaskRef = task, made: Turn = made) -> object:
+        async def ask(task: TaskRef = task, made: TurnSubmission = made) -> object:
             return await desk.tasks.submit(task, made, operation())
 
         assert isinstance(await desk.nothing_written(ask), outcome)

@@ -27,7 +27,7 @@ from turnstream.shared.session.queue import (
     FUNCTION,
     JOB_MS,
     Job,
-    Launches,
+    LaunchQueue,
     Slots,
     deserialize,
     serialize,
@@ -76,7 +76,7 @@ class Turns:
         await wait_until(lambda: len(self.started) >= count, f"{count} turns to start")
 
 
-class Faulty(Launches):
+class Faulty(LaunchQueue):
     """A queue whose first claims fail."""
 
     def __init__(self, redis: Redis, *errors: Exception) -> None:
@@ -97,7 +97,7 @@ async def working(
     *,
     max_jobs: int = 10,
     owner_share: float = 1.0,
-    launches: Launches | None = None,
+    launches: LaunchQueue | None = None,
     on_trouble: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[tuple[ArqWorker, asyncio.Event]]:
     """A worker that runs these turns, and its doorbell."""

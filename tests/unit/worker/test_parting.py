@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from tests.conftest import Place
     from turnstream.shared.session.event_log import Page
-    from turnstream.worker.turn import Turn
+    from turnstream.worker.turn import RunningTurn
 
 
 class Agent:
     """Does what the test says."""
 
-    def __init__(self, run: Callable[[Turn], Awaitable[Done | NeedsClient]]) -> None:
+    def __init__(self, run: Callable[[RunningTurn], Awaitable[Done | NeedsClient]]) -> None:
         self.spec = AgentSpec(name="demo", model="demo")
         self.run: Any = run
 
@@ -51,7 +51,7 @@ class Delayed(Tasks):
 class Worker:
     """A runner and its leases, on scripts whose replies are late."""
 
-    def __init__(self, desk: Desk, run: Callable[[Turn], Awaitable[Done | NeedsClient]]) -> None:
+    def __init__(self, desk: Desk, run: Callable[[RunningTurn], Awaitable[Done | NeedsClient]]) -> None:
         self.tasks = Delayed(desk.redis, desk.settings)
         self.leases = Leases(self.tasks, desk.settings)
         ender = Ender(self.tasks, desk.log, desk.launches, desk.primary)
@@ -73,7 +73,7 @@ async def test_a_turn_that_ends_passes_the_turn_on(place: Place, reason: Reason 
     """Whatever comes while the end is being written, the session's next turn is launched."""
     desk = Desk(place)
 
-    async def run(turn: Turn) -> Done:
+    async def run(turn: RunningTurn) -> Done:
         return Done(b"{}")
 
     async def meanwhile() -> None:
@@ -95,7 +95,7 @@ async def test_a_turn_that_is_given_back_is_launched(place: Place) -> None:
     """A renewal that is refused since the task was given back does not stop its launch."""
     desk = Desk(place)
 
-    async def run(turn: Turn) -> Done:
+    async def run(turn: RunningTurn) -> Done:
         worker.cancel(Reason.SHUTDOWN)
         await asyncio.sleep(60)
         return Done(b"{}")
@@ -111,7 +111,7 @@ async def test_a_turn_whose_answers_are_in_is_launched(place: Place) -> None:
     """A renewal that is refused since the task is queued again does not stop its launch."""
     desk = Desk(place)
 
-    async def run(turn: Turn) -> NeedsClient:
+    async def run(turn: RunningTurn) -> NeedsClient:
         turn.ask("c1", {"name": "weather"})
         await turn.publisher.flush()
         await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())
@@ -147,7 +147,7 @@ async def test_an_end_outlives_a_cut_connection(place: Place, open_message: bool
     else:
         await desk.append(attempt, closed("m1", "Hi", opened("m1")))
 
-    async def run(turn: Turn) -> Done:
+    async def run(turn: RunningTurn) -> Done:
         return Done(b"{}")
 
     worker = Worker(desk, run)
@@ -165,7 +165,7 @@ async def test_a_stop_that_is_heard_twice_cancels_once(place: Place) -> None:
     desk = Desk(place)
     cleaned: list[int] = []
 
-    async def run(turn: Turn) -> Done | NeedsClient:
+    async def run(turn: RunningTurn) -> Done | NeedsClient:
         held = next(iter(worker.leases))
         try:
             held.cancel(Reason.STOP)

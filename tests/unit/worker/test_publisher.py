@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.waiting import wait_until
 from tests.unit.shared.support import Desk, closed, delta, opened, ref
-from turnstream.shared.offload import Aside
+from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.outcomes import Ended, Fenced
 from turnstream.shared.session.tasks import Tasks, operation
@@ -88,7 +88,7 @@ async def _publisher(
     tasks: Tasks, attempt: Attempt, refusals: list[Refusal] | None = None
 ) -> AsyncIterator[Publisher]:
     found = refusals if refusals is not None else []
-    publisher = Publisher(tasks, attempt, found.append, Aside(), most_bytes=2**20)
+    publisher = Publisher(tasks, attempt, found.append, ThreadOffload(), most_bytes=2**20)
     try:
         yield publisher
     finally:
