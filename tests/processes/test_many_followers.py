@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.client import check_whole
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import Desk, delta, opened, ref
+from tests.unit.shared.session.support import Desk, delta, opened, ref
 from turnstream.shared.session.batch import Batch
 
 if TYPE_CHECKING:

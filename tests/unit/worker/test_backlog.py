@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import Desk, ref
+from tests.unit.shared.session.support import Desk, ref
 from turnstream.shared.broker import keys
 from turnstream.worker.rescuer import Rescuer
 

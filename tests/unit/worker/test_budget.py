@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.client import terminal, text_of
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import Desk, ref
+from tests.unit.shared.session.support import Desk, ref
 from turnstream.shared.session.outcomes import Attempt, Heavy
 from turnstream.shared.session.tasks import operation
 from turnstream.worker.budget import LIGHT, Budget, NoRoom

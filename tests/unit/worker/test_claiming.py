@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import Desk, ref
-from tests.unit.worker.test_arq_contract import Turns, working
+from tests.unit.shared.session.support import Desk, ref
+from tests.unit.worker.test_arq_worker import Turns, working
 from turnstream.shared.session.queue import Slots
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.shared.support import Desk, answer, closed, delta, opened, ref
+from tests.unit.shared.session.support import Desk, answer, closed, delta, opened, ref
 from turnstream.shared.agents.config import AgentSpec
 from turnstream.shared.broker.client import TROUBLE
 from turnstream.shared.session.cancellation import Reason

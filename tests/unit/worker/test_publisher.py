@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import Desk, closed, delta, opened, ref
+from tests.unit.shared.session.support import Desk, closed, delta, opened, ref
 from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.outcomes import Ended, Fenced

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from tests.conftest import Place
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import HOUR_MS, Desk, keys_of, ref
+from tests.unit.shared.session.support import HOUR_MS, Desk, keys_of, ref
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import is_trouble
 from turnstream.shared.errors import BrokerAway

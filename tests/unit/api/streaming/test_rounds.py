@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.api.test_hub import LONG, Session, hub_of
+from tests.unit.api.streaming.test_hub import LONG, Session, hub_of
 from turnstream.api.http.connection import extension
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
 from turnstream.api.streaming.feed import Over

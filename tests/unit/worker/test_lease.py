@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import ref
+from tests.unit.shared.session.support import ref
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.outcomes import Attempt, Claim
 from turnstream.worker import lease

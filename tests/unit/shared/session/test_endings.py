@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.shared.support import Desk, asking, closed, delta, ended, keys_of, opened, ref
+from tests.unit.shared.session.support import Desk, asking, closed, delta, ended, keys_of, opened, ref
 from turnstream.shared.broker import client, scripts
 from turnstream.shared.session.endings import End, write_end
 from turnstream.shared.session.entry import END

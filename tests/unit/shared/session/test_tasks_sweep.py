@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.shared.support import HOUR_MS, Desk, closed, keys_of, opened, ref
+from tests.unit.shared.session.support import HOUR_MS, Desk, closed, keys_of, opened, ref
 from turnstream.shared.session.outcomes import Attempt, Drop, Launch, MustEnd, Passed, Redate
 from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
 from turnstream.shared.session.tasks import MAX_CRASHES, operation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from redis.exceptions import ResponseError
 
-from tests.unit.shared.support import Desk, opened, ref
+from tests.unit.shared.session.support import Desk, opened, ref
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.outcomes import Launch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.conftest import Place
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 PACKAGES = ("api", "worker", "shared", "turnstream")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LUA = ROOT / "shared" / "lua"

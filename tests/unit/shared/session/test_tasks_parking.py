@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.shared.support import HOUR_MS, Desk, answer, asking, opened, ref
+from tests.unit.shared.session.support import HOUR_MS, Desk, answer, asking, opened, ref
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.outcomes import (
     Ended,

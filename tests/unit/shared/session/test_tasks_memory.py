@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.shared.support import Desk, keys_of, ref
+from tests.unit.shared.session.support import Desk, keys_of, ref
 from turnstream.shared.session.outcomes import Cleared
 
 if TYPE_CHECKING:

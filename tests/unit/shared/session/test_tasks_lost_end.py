@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.shared.support import (
+from tests.unit.shared.session.support import (
     HOUR_MS,
     Desk,
     answer,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.shared.support import HOUR_MS, Desk, keys_of, numbers, ref, turn
+from tests.unit.shared.session.support import HOUR_MS, Desk, keys_of, numbers, ref, turn
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.outcomes import Busy, Foreign, Full, Interrupt, Launch, Missing, Same, Waits
 from turnstream.shared.session.tasks import operation

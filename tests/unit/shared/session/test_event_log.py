@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from tests.unit.shared.support import (
+from tests.unit.shared.session.support import (
     HOUR_MS,
     Desk,
     answer,

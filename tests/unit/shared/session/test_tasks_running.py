@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.shared.support import Desk, asking, closed, delta, opened, ref
+from tests.unit.shared.session.support import Desk, asking, closed, delta, opened, ref
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.outcomes import Appended, Attempt, Ended, Fenced, Gone, Renewed, Superseded
 from turnstream.shared.session.tasks import operation

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tests.unit.shared.support import HOUR_MS, Desk, answer, ref, turn
+from tests.unit.shared.session.support import HOUR_MS, Desk, answer, ref, turn
 from turnstream.api.services import Services
 from turnstream.api.turns import durable_submit
 from turnstream.api.turns.durable_submit import accept

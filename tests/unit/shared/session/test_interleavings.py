@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from tests.unit.shared.support import (
+from tests.unit.shared.session.support import (
     HOUR_MS,
     Desk,
     answer,

@@ -20,7 +20,7 @@ from arq.worker import Worker
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import Desk, ref
+from tests.unit.shared.session.support import Desk, ref
 from turnstream.shared.broker import keys
 from turnstream.shared.session.queue import (
     ANY,

@@ -20,7 +20,7 @@ import orjson
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import HOUR_MS, Desk, asked, closed, ended, keys_of, opened, ref, turn
+from tests.unit.shared.session.support import HOUR_MS, Desk, asked, closed, ended, keys_of, opened, ref, turn
 from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor

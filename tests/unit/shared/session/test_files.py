@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from tests.unit.shared.support import HOUR_MS, Desk, answer, asking, closed, ended, keys_of, opened, ref, turn
+from tests.unit.shared.session.support import (
+    HOUR_MS,
+    Desk,
+    answer,
+    asking,
+    closed,
+    ended,
+    keys_of,
+    opened,
+    ref,
+    turn,
+)
 from turnstream.shared.broker import client, scripts
 from turnstream.shared.session import files
 from turnstream.shared.session.batch import Batch

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.shared.support import Desk, ref
+from tests.unit.shared.session.support import Desk, ref
 from turnstream.shared.api_keys import Limits
 from turnstream.shared.broker import keys
 from turnstream.shared.session.owner_limits import YOUNG_MS, Admitted, OwnerLimits, Room

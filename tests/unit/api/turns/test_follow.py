@@ -17,7 +17,7 @@ from turnstream.shared.broker.keys import SessionKeys
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-API = Path(__file__).parents[3] / "api"
+API = Path(__file__).parents[4] / "api"
 CALLER = Caller("acme", config.load(None)[config.DEMO])
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from tests.unit.shared.support import HOUR_MS, Desk, ref
+from tests.unit.shared.session.support import HOUR_MS, Desk, ref
 from turnstream.shared.broker import keys
 from turnstream.shared.session.queue import ALL, QUEUED_LOOK_MS, Job
 

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
 
 from tests.conftest import Place
 from tests.support.waiting import wait_until
-from tests.unit.shared.support import (
+from tests.unit.shared.session.support import (
     HOUR_MS,
     Desk,
     answer,
