@@ -103,18 +103,19 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
         relay_port = bare.answer()
         feed = stack.enter_context(helper(feeder.serve, built.url))
         read = [stack.enter_context(helper(readers.serve)) for _ in range(2)]
-        ours_asks = follow_requests(built, feed.ask("sessions", "ours", sessions, "echo"))
-        made = feed.ask("sessions", "bare", sessions, "echo")
-        for name in ("ours", "bare"):
-            feed.ask("record", name, 2 * rounds * round(rate * seconds))
-        bare_asks = [f"{SessionKeys(OWNER, session).tail}\n".encode() for session, _ in made]
         for followers in (1, 1 + MORE_FOLLOWERS):
-            more = 1 if followers == 1 else MORE_FOLLOWERS
-            ours = Delivery(feed, read[0], built.pids["api"], "ours", recorded=True)
-            theirs = Delivery(feed, read[1], bare.pid, "bare", recorded=True)
+            # Each row has sessions of its own: what was only published is in no log, so nobody could follow it later.
+            names = (f"ours-{followers}", f"bare-{followers}")
+            ours_made, bare_made = (feed.ask("sessions", name, sessions, "echo") for name in names)
+            for name in names:
+                feed.ask("record", name, 2 * rounds * round(rate * seconds))
+            ours_asks = follow_requests(built, ours_made)
+            bare_asks = [f"{SessionKeys(OWNER, session).tail}\n".encode() for session, _ in bare_made]
+            ours = Delivery(feed, read[0], built.pids["api"], names[0], recorded=True)
+            theirs = Delivery(feed, read[1], bare.pid, names[1], recorded=True)
             for each, port, asks in ((ours, built.port, ours_asks), (theirs, relay_port, bare_asks)):
                 reader = read[0] if each is ours else read[1]
-                reader.ask("open", port, asks * more)
+                reader.ask("open", port, asks * followers)
                 reader.ask("pause", PAUSES[followers])
                 each.count()
             for _ in range(rounds):

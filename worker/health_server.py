@@ -61,7 +61,7 @@ class Status:
 
         listening = self._bind(self._wanted)
         self.port = listening.getsockname()[1]
-        log.info("turnstream.worker.health_server", host=self._host, port=self.port)
+        log.info("worker.status", host=self._host, port=self.port)
         config = uvicorn.Config(
             self._app(), ws="none", lifespan="off", log_config=None, access_log=False, server_header=False
         )

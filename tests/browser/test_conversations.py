@@ -293,7 +293,7 @@ async def test_a_refused_tool_is_no_success(console: Console) -> None:
 
 async def test_tools_are_told_once_and_missing_ones_always(tabs: Tabs, place: Place, stack: Stack) -> None:
     """A server that cannot be reached is no server without tools; a turn without an answer says that."""
-    server = str(Path(next(iter(tests.__path__))) / "mcp_server.py")
+    server = str(Path(next(iter(tests.__path__))) / "support" / "mcp_server.py")
     there = {"label": "there", "command": sys.executable, "args": [server]}
     gone = {"label": "gone", "command": sys.executable, "args": ["-c", ""]}
     # The usual worker does not know this agent.

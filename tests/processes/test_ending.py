@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -124,8 +125,7 @@ async def test_a_draining_worker_tells_how_it_is(
     valkey: ValkeyServer, tmp_path: Path, variables: dict[str, str]
 ) -> None:
     """Whoever watches it must not take it for dead: it is up, not ready, and still counts."""
-    port = free_port()
-    more = {"TURNSTREAM_DRAIN_SECONDS": "600", "TURNSTREAM_METRICS_PORT": str(port)}
+    more = {"TURNSTREAM_DRAIN_SECONDS": "600", "TURNSTREAM_METRICS_PORT": "0"}
     deployment = Deployment(valkey.port, tmp_path, **{**variables, **more})
     try:
         _, client = await deployment.front_end()
@@ -137,6 +137,7 @@ async def test_a_draining_worker_tells_how_it_is(
             await stream.until(lambda frames: len(frames) >= 10)
             worker.signal(signal.SIGTERM)
             await wait_until(lambda: b"worker.draining" in worker.log.read_bytes(), "it to drain")
+            (port,) = re.findall(r'"port": (\d+).*"event": "worker.status"', worker.log.read_text())
             url = f"http://127.0.0.1:{port}"
             for _ in range(3):
                 more_of_it = len(stream.frames) + 20

@@ -50,7 +50,7 @@ class Connection:
         if address.scheme not in ("http", "https") or not address.netloc:
             raise ValueError(f"url = {url!r}: give the front end's address, as http://127.0.0.1:8090")
         if not key:
-            raise ValueError("key: give an API key, or set TURNSTREAM_KEY")
+            raise ValueError("key = '': give an API key, sk-…, or set TURNSTREAM_KEY")
         if not key.isascii() or not key.isprintable():
             raise ValueError("key = (value hidden): give an API key, sk-… and nothing around it")
         self.url = url.rstrip("/")

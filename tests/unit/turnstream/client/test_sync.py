@@ -131,5 +131,5 @@ async def test_a_script_needs_two_variables_and_no_end(client: plain.Client, sta
 def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which variable would do."""
     monkeypatch.delenv("TURNSTREAM_KEY", raising=False)
-    with pytest.raises(ValueError, match="key: give an API key, or set TURNSTREAM_KEY"):
+    with pytest.raises(ValueError, match="key = '': give an API key, sk-…, or set TURNSTREAM_KEY"):
         Client("http://127.0.0.1:1")
