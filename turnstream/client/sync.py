@@ -67,15 +67,26 @@ class _Loop:
                     return
                 yield item
         finally:
-            if (close := getattr(items, "aclose", None)) is not None:
+            # A client that is closed has closed them all.
+            if (close := getattr(items, "aclose", None)) is not None and not self._loop.is_closed():
                 self.run(close())
 
     def close(self) -> None:
-        """Stop the loop and its thread."""
+        """Cancel what the loop still runs, close its generators, and stop it with its thread."""
         if not self._loop.is_closed():
+            self.run(_finished())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+async def _finished() -> None:
+    """End what runs on this loop, as `asyncio.run` does."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 class Client:

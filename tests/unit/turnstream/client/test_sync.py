@@ -128,6 +128,35 @@ async def test_a_script_needs_two_variables_and_no_end(client: plain.Client, sta
     assert (done.stdout, done.stderr) == ("You said: hi\n", "")
 
 
+LEAVING = """
+import gc
+from turnstream import Client
+
+with Client() as client:
+    reply = client.chat("/tokens 1000 20")
+    events = iter(reply)
+    next(events)
+    pieces = reply.deltas()
+    next(pieces)
+    for event in client.chat("/call weather {}"):
+        if event.object == "message" and event.type == "function_call" and event.status == "completed":
+            break
+    for piece in client.chat("/tokens 5").deltas():
+        break
+del events, pieces
+gc.collect()
+"""
+
+
+async def test_what_was_left_early_is_closed_in_silence(client: plain.Client, stack: Stack) -> None:
+    """Loops that were left, and iterators that outlive the client, print no warning."""
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-X", "dev", "-c", LEAVING], capture_output=True, text=True, timeout=120, check=False,
+        env={"TURNSTREAM_URL": client.base_url, "TURNSTREAM_KEY": stack.key},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which variable would do."""
     monkeypatch.delenv("TURNSTREAM_KEY", raising=False)
