@@ -1,4 +1,4 @@
-"""What this process counts, and nothing of how it is told: see `turnstream.shared.prometheus` and docs/operations.md.
+"""In-process metrics; `turnstream.shared.prometheus` exports them. The list for operators: docs/operations.md.
 
 Counting is a plain addition, since some of it is done for every write to a client. Nothing here belongs to
 an instance: what is counted is the process's, as its memory and its time are.

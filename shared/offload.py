@@ -35,7 +35,7 @@ class ThreadOffload:
             return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *given))
 
     async def run_large(self, owner: str, size: int, work: Callable[..., T], *given: object) -> T:
-        """As `run`; at once, where it is work on so many bytes only that nobody minds."""
+        """As `run`; on the event loop when ``size`` is at most `LARGE_BYTES`, which takes less than a thread does."""
         return await self.run(owner, work, *given) if size > LARGE_BYTES else work(*given)
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ class Operation:
         errors: what it raises, apart from our own bugs.
         body: the model that reads the body, or a `Text`.
         examples: JSON bodies by name.
-        instead: errors that are told otherwise than as code and message.
+        instead: errors with a response model of their own, by error.
         key: whether an API key is needed.
     """
 

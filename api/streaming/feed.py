@@ -136,7 +136,7 @@ class Feed:
                 if news and self.at_once(news):
                     return
             except Exception:
-                # The follower's own task meets the same error, where it concerns nobody else.
+                # The follower's own task meets the same error, where it affects no other follower.
                 log.debug("feed.not_at_once", exc_info=True)
         self._wake_task()
 

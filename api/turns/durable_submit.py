@@ -47,7 +47,7 @@ async def accept(
 
     ``number`` is that launch's, if the caller knows it beforehand: then all is one round trip.
 
-    Returns the script's outcome, and how many replicas had it in time; None when nobody wants to know.
+    Returns the script's outcome, and how many replicas had it in time; None when no replicas are to be waited for.
 
     Raises:
         BrokerAway: the broker did not answer. It may have accepted nevertheless: ``ask`` is to carry an

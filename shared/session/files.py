@@ -5,7 +5,7 @@ byte for byte. A reference holds what no JSON text can: a raw control character.
 alphabets, that of clients and that of the agent library; data in both stands once, in that of clients.
 
 Long data is several files of `PIECE_BYTES`, a reference for each, and goes to the broker and comes from there a few
-files at a time: a broker serves nobody else while it takes or gives one command's bytes.
+files at a time: a broker serves no other client while it reads or writes one command's bytes.
 """
 
 from __future__ import annotations

@@ -316,7 +316,7 @@ class Attempt:
 
     @property
     def fresh(self) -> bool:
-        """Whether nobody wrote for this task before."""
+        """Whether this is the task's first attempt."""
         return self.number == 1
 
 

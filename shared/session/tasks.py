@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 # How often a rescuer looks at a task that another release wrote and this one does not understand.
 STRANGE_LOOK_MS = 15_000
 
-# How long a session lives in which nobody has spoken.
+# TTL of a session without a turn.
 EMPTY_MS = 15 * 60_000
 
 # How long large data is kept for the script that refers to it, where its session has none yet.
@@ -400,7 +400,7 @@ class Tasks:
         if reply[0] == b"lacking":
             reply = await script(self.redis, names, (*given, *batch.file_arguments(batch.files)))
         if staged and reply[0] not in _TOOK:
-            # A client may be refused as often as it likes: what it sent must not stay, which counts for nobody.
+            # Data of a refused turn is in no owner's count, so it must not stay: a client may be refused any number of times.
             await _unstage(self.redis, (keys.files,), tuple(new))
         return reply
 
