@@ -25,8 +25,9 @@ from turnstream.api.streaming.feed import Feed
 from turnstream.api.streaming.followed import Followed
 from turnstream.api.streaming.pages import Pages
 from turnstream.api.streaming.rounds import Rounds
-from turnstream.api.streaming.subscriber import TailReader
+from turnstream.shared import metrics
 from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.subscriber import Subscriber
 from turnstream.shared.errors import Overloaded, ShuttingDown, TooMany
 from turnstream.shared.session.event_log import parse_tail
 
@@ -69,7 +70,7 @@ class Hub:
         self._pages = Pages(reader)
         self._most = most
         self._most_per_owner = most_per_owner
-        self._tails = TailReader(redis, self)
+        self._tails = Subscriber(redis, self, lost="tails.lost", back="tails.back")
         self.rounds = Rounds()
         self._running: tuple[asyncio.Task[None], ...] = ()
         self._followed: dict[bytes, Followed] = {}
@@ -115,7 +116,7 @@ class Hub:
         followed = self._followed.get(channel)
         if followed is None:
             followed = self._followed[channel] = Followed(keys, self.rounds, self._left, randrange(_PARTS))  # noqa: S311
-            self._tails.join(channel)
+            self._tails.subscribe(channel)
         feed = Feed(followed, self._pages, operator=operator)
         followed.join(feed)
         if operator:
@@ -162,7 +163,7 @@ class Hub:
         if not followed.feeds and not self.closed:
             followed.linger(lambda: self._forget(followed))
 
-    def heard(self, channel: bytes, message: bytes) -> None:
+    def message_received(self, channel: bytes, message: bytes) -> None:
         """A batch was appended to a session's log, or the log was cleared."""
         followed = self._followed.get(channel)
         if followed is None:
@@ -181,8 +182,9 @@ class Hub:
             followed.attached = True
             followed.doubt()
 
-    def deaf(self) -> None:
-        """The reader was lost. Followers wait, and read on when their session is subscribed again."""
+    def connection_lost(self) -> None:
+        """Tails are missed. Followers wait, and read on when their session is subscribed again."""
+        metrics.tail_losses.n += 1
         for followed in self._followed.values():
             followed.attached = False
             followed.doubt()
@@ -205,4 +207,4 @@ class Hub:
             return
         channel = followed.keys.tail.encode()
         self._followed.pop(channel, None)
-        self._tails.leave(channel)
+        self._tails.unsubscribe(channel)

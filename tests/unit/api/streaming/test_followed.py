@@ -288,7 +288,7 @@ class HubMachine(RuleBasedStateMachine):
         """As the network does it."""
         if self.hub._running and hasattr(self.hub._tails, "_over"):
             self.hub._tails._end(ConnectionError())
-            self.hub.deaf()
+            self.hub.connection_lost()
 
     @rule()
     def vanish(self) -> None:
@@ -373,8 +373,8 @@ class HubMachine(RuleBasedStateMachine):
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is asked when the test says so; lost connections come back at once."""
     monkeypatch.setattr(hub_module, "LOOK_SECONDS", 10_000.0)
-    monkeypatch.setattr("turnstream.api.streaming.subscriber.FIRST_RETRY_SECONDS", 0.001)
-    monkeypatch.setattr("turnstream.api.streaming.subscriber.LONGEST_RETRY_SECONDS", 0.002)
+    monkeypatch.setattr("turnstream.shared.broker.subscriber.FIRST_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("turnstream.shared.broker.subscriber.LONGEST_RETRY_SECONDS", 0.002)
 
 
 def test_followers_are_given_one_log_or_are_told() -> None:

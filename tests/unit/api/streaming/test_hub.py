@@ -174,7 +174,7 @@ async def test_entries_written_while_the_reader_was_away_are_not_missed(session:
     async with hub_of(session) as hub:
         with hub.follow(KEYS) as feed:
             assert await gather(feed, session.cursor(0), 1) == [1]
-            hub.deaf()
+            hub.connection_lost()
             await session.say(3)
             assert await entries(feed, session.cursor(4), 0.01) == []
             hub.subscribed(KEYS.tail.encode())
@@ -208,14 +208,14 @@ async def test_what_was_read_before_a_new_subscription_proves_nothing(
         with hub.follow(KEYS) as feed:
             assert await gather(feed, session.cursor(0), 1) == [1]
             # From here on nothing is heard.
-            monkeypatch.setattr(Hub, "heard", lambda *_: None)
+            monkeypatch.setattr(Hub, "message_received", lambda *_: None)
             slow.gate.clear()
             slow.read_it.clear()
-            hub.deaf()
+            hub.connection_lost()
             hub.subscribed(KEYS.tail.encode())
             following = asyncio.create_task(gather(feed, session.cursor(1), 1))
             await slow.read_it.wait()
-            hub.deaf()
+            hub.connection_lost()
             await session.say()
             hub.subscribed(KEYS.tail.encode())
             slow.gate.set()

@@ -69,7 +69,7 @@ class Crowd:
         self._seq += 1
         place = b"%d-%d-%d-1000" % (self._session.epoch, self._seq, self._seq)
         entry = b't\t\tmessage\t1000\t{"sequence_number":1,"text":"x"}\t'
-        self._hub.heard(self._session.ref.keys.tail.encode(), place + b"\n" + entry)
+        self._hub.message_received(self._session.ref.keys.tail.encode(), place + b"\n" + entry)
 
     def has_all(self) -> bool:
         """Whether every follower was shown everything."""

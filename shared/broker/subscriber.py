@@ -1,4 +1,4 @@
-"""The one connection of a front end on which it hears what is appended to the logs it follows."""
+"""The subscriber: a process's one pub/sub connection to a broker, for front ends (tails) and workers (doorbell, control)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from turnstream.shared import metrics
 from turnstream.shared.broker.client import is_trouble
 from turnstream.shared.broker.connection import open_line
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS
@@ -20,61 +19,64 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Silence after which the broker is asked for a sign of life; as long again without one, and the connection
-# counts as lost. Longer, and followers behind a dead connection stand still for longer.
+# Silence after which the broker is sent a PING; as long again without a reply, and the connection counts as lost. Longer,
+# and followers behind a dead connection stand still for longer.
 SILENCE_SECONDS = 3.0
 
-# Channels in one command. A broker serves nobody else while it works through one.
+# Channels in one command. A broker serves no other client while it works through one.
 SUBSCRIBE_AT_ONCE = 256
 
 FIRST_RETRY_SECONDS = 0.05
 LONGEST_RETRY_SECONDS = 1.0
 
 
-class TailListener(Protocol):
-    """Who is told."""
+class Listener(Protocol):
+    """What is done with messages; its methods must not raise."""
 
-    def heard(self, channel: bytes, message: bytes) -> None:
+    def message_received(self, channel: bytes, message: bytes) -> None:
         """A message came in on a channel."""
 
     def subscribed(self, channel: bytes) -> None:
-        """The broker acknowledges: from here on nothing on this channel is missed."""
+        """The broker acknowledges: from here on no message of this channel is missed."""
 
-    def deaf(self) -> None:
-        """The connection is lost: every channel misses messages until it is acknowledged again."""
+    def connection_lost(self) -> None:
+        """Every channel misses messages until it is acknowledged again; called once for each loss."""
 
 
-class TailReader:
-    """Listens to channels.
+class Subscriber:
+    """Subscribes to channels.
 
     Duties:
         1. hold one pub/sub connection, made anew whenever it is lost, silent or cut by the broker;
-        2. subscribe to what is wanted, in batches, and again after each loss;
-        3. tell the listener of each message, each acknowledgement and each loss.
+        2. subscribe to the wanted channels, in batches, and again after each loss;
+        3. pass each message, acknowledgement and loss to the listener;
+        4. log each loss and its end, by the events that are named ``lost`` and ``back``.
 
     All that knows the broker's protocol is `_receive` and `_write`.
     """
 
-    def __init__(self, redis: Redis, listener: TailListener) -> None:
+    def __init__(self, redis: Redis, listener: Listener, *, lost: str, back: str) -> None:
         self._pool = redis.connection_pool
         self._listener = listener
+        self._lost_event, self._back_event = lost, back
         self._wanted: dict[bytes, None] = {}
         self._joining: dict[bytes, None] = {}
         self._leaving: dict[bytes, None] = {}
         self._work = asyncio.Event()
         self._silent = True
         self._delay = FIRST_RETRY_SECONDS
+        self._lost_at: float | None = None
         self._over: asyncio.Future[None]
 
-    def join(self, channel: bytes) -> None:
-        """Subscribe to a channel; `TailListener.subscribed` follows."""
+    def subscribe(self, channel: bytes) -> None:
+        """Want a channel; `Listener.subscribed` follows."""
         self._wanted[channel] = None
         self._leaving.pop(channel, None)
         self._joining[channel] = None
         self._work.set()
 
-    def leave(self, channel: bytes) -> None:
-        """Unsubscribe from a channel."""
+    def unsubscribe(self, channel: bytes) -> None:
+        """Want a channel no more."""
         self._wanted.pop(channel, None)
         self._joining.pop(channel, None)
         self._leaving[channel] = None
@@ -83,7 +85,6 @@ class TailReader:
     async def run(self) -> None:
         """Listen for ever; to be run as a task."""
         loop = asyncio.get_running_loop()
-        lost: float | None = None
         while True:
             line: Line | None = None
             self._over = loop.create_future()
@@ -93,23 +94,34 @@ class TailReader:
                 self._joining = dict(self._wanted)
                 self._leaving.clear()
                 self._work.set()
-                if lost is not None:
-                    log.info("tails.back", seconds=round(loop.time() - lost, 2), channels=len(self._wanted))
-                lost = None
+                if not self._wanted:
+                    self._restored()
                 await self._listen(line)
             except Exception as error:
-                if not is_trouble(error):
-                    log.exception("tails.failed")
-                elif lost is None:
-                    log.warning("tails.lost", error=type(error).__name__, channels=len(self._wanted))
-                metrics.tail_losses.n += lost is None
-                lost = lost if lost is not None else loop.time()
+                self._lost(error)
             finally:
-                self._listener.deaf()
                 if line is not None:
                     line.close()
             await asyncio.sleep(self._delay * random.uniform(0.5, 1.5))  # noqa: S311
             self._delay = min(self._delay * 2, LONGEST_RETRY_SECONDS)
+
+    def _lost(self, error: Exception) -> None:
+        if not is_trouble(error):
+            log.error("subscriber.failed", exc_info=error)
+        elif self._lost_at is None:
+            cause = f"{type(error).__name__}: {error}"
+            log.warning(self._lost_event, error=cause, channels=len(self._wanted))
+        if self._lost_at is None:
+            self._lost_at = asyncio.get_running_loop().time()
+            self._listener.connection_lost()
+
+    def _restored(self) -> None:
+        # Not before: a broker that takes connections may still refuse what they ask.
+        self._delay = FIRST_RETRY_SECONDS
+        if self._lost_at is not None:
+            seconds = round(asyncio.get_running_loop().time() - self._lost_at, 2)
+            log.info(self._back_event, seconds=seconds, channels=len(self._wanted))
+            self._lost_at = None
 
     async def _listen(self, line: Line) -> None:
         """Until the connection is lost, silent or refused."""
@@ -129,13 +141,12 @@ class TailReader:
 
     def _receive(self, reply: Any) -> None:
         self._silent = False
-        # An answer to PING is a list only while something is subscribed to.
+        # A reply to PING is a list only while something is subscribed to.
         kind = reply[0] if isinstance(reply, list) else b""
         if kind == b"message":
-            self._listener.heard(reply[1], reply[2])
+            self._listener.message_received(reply[1], reply[2])
         elif kind == b"subscribe":
-            # Not before: a broker that takes connections may still refuse what they say.
-            self._delay = FIRST_RETRY_SECONDS
+            self._restored()
             self._listener.subscribed(reply[1])
         elif isinstance(reply, Exception):
             self._end(reply)
@@ -148,7 +159,7 @@ class TailReader:
                 line.send("PING")
                 await asyncio.sleep(SILENCE_SECONDS)
                 if self._silent:
-                    raise TimeoutError
+                    raise TimeoutError("no reply to PING")
 
     async def _write(self, line: Line) -> None:
         while True:
