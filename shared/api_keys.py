@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_swap = Script("swap_key")
+_swap = Script("swap_key", keys=("records",), args=("digest", "former", "record"), rest="more")
 
 # An expired key is told in lists for so long, and then forgotten.
 TOLD_SECONDS = 30 * 86_400
@@ -248,7 +248,11 @@ class ApiKeys:
         """Keep ``key`` from now on, and ``more`` with it; False: what was kept is not ``kept`` any more."""
         along = (digest(token), more.model_dump_json()) if more else ()
         record = key.model_dump_json() if key else ""
-        return bool(await _swap(self._redis, (keys.API_KEYS,), (name, kept, record, *along)))
+        return bool(
+            await _swap(
+                self._redis, records=keys.API_KEYS, digest=name, former=kept, record=record, more=along
+            )
+        )
 
 
 def _read(kept: bytes) -> ApiKey | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_sign = Script("sign")
+_sign = Script("sign", keys=("processes", "totals"), args=("process", "record"), rest="counters")
 
 SIGN_OF_LIFE_SECONDS = 5.0
 
@@ -115,7 +115,14 @@ class Presence:
         sign = {"started": self._started, "seen": now, "version": VERSION, **self._tell()}
         news = self._news()
         counters = [word for counter in news.items() for word in counter]
-        await _sign(self._redis, (self._listed, keys.TOTALS), (self._name, orjson.dumps(sign), *counters))
+        await _sign(
+            self._redis,
+            processes=self._listed,
+            totals=keys.TOTALS,
+            process=self._name,
+            record=orjson.dumps(sign),
+            counters=counters,
+        )
         others: dict[bytes, bytes] = await command(self._redis, "HGETALL", self._listed)
         for other in read_signs(others):
             if other.seen < now - FORGOTTEN_SECONDS:

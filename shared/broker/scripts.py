@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from redis.exceptions import NoScriptError
 from turnstream.shared.broker.client import PipedRedis, command, incarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping
 
     from redis.asyncio import Redis
 
@@ -30,21 +32,101 @@ LARGE_BYTES = 64 * 1024
 
 _TEXTS = (str, bytes)
 
-_FOLDER = Path(__file__).parent.parent / "lua"
+# Where all scripts are.
+LUA = Path(__file__).parent.parent / "lua"
+
+
+# What is given under a declared name: a value, None for an optional key, or the rest.
+Given = str | bytes | int | None | Sequence[str | bytes | int]
 
 
 class Script:
+    """One Lua file, and the names of what it takes: it is called with them, and finds each as a local of that name.
+
+    The locals are written in front of the file's text. Of the ``rest`` there may be any number: it begins at the index
+    ``<rest>_at`` of ``ARGV``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        keys: tuple[str, ...],
+        optional: tuple[str, ...] = (),
+        args: tuple[str, ...] = (),
+        rest: str = "",
+        large: bool = False,
+    ) -> None:
+        """``optional`` are keys behind the others that may be None, in Lua nil. ``large``: what it returns may be."""
+        flags, text = _read(name)
+        self.name = name
+        self.keys = keys + optional
+        self.args = args
+        self.rest = rest
+        # The embedded broker knows no flags, and needs none: its memory has no limit.
+        self._embedded = (
+            _locals("KEYS", self.keys) + _locals("ARGV", args) + _rest(rest, len(args) + 1) + text
+        )
+        self.text = flags + self._embedded
+        self.sha = _sha(self.text)
+        self._optional = bool(optional)
+        self._large = large
+        self._names = self.keys + args + ((rest,) if rest else ())
+        self._values = _values_of(self._names)
+
+    async def __call__(self, redis: Redis, size: int | None = None, /, **given: Given) -> Any:
+        """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH).
+
+        ``size``: bytes of the arguments, about, where the caller knows; there may be many of them to count.
+
+        Raises:
+            TypeError: a declared name is not given, or a given one is not declared. Nothing was sent.
+            redis.exceptions.RedisError, OSError: the broker's trouble, see shared/broker/client.py.
+        """
+        keys, arguments = self._in_order(given)
+        large = self._large or (size_of(arguments) if size is None else size) > LARGE_BYTES
+        words = (len(keys), *keys, *arguments)
+        if not isinstance(redis, PipedRedis):
+            return await command(redis, "EVAL", self._embedded, *words, large=large)
+        try:
+            return await command(redis, "EVALSHA", self.sha, *words, large=large)
+        except NoScriptError:
+            return await command(redis, "EVAL", self.text, *words, large=large)
+
+    def _in_order(self, given: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Argument, ...]]:
+        """Keys and arguments as they were declared."""
+        try:
+            values = self._values(given)
+        except KeyError:
+            raise self._mismatch(given) from None
+        if len(given) != len(values):
+            raise self._mismatch(given)
+        count = len(self.keys)
+        keys = values[:count]
+        if self._optional:
+            keys = tuple(key for key in keys if key is not None)
+        return keys, (*values[count:-1], *values[-1]) if self.rest else values[count:]
+
+    def _mismatch(self, given: Mapping[str, Any]) -> TypeError:
+        missing = ", ".join(name for name in self._names if name not in given)
+        unknown = ", ".join(name for name in given if name not in self._names)
+        return TypeError(
+            f"{self.name}.lua takes {', '.join(self._names)}; missing: {missing}; unknown: {unknown}"
+        )
+
+
+class SessionScript:
     """One Lua file; those that work on a session get what they use of ``_session.lua`` in front."""
 
     def __init__(self, name: str, *, session: bool = False, large: bool = False) -> None:
         """``large``: what it returns may be."""
-        text = (_FOLDER / f"{name}.lua").read_text()
+        text = (LUA / f"{name}.lua").read_text()
         flags = ""
         if text.startswith("#!"):
             flags, _, text = text.partition("\n")
             flags += "\n"
         if session:
-            text = _used((_FOLDER / "_session.lua").read_text(), text) + text
+            text = _used((LUA / "_session.lua").read_text(), text) + text
         self.name = name
         self._large = large
         self.text = flags + text
@@ -86,6 +168,35 @@ class Script:
         # Nothing is awaited in between: the command goes over the connection that was told this.
         named = await incarnation(redis, large=large)
         return await command(redis, how, what, len(keys), *keys, *arguments, named, large=large)
+
+
+def _read(name: str) -> tuple[str, str]:
+    """The line with a file's flags, if it has one, and its text."""
+    text = (LUA / f"{name}.lua").read_text()
+    if not text.startswith("#!"):
+        return "", text
+    flags, _, text = text.partition("\n")
+    return flags + "\n", text
+
+
+def _locals(table: str, names: Sequence[str]) -> str:
+    """Lua that reads each element of a table once, into a local."""
+    if not names:
+        return ""
+    return (
+        f"local {', '.join(names)} = {', '.join(f'{table}[{index}]' for index in range(1, len(names) + 1))}\n"
+    )
+
+
+def _rest(rest: str, first: int) -> str:
+    return f"local {rest}_at = {first}\n" if rest else ""
+
+
+def _values_of(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """What picks the values of these names out of a dict; KeyError if one is missing."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda given: (given[names[0]],)
 
 
 def _used(shared: str, text: str) -> str:

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Take launches out of the queue. KEYS 1 queue  2 owners' tags  3 due  4 prefix of the jobs' strings
--- ARGV 1 how many at most
---      2 ms after which a rescuer looks whether they were begun
---      3 free slots of who claims  4 times the free slots that one owner may hold of them (0: any)
---      5… owner and how many slots it holds there, for those that hold many
+-- Take launches out of the queue.
+-- Keys: queue; tags: the owners' tags; due; job_prefix: what the keys of the jobs' strings begin with.
+-- most: how many at most; look_ms: after which a rescuer looks whether they were begun; free: free slots of who claims;
+-- times: how many times the free slots one owner may hold of them (0: any); holders: owner and how many slots it holds
+-- there, for those that hold many.
 -- Slots cannot be taken back, so an owner is passed over that holds many and would leave few: the more are taken, the
 -- fewer it may add, and some stay free for others. Those that are passed over keep their places.
 -- A claimed launch is in no queue any more: what it costs to claim does not depend on what runs. It is noted
@@ -13,9 +13,9 @@ local function int(number)
   return string.format('%.0f', number)
 end
 
-local count, free, times = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
+most, free, times = tonumber(most), tonumber(free), tonumber(times)
 local held = {}
-for index = 5, #ARGV, 2 do
+for index = holders_at, #ARGV, 2 do
   held[ARGV[index]] = tonumber(ARGV[index + 1])
 end
 local popped, seen, last = {}, {}, 0
@@ -25,7 +25,7 @@ local function choose(launches)
   local passed = false
   for index = 1, #launches, 2 do
     local id = launches[index]
-    if #popped < count and not seen[id] then
+    if #popped < most and not seen[id] then
       seen[id] = true
       local owner = string.match(id, '^([^/]*)/') or ''
       local holds = held[owner] or 0
@@ -41,44 +41,44 @@ local function choose(launches)
   return passed
 end
 
-local foremost = redis.call('ZRANGE', KEYS[1], '0', int(count - 1), 'WITHSCORES')
+local foremost = redis.call('ZRANGE', queue, '0', int(most - 1), 'WITHSCORES')
 if #foremost == 0 then
   return foremost
 end
-local tags = redis.call('HMGET', KEYS[2], '', '#')
-local turn, waiting = tags[1] or '0', tags[2]
+local known = redis.call('HMGET', tags, '', '#')
+local turn, waiting = known[1] or '0', known[2]
 if choose(foremost) then
   -- Others stand behind those that were passed over: not far, or where newcomers are put.
-  choose(redis.call('ZRANGE', KEYS[1], '0', '63', 'WITHSCORES'))
-  choose(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. turn, '+inf', 'WITHSCORES', 'LIMIT', '0', '64'))
+  choose(redis.call('ZRANGE', queue, '0', '63', 'WITHSCORES'))
+  choose(redis.call('ZRANGEBYSCORE', queue, '(' .. turn, '+inf', 'WITHSCORES', 'LIMIT', '0', '64'))
 end
 if #popped == 0 then
   return popped
 end
-redis.call('ZREM', KEYS[1], unpack(popped))
+redis.call('ZREM', queue, unpack(popped))
 local clock = redis.call('TIME')
-local look = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(ARGV[2]))
+local look = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(look_ms))
 local jobs, hints = {}, {}
 for index = 1, #popped do
   local ref = string.match(popped[index], '^(.*):')
   -- Without a ref it was not put there by launch.lua: it is dropped, and must not take the others with it.
   if ref then
     jobs[#jobs + 1] = popped[index]
-    jobs[#jobs + 1] = redis.call('GETDEL', KEYS[4] .. popped[index]) or ''
+    jobs[#jobs + 1] = redis.call('GETDEL', job_prefix .. popped[index]) or ''
     hints[#hints + 1] = look
     hints[#hints + 1] = ref
   end
 end
 if #hints > 0 then
-  redis.call('ZADD', KEYS[3], unpack(hints))
+  redis.call('ZADD', due, unpack(hints))
 end
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  redis.call('DEL', KEYS[2])
+if redis.call('EXISTS', queue) == 0 then
+  redis.call('DEL', tags)
 else
-  redis.call('HSET', KEYS[2], '', int(math.max(last, tonumber(turn) or 0)))
+  redis.call('HSET', tags, '', int(math.max(last, tonumber(turn) or 0)))
 end
 if waiting then
   -- Kept also when nothing waits: a queue that is deleted with its number is missed by that.
-  redis.call('HSET', KEYS[2], '#', int((tonumber(waiting) or 0) - #popped))
+  redis.call('HSET', tags, '#', int((tonumber(waiting) or 0) - #popped))
 end
 return jobs

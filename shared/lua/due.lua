@@ -1,37 +1,38 @@
 #!lua flags=allow-oom
--- Take the tasks that are due. KEYS 1 due  2 clock, and which servers the hints agree with
--- ARGV 1 how many at most  2 ms until one is due again  3 the hint that stands for all live tasks
---      4… incarnations of the servers that hold hints and sessions ('': not known)
+-- Take the tasks that are due.
+-- Keys: due; known_servers: the time of the last look, and which servers the hints agree with.
+-- most: how many at most; again_ms: until one is due again; all: the hint that stands for all live tasks; servers:
+-- incarnations of the servers that hold hints and sessions ('': not known).
 -- They stay noted, later: a rescuer that dies with them in its hands loses none.
 -- → the hint that they have meanwhile, then the refs
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-local known = redis.call('GET', KEYS[2]) or ''
+local known = redis.call('GET', known_servers) or ''
 local former = tonumber(string.match(known, '^%d+')) or 0
 if former - now > 1000 then
   -- The clock went back: the broker failed over to a server whose clock is behind. What the former one dated would be
   -- looked at as much too late; a look too early costs nothing.
-  local ahead = redis.call('ZRANGEBYSCORE', KEYS[1], string.format('%.0f', now), '+inf', 'WITHSCORES')
+  local ahead = redis.call('ZRANGEBYSCORE', due, string.format('%.0f', now), '+inf', 'WITHSCORES')
   for index = 1, #ahead, 2 do
-    redis.call('ZADD', KEYS[1], string.format('%.0f', tonumber(ahead[index + 1]) - (former - now)), ahead[index])
+    redis.call('ZADD', due, string.format('%.0f', tonumber(ahead[index + 1]) - (former - now)), ahead[index])
   end
 end
 -- Hints may be missing where there is none for all live tasks (they were deleted), and where a server was not known
 -- before: it may lack what its predecessor took last. A known one that is not the newest shows no loss (see named in
 -- _session.lua).
 local names, when = string.match(known, '^%d+( .*)$') or '', 'NX'
-for index = 4, #ARGV do
+for index = servers_at, #ARGV do
   if ARGV[index] ~= '' and not string.find(names .. ' ', ' ' .. ARGV[index] .. ' ', 1, true) then
     names, when = ' ' .. ARGV[index] .. names, 'LT'
   end
 end
 -- Sixteen servers of twelve characters.
-redis.call('SET', KEYS[2], string.format('%.0f', now) .. string.sub(names, 1, 208))
-redis.call('ZADD', KEYS[1], when, '0', ARGV[3])
-local refs = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now), 'LIMIT', '0', ARGV[1])
-local again = string.format('%.0f', now + tonumber(ARGV[2]))
+redis.call('SET', known_servers, string.format('%.0f', now) .. string.sub(names, 1, 208))
+redis.call('ZADD', due, when, '0', all)
+local refs = redis.call('ZRANGEBYSCORE', due, '-inf', string.format('%.0f', now), 'LIMIT', '0', most)
+local again = string.format('%.0f', now + tonumber(again_ms))
 for _, ref in ipairs(refs) do
-  redis.call('ZADD', KEYS[1], again, ref)
+  redis.call('ZADD', due, again, ref)
 end
 table.insert(refs, 1, again)
 return refs

@@ -1,33 +1,33 @@
 #!lua flags=no-writes
 -- Read a session's log or history from a place on, no more at once than is good for the broker and the reader.
--- KEYS 1 meta  2 log or history  3 files
--- ARGV 1 the place, an id  2 id of the last entry that is wanted  3 most bytes
+-- Keys: meta; stream: log or history; files.
+-- place: an id; stop: the id of the last entry that is wanted; most_bytes: of the entries, with their files.
 -- → epoch seq written entries former files whole | nothing, when there is no such session
 --   written: when the entry at the place was written, '' if none stands there; entries: those behind the place;
 --   former: see _session.lua; files: digests of what the entries refer to, whose bytes count as often as they do;
 --   whole: 1 if that is all that stands behind the place, 0 if it was too much
-local meta = redis.call('HMGET', KEYS[1], 'epoch', 'seq', 'former', 'head', 'bytes')
-if not meta[1] then
+local known = redis.call('HMGET', meta, 'epoch', 'seq', 'former', 'head', 'bytes')
+if not known[1] then
   return {}
 end
-local most = tonumber(ARGV[3])
+most_bytes = tonumber(most_bytes)
 -- What an entry costs a reader beside its texts, about.
 local ENTRY_BYTES = 512
 -- How many are read first: the place's own entry, and of a log what should fit if its entries are alike.
 local count = 5
-if string.sub(KEYS[2], -4) == ':log' then
-  local each = tonumber(meta[5] or '0') / math.max(1, tonumber(meta[2]) - tonumber(meta[4] or '1') + 1)
-  count = 1 + math.max(1, math.min(500, math.floor(most / (each + ENTRY_BYTES))))
+if string.sub(stream, -4) == ':log' then
+  local each = tonumber(known[5] or '0') / math.max(1, tonumber(known[2]) - tonumber(known[4] or '1') + 1)
+  count = 1 + math.max(1, math.min(500, math.floor(most_bytes / (each + ENTRY_BYTES))))
 end
 local entries, written, size = {}, '', 0
-local files, given = {}, {}
-local from, more, whole = ARGV[1], true, 1
+local digests, given = {}, {}
+local from, more, whole = place, true, 1
 while more do
-  local rows = redis.call('XRANGE', KEYS[2], from, ARGV[2], 'COUNT', count)
+  local rows = redis.call('XRANGE', stream, from, stop, 'COUNT', count)
   more = #rows == count
   for _, row in ipairs(rows) do
     local fields = row[2]
-    if row[1] == ARGV[1] then
+    if row[1] == place then
       written = fields[8]
     else
       local bytes, drawn = ENTRY_BYTES, {}
@@ -35,13 +35,13 @@ while more do
         bytes = bytes + #fields[index]
         if string.find(fields[index], '\26', 1, true) then
           for digest in string.gmatch(fields[index], '\26%l(%x+)\26') do
-            bytes = bytes + redis.call('HSTRLEN', KEYS[3], digest)
+            bytes = bytes + redis.call('HSTRLEN', files, digest)
             drawn[#drawn + 1] = digest
           end
         end
       end
       -- One is given however large it is.
-      if size > 0 and size + bytes > most then
+      if size > 0 and size + bytes > most_bytes then
         more, whole = false, 0
         break
       end
@@ -50,7 +50,7 @@ while more do
       for _, digest in ipairs(drawn) do
         if not given[digest] then
           given[digest] = true
-          files[#files + 1] = digest
+          digests[#digests + 1] = digest
         end
       end
     end
@@ -60,8 +60,8 @@ while more do
     count = 4
     if size > 0 then
       -- As many as should fit, by those that came.
-      count = math.max(1, math.min(500, math.floor((most - size) * #entries / size)))
+      count = math.max(1, math.min(500, math.floor((most_bytes - size) * #entries / size)))
     end
   end
 end
-return { meta[1], meta[2], written, entries, meta[3] or '', files, whole }
+return { known[1], known[2], written, entries, known[3] or '', digests, whole }

@@ -1,28 +1,29 @@
 #!lua flags=allow-oom
--- Keep how many bytes a session holds. KEYS 1 bytes by session of its owner, the sum as ''  2 until when, by session
--- ARGV 1 session  2 bytes (negative: it is gone)  3 ms that it lives
+-- Keep how many bytes a session holds.
+-- Keys: bytes: bytes by session of its owner, the sum as ''; sessions: until when (Unix ms), by session.
+-- held: the session's bytes, negative when it is gone; life_ms: its time to live.
 -- Totals, not differences: whatever was lost or came twice, the next report sets it right.
-local bytes, life = tonumber(ARGV[2]), tonumber(ARGV[3])
-local known = redis.call('HMGET', KEYS[1], ARGV[1], '')
-local sum = string.format('%d', tonumber(known[2] or '0') - tonumber(known[1] or '0') + math.max(bytes, 0))
+held = tonumber(held)
+local known = redis.call('HMGET', bytes, session, '')
+local sum = string.format('%d', tonumber(known[2] or '0') - tonumber(known[1] or '0') + math.max(held, 0))
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
-if bytes < 0 then
-  redis.call('HDEL', KEYS[1], ARGV[1])
-  redis.call('ZREM', KEYS[2], ARGV[1])
-  if redis.call('EXISTS', KEYS[2]) == 0 then
-    return redis.call('DEL', KEYS[1])
+if held < 0 then
+  redis.call('HDEL', bytes, session)
+  redis.call('ZREM', sessions, session)
+  if redis.call('EXISTS', sessions) == 0 then
+    return redis.call('DEL', bytes)
   end
   if known[2] then
-    redis.call('HSET', KEYS[1], '', sum)
+    redis.call('HSET', bytes, '', sum)
   end
 else
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], '', sum)
-  redis.call('ZADD', KEYS[2], string.format('%.0f', now + life), ARGV[1])
+  redis.call('HSET', bytes, session, held, '', sum)
+  redis.call('ZADD', sessions, string.format('%.0f', now + tonumber(life_ms)), session)
 end
 -- Both live as long as the last session.
-if redis.call('PTTL', KEYS[2]) < life then
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+if redis.call('PTTL', sessions) < tonumber(life_ms) then
+  redis.call('PEXPIRE', bytes, life_ms)
+  redis.call('PEXPIRE', sessions, life_ms)
 end
 return 1

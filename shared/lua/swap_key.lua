@@ -1,18 +1,17 @@
 #!lua flags=allow-oom
--- Change the record of an API key, unless somebody changed it since it was read.
--- KEYS 1 records by digest
--- ARGV 1 digest  2 record as it was read (empty: there was none)  3 record from now on (empty: none)
---   then digest and record of one that is kept with it
+-- Change the record of an API key, unless somebody changed it since it was read. Keys: records: by digest.
+-- former: the record as it was read, empty: there was none; record: from now on, empty: none; more: digest and record of
+-- a key that is kept with it (or nothing).
 -- → 1, or 0: it was changed
-if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then
+if (redis.call('HGET', records, digest) or '') ~= former then
   return 0
 end
-if ARGV[3] == '' then
-  redis.call('HDEL', KEYS[1], ARGV[1])
+if record == '' then
+  redis.call('HDEL', records, digest)
 else
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+  redis.call('HSET', records, digest, record)
 end
-if ARGV[4] then
-  redis.call('HSET', KEYS[1], ARGV[4], ARGV[5])
+if ARGV[more_at] then
+  redis.call('HSET', records, ARGV[more_at], ARGV[more_at + 1])
 end
 return 1

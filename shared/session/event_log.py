@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # eight times as much held up the broker for 28 ms, and its reader's event loop for 25.
 PAGE_BYTES = 128 * 1024
 
-_read = Script("read", large=True)
+_read = Script("read", keys=("meta", "stream", "files"), args=("place", "stop", "most_bytes"), large=True)
 _FIRST = "0-0"
 _LAST_SEQ = 2**64 - 1
 
@@ -220,7 +220,15 @@ class Log:
 
     async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:
         for _ in range(2):
-            reply: list[Any] = await _read(self._redis, (keys.meta, stream, keys.files), (start, stop, most))
+            reply: list[Any] = await _read(
+                self._redis,
+                meta=keys.meta,
+                stream=stream,
+                files=keys.files,
+                place=start,
+                stop=stop,
+                most_bytes=most,
+            )
             if not reply:
                 return None
             epoch, seq, written, rows, former, digests, whole = reply

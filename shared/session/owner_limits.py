@@ -30,9 +30,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_admit = Script("admit")
-_dismiss = Script("dismiss")
-_followers = Script("followers")
+_COUNTS = ("turns", "last_minute", "bytes", "sessions")
+_admit = Script(
+    "admit",
+    keys=_COUNTS,
+    args=("admission", "most_turns", "most_rate", "turns_ms", "most_bytes", "session", "cost", "life_ms"),
+)
+_dismiss = Script("dismiss", keys=_COUNTS, args=("admission", "session", "cost"))
+_followers = Script("followers", keys=("followers",), args=("front_end", "count", "limit", "life_ms"))
 
 # An owner's turns are remembered for so long after the newest one was let in. Longer than a turn may wait
 # for its client; a turn that is forgotten is merely not counted.
@@ -99,17 +104,15 @@ class OwnerLimits:
         reply = await run(
             _admit,
             self._primary,
-            _of(ref.owner),
-            (
-                keys.admission(ref, op),
-                limits.concurrency + slack if limits.concurrency else 0,
-                limits.rate,
-                TURNS_MS,
-                room.most,
-                ref.session,
-                room.bytes,
-                room.ms,
-            ),
+            **_of(ref.owner),
+            admission=keys.admission(ref, op),
+            most_turns=limits.concurrency + slack if limits.concurrency else 0,
+            most_rate=limits.rate,
+            turns_ms=TURNS_MS,
+            most_bytes=room.most,
+            session=ref.session,
+            cost=room.bytes,
+            life_ms=room.ms,
         )
         match reply:
             case [b"ok"]:
@@ -125,8 +128,10 @@ class OwnerLimits:
         await run(
             _dismiss,
             self._primary,
-            _of(ref.owner),
-            (keys.admission(ref, op), ref.session, room.bytes if room.most else 0),
+            **_of(ref.owner),
+            admission=keys.admission(ref, op),
+            session=ref.session,
+            cost=room.bytes if room.most else 0,
         )
 
     async def recount(self, owner: str) -> int:
@@ -166,15 +171,22 @@ class OwnerLimits:
     async def tell_followers(self, owner: str, front_end: str, count: int, *, limit: int, ms: int) -> bool:
         """Say how many followers of the owner a front end has, believed for ``ms``; False: more than ``limit`` in all."""
         reply = await run(
-            _followers, self._primary, (keys.owner_followers(owner),), (front_end, count, limit, ms)
+            _followers,
+            self._primary,
+            followers=keys.owner_followers(owner),
+            front_end=front_end,
+            count=count,
+            limit=limit,
+            life_ms=ms,
         )
         return bool(reply)
 
 
-def _of(owner: str) -> tuple[str, ...]:
-    return (
-        keys.owner_turns(owner),
-        keys.owner_rate(owner),
-        keys.owner_bytes(owner),
-        keys.owner_sessions(owner),
-    )
+def _of(owner: str) -> dict[str, str]:
+    """The keys `_COUNTS` of an owner."""
+    return {
+        "turns": keys.owner_turns(owner),
+        "last_minute": keys.owner_rate(owner),
+        "bytes": keys.owner_bytes(owner),
+        "sessions": keys.owner_sessions(owner),
+    }

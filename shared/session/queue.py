@@ -51,13 +51,23 @@ BACKLOG_LOOK_MS = 7_200_000
 # lost it is dated so far ahead that it is never due; that it is there says so.
 ALL = "*"
 
-_launch = Script("launch")
-_lost = Script("lost")
-_claim = Script("claim")
-_remind = Script("remind")
-_due = Script("due")
-_recall = Script("recall")
-_redate = Script("redate")
+_launch = Script(
+    "launch",
+    keys=("queue", "tags", "job_key", "recent", "live", "due"),
+    optional=("task",),
+    args=("job_id", "owner", "job", "job_ms", "doorbell", "ref", "most_recent", "look_ms", "launch"),
+)
+_lost = Script("lost", keys=("queue", "tags", "due"), args=("all",))
+_claim = Script(
+    "claim",
+    keys=("queue", "tags", "due", "job_prefix"),
+    args=("most", "look_ms", "free", "times"),
+    rest="holders",
+)
+_remind = Script("remind", keys=("due",), optional=("recent", "live"), args=("ref", "look_ms"))
+_due = Script("due", keys=("due", "known_servers"), args=("most", "again_ms", "all"), rest="servers")
+_recall = Script("recall", keys=("due", "live"), rest="refs")
+_redate = Script("redate", keys=("due",), args=("ref", "look_ms", "taken"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +119,22 @@ class Slots:
     share: float
     held: Mapping[str, int]
 
-    def words(self, count: int) -> list[str | int]:
-        """As lua/claim.lua wants them, to claim ``count``: the owners that may meet their share by it."""
-        if self.share >= 1:
-            return [self.free, 0]
-        times = round(self.share / (1 - self.share), 6)
-        words: list[str | int] = [self.free, str(times)]
-        for owner, holds in self.held.items():
-            if holds + count >= times * (self.free - count):
-                words += [owner, holds]
-        return words
+    @property
+    def times(self) -> str:
+        """How many times the free slots that it leaves one owner may hold; 0: any number of slots."""
+        return "0" if self.share >= 1 else str(round(self.share / (1 - self.share), 6))
+
+    def holders(self, count: int) -> list[str | int]:
+        """The owners that may meet their share when ``count`` are claimed, each with the slots that it holds."""
+        times = float(self.times)
+        if not times:
+            return []
+        return [
+            word
+            for owner, holds in self.held.items()
+            if holds + count >= times * (self.free - count)
+            for word in (owner, holds)
+        ]
 
 
 ANY = Slots(0, 1.0, {})
@@ -142,21 +158,24 @@ class LaunchQueue:
         payload = serialize(
             {"t": None, "f": FUNCTION, "a": [str(ref), number], "k": {}, "et": int(time.time() * 1000)}
         )
-        queue = (keys.QUEUE, keys.QUEUE_TAGS, keys.job(job.id), keys.RECENT, keys.LIVE, keys.DUE)
         waiting: int = await _launch(
             self._redis,
-            (*queue, if_queued) if if_queued else queue,
-            (
-                job.id,
-                ref.owner,
-                payload,
-                JOB_MS,
-                keys.DOORBELL,
-                str(ref),
-                MOST_RECENT,
-                QUEUED_LOOK_MS,
-                number,
-            ),
+            queue=keys.QUEUE,
+            tags=keys.QUEUE_TAGS,
+            job_key=keys.job(job.id),
+            recent=keys.RECENT,
+            live=keys.LIVE,
+            due=keys.DUE,
+            task=if_queued or None,
+            job_id=job.id,
+            owner=ref.owner,
+            job=payload,
+            job_ms=JOB_MS,
+            doorbell=keys.DOORBELL,
+            ref=str(ref),
+            most_recent=MOST_RECENT,
+            look_ms=QUEUED_LOOK_MS,
+            launch=number,
         )
         if waiting < 0:
             return False
@@ -171,15 +190,22 @@ class LaunchQueue:
         """
         claimed: list[bytes] = await _claim(
             self._redis,
-            (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE, keys.job("")),
-            (count, look_ms, *slots.words(count)),
+            queue=keys.QUEUE,
+            tags=keys.QUEUE_TAGS,
+            due=keys.DUE,
+            job_prefix=keys.job(""),
+            most=count,
+            look_ms=look_ms,
+            free=slots.free,
+            times=slots.times,
+            holders=slots.holders(count),
         )
         jobs = zip(claimed[::2], claimed[1::2], strict=True)
         return {job.decode(errors="replace"): payload for job, payload in jobs}
 
     async def lost(self) -> bool:
         """Whether the queue lost launches since this was asked last; `ALL` is due then."""
-        return bool(await _lost(self._redis, (keys.QUEUE, keys.QUEUE_TAGS, keys.DUE), (ALL,)))
+        return bool(await _lost(self._redis, queue=keys.QUEUE, tags=keys.QUEUE_TAGS, due=keys.DUE, all=ALL))
 
     async def depth(self) -> int:
         """How many launches wait."""
@@ -196,11 +222,18 @@ class LaunchQueue:
 
     async def remind(self, ref: TaskRef, ms: int) -> None:
         """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""
-        await _remind(self._redis, (keys.DUE,), (str(ref), ms))
+        await _remind(self._redis, due=keys.DUE, recent=None, live=None, ref=str(ref), look_ms=ms)
 
     async def note(self, ref: TaskRef) -> None:
         """Put a task that is not launched yet on the operators' lists, and have a rescuer look at it."""
-        await _remind(self._redis, (keys.DUE, keys.RECENT, keys.LIVE), (str(ref), QUEUED_LOOK_MS))
+        await _remind(
+            self._redis,
+            due=keys.DUE,
+            recent=keys.RECENT,
+            live=keys.LIVE,
+            ref=str(ref),
+            look_ms=QUEUED_LOOK_MS,
+        )
 
     async def ended(self, ref: TaskRef, op: str) -> None:
         """Count a task no more that has ended: neither as live nor against its owner's limit; ``op`` made it.
@@ -220,13 +253,21 @@ class LaunchQueue:
 
         Returns the date that they have meanwhile, too: `redate` wants it.
         """
-        again, *hints = await _due(self._redis, (keys.DUE, keys.CLOCK), (count, again_ms, ALL, *servers))
+        again, *hints = await _due(
+            self._redis,
+            due=keys.DUE,
+            known_servers=keys.CLOCK,
+            most=count,
+            again_ms=again_ms,
+            all=ALL,
+            servers=servers,
+        )
         return int(again), hints
 
     async def recall(self, refs: Sequence[TaskRef]) -> None:
         """Have rescuers look at these tasks now, and operators see them, whatever was noted of them."""
         if refs:
-            await _recall(self._redis, (keys.DUE, keys.LIVE), tuple(map(str, refs)))
+            await _recall(self._redis, due=keys.DUE, live=keys.LIVE, refs=tuple(map(str, refs)))
 
     async def forget(self, hint: bytes) -> None:
         """Drop a hint that names no task."""
@@ -237,4 +278,4 @@ class LaunchQueue:
 
         Not if the hint is no more the one that was ``taken``: then somebody needs an earlier look. 0 says so.
         """
-        return int(await _redate(self._redis, (keys.DUE,), (str(ref), ms, taken)))
+        return int(await _redate(self._redis, due=keys.DUE, ref=str(ref), look_ms=ms, taken=taken))

@@ -20,16 +20,15 @@ from turnstream.shared.broker.client import command, is_trouble
 from turnstream.shared.broker.scripts import Script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from redis.asyncio import Redis
 
     from turnstream.shared.broker.keys import SessionKeys
-    from turnstream.shared.session.batch import Argument
 
 log = structlog.get_logger(__name__)
 
-_stored = Script("stored")
+_stored = Script("stored", keys=("bytes", "sessions"), args=("session", "held", "life_ms"))
 
 # What a session takes beside what is said in it, and each turn beside its messages: hashes, ids, names of keys.
 SESSION_BYTES = 1024
@@ -54,21 +53,22 @@ class HeldBytes:
     expires: float
 
 
-async def count(script: Script, redis: Redis, counts: Sequence[str], arguments: Sequence[Argument]) -> Any:
-    """Run a script on an owner's counts. Ones that it cannot read are deleted, and it runs again: they are made good.
+async def count(script: Script, redis: Redis, /, **given: str | int) -> Any:
+    """Run a script whose keys are an owner's counts. Ones that it cannot read are deleted, and it runs again: they are made good.
 
     Raises:
         redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`.
     """
     try:
-        return await script(redis, counts, arguments)
+        return await script(redis, **given)
     except ResponseError as error:
         if is_trouble(error):
             raise
         metrics.unreadable.add("count")
+        counts = [str(given[name]) for name in script.keys]
         log.warning("count.unreadable", keys=counts, error=str(error))
         await command(redis, "DEL", *counts)
-        return await script(redis, counts, arguments)
+        return await script(redis, **given)
 
 
 class Storage:
@@ -93,7 +93,15 @@ class Storage:
             numbers = iter([int(field or 0) for field in fields])
             sums, lent, turns = (sum(islice(numbers, len(names))) for names in (_SUMS, _LENT, _TURNS))
             held = SESSION_BYTES + sums - lent + TURN_BYTES * turns
-        await count(_stored, self._primary, _of(session.owner), (session.session, held, max(life, 0)))
+        await count(
+            _stored,
+            self._primary,
+            bytes=keys.owner_bytes(session.owner),
+            sessions=keys.owner_sessions(session.owner),
+            session=session.session,
+            held=held,
+            life_ms=max(life, 0),
+        )
 
     async def try_report(self, session: SessionKeys) -> None:
         """Report; should the broker be away, the session's next report makes it good."""
@@ -140,7 +148,3 @@ def _number(text: bytes) -> int:
     except ValueError:
         metrics.unreadable.add("count")
         return 0
-
-
-def _of(owner: str) -> tuple[str, ...]:
-    return keys.owner_bytes(owner), keys.owner_sessions(owner)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import DUE
-from turnstream.shared.broker.scripts import Script
+from turnstream.shared.broker.scripts import Script, SessionScript
 from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.batch import Argument, Batch
 from turnstream.shared.session.files import PIECE_BYTES, fetch, fill
@@ -95,20 +95,20 @@ def operation() -> str:
 
 # ── the scripts ─────────────────────────────────────────────────────────────────────────────────────
 
-_create = Script("create", session=True)
-_submit = Script("submit", session=True)
-_begin = Script("begin", session=True, large=True)
-_append = Script("append", session=True)
-_renew = Script("renew", session=True)
-_park = Script("park", session=True)
-_release = Script("release", session=True)
-_take = Script("take", session=True, large=True)
-_finish = Script("finish", session=True)
-_callback = Script("callback", session=True)
-_sweep = Script("sweep", session=True)
-_clear = Script("clear", session=True)
-_stage = Script("stage", large=True)
-_unstage = Script("unstage")
+_create = SessionScript("create", session=True)
+_submit = SessionScript("submit", session=True)
+_begin = SessionScript("begin", session=True, large=True)
+_append = SessionScript("append", session=True)
+_renew = SessionScript("renew", session=True)
+_park = SessionScript("park", session=True)
+_release = SessionScript("release", session=True)
+_take = SessionScript("take", session=True, large=True)
+_finish = SessionScript("finish", session=True)
+_callback = SessionScript("callback", session=True)
+_sweep = SessionScript("sweep", session=True)
+_clear = SessionScript("clear", session=True)
+_stage = Script("stage", keys=("files",), args=("digest", "data", "life_ms"), large=True)
+_unstage = Script("unstage", keys=("files",), rest="digests")
 
 # Replies of scripts that took the files which came with them.
 _TOOK = frozenset({b"ok", b"launch", b"waits", b"parked", b"superseded", b"stored"})
@@ -364,7 +364,7 @@ class Tasks:
 
     async def _run(
         self,
-        script: Script,
+        script: SessionScript,
         keys: SessionKeys,
         task: str,
         op: str,
@@ -401,13 +401,14 @@ class Tasks:
             reply = await script(self.redis, names, (*given, *batch.file_arguments(batch.files)))
         if staged and reply[0] not in _TOOK:
             # Data of a refused turn is in no owner's count, so it must not stay: a client may be refused any number of times.
-            await _unstage(self.redis, (keys.files,), tuple(new))
+            await _unstage(self.redis, files=keys.files, digests=tuple(new))
         return reply
 
     async def _staged(self, keys: SessionKeys, files: Mapping[str, bytes], running: Awaitable[Any]) -> Any:
         """What a script replies that refers to the files, which go to the broker before it, one by one."""
         staging = [
-            _stage(self.redis, (keys.files,), (digest, data, STAGED_MS)) for digest, data in files.items()
+            _stage(self.redis, files=keys.files, digest=digest, data=data, life_ms=STAGED_MS)
+            for digest, data in files.items()
         ]
         # Whatever became of these: the script says what it lacks.
         *_, reply = await asyncio.gather(*staging, running, return_exceptions=True)

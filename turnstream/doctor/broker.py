@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -14,7 +13,7 @@ from turnstream.doctor.findings import ok, skipped, warning, wrong
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import PRIMARY, SESSIONS, TROUBLE, Broker, command, let_in
 from turnstream.shared.broker.keys import SessionKeys
-from turnstream.shared.broker.scripts import Script
+from turnstream.shared.broker.scripts import LUA
 from turnstream.shared.errors import ConfigurationError
 from turnstream.shared.presence import SILENT_SECONDS, read_signs
 from turnstream.shared.session.event_log import Log
@@ -272,20 +271,18 @@ def _field(entry: Any, name: str) -> str:
 
 
 async def _scripts(redis: Redis) -> AsyncIterator[Finding]:
-    names = sorted(
-        file.name.removesuffix(".lua")
-        for file in files("turnstream.shared").joinpath("lua").iterdir()
-        if file.name[0] != "_"
-    )
+    files = sorted(LUA.glob("*.lua"))
     try:
-        for name in names:
-            await command(redis, "SCRIPT", "LOAD", Script(name, session=True).text)
+        for file in files:
+            await command(redis, "SCRIPT", "LOAD", file.read_text())
     except NoPermissionError:
         yield skipped("scripts", f"{_MAY_NOT}; front ends and workers send them as they need them")
     except RedisError as error:
-        yield wrong("scripts", f"{name}: {error}", "use a Redis or Valkey with Lua scripts, not a look-alike")
+        yield wrong(
+            "scripts", f"{file.name}: {error}", "use a Redis or Valkey with Lua scripts, not a look-alike"
+        )
     else:
-        yield ok("scripts", f"{len(names)} loaded")
+        yield ok("scripts", f"{len(files)} loaded")
 
 
 async def _rights(settings: Settings, broker: Broker) -> Finding:

@@ -11,9 +11,12 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.unit.shared.session.support import Desk, opened, ref
+from turnstream.shared import api_keys, presence
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.scripts import Script
+from turnstream.shared.session import event_log, owner_limits, queue, storage, tasks
 from turnstream.shared.session.outcomes import Launch
+from turnstream.shared.session.queue import _redate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +27,11 @@ ROOT = Path(__file__).parents[4]
 PACKAGES = ("api", "worker", "shared", "turnstream")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LUA = ROOT / "shared" / "lua"
+MODULES = (api_keys, presence, event_log, owner_limits, queue, storage, tasks)
+
+
+def _declared() -> list[Script]:
+    return [each for module in MODULES for each in vars(module).values() if isinstance(each, Script)]
 
 
 async def test_a_script_the_broker_forgot_is_sent_again(place: Place) -> None:
@@ -45,9 +53,8 @@ async def test_a_script_the_broker_forgot_is_sent_again(place: Place) -> None:
 async def test_a_script_is_called_by_its_hash(real: Place) -> None:
     """The hash that is sent is the one by which the broker knows the script."""
     desk = Desk(real)
-    script = Script("redate")
-    await script(desk.primary, (keys.DUE,), ("o1/s1/t1", 1_000, 1))
-    assert await desk.primary.script_exists(script.sha) == [True]
+    await _redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
+    assert await desk.primary.script_exists(_redate.sha) == [True]
 
 
 async def test_a_scripts_own_error_is_raised(place: Place) -> None:
@@ -55,8 +62,33 @@ async def test_a_scripts_own_error_is_raised(place: Place) -> None:
     desk = Desk(place)
     await desk.primary.set(keys.DUE, "no zset", px=60_000)
     with pytest.raises(ResponseError):
-        await Script("redate")(desk.primary, (keys.DUE,), ("o1/s1/t1", 1_000, 1))
+        await _redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
     await desk.primary.delete(keys.DUE)
+
+
+async def test_a_call_with_other_names_than_declared_is_an_error(place: Place) -> None:
+    """A missing name and an unknown one are found before anything is sent, and the error says which."""
+    desk = Desk(place)
+    with pytest.raises(TypeError, match=r"redate\.lua .* missing: taken; unknown: $"):
+        await _redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000)
+    with pytest.raises(TypeError, match=r"redate\.lua .* missing: ; unknown: now$"):
+        await _redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1, now=2)
+    with pytest.raises(TypeError, match=r"redate\.lua .* missing: due; unknown: queue$"):
+        await _redate(desk.primary, queue=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
+    assert await desk.primary.keys("*") == []
+
+
+@pytest.mark.parametrize("script", _declared(), ids=lambda script: script.name)
+def test_a_script_uses_the_names_it_is_declared_with(script: Script) -> None:
+    """All of them, and no local hides one."""
+    code = _code(LUA / f"{script.name}.lua")
+    names = [*script.keys, *script.args, *([f"{script.rest}_at"] if script.rest else [])]
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+    declared = re.findall(
+        r"\blocal (?!function)([\w, ]+)|\bfor ([\w, ]+) (?:in|=)|\bfunction(?: \w+)?\(([\w, ]*)\)", code
+    )
+    hiding = {name for groups in declared for group in groups for name in re.findall(r"\w+", group)}
+    assert hiding.isdisjoint(names)
 
 
 def test_every_lua_file_has_one_python_caller() -> None:
@@ -67,7 +99,7 @@ def test_every_lua_file_has_one_python_caller() -> None:
         for node in ast.walk(_tree(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
-        and node.func.id == "Script"
+        and node.func.id in {"Script", "SessionScript"}
         and isinstance(node.args[0], ast.Constant)
     ]
     files = [path.stem for path in LUA.glob("*.lua") if not path.stem.startswith("_")]
@@ -101,6 +133,11 @@ def test_keys_are_spelled_in_one_file() -> None:
     ]
     assert not spelled
     assert not [path.name for path in LUA.glob("*.lua") if re.search(r"['\"]ts:", path.read_text())]
+
+
+def _code(path: Path) -> str:
+    """A Lua file without its comments."""
+    return re.sub(r"--.*", "", path.read_text())
 
 
 def _tree(path: Path) -> ast.Module:
