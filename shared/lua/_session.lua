@@ -34,6 +34,9 @@ local TERMINAL = { completed = true, failed = true, canceled = true }
 
 -- Epochs remembered of a log: one for each time that its broker failed over or restarted.
 local MOST_FORMER = 16
+-- When an entry was created, its field `c`, counts from its epoch; from 1970 where it is no less than this: an earlier release
+-- wrote the entry, or its id is of another epoch now. It is the 8th of an entry's fields and values.
+local OLDEST = 1000000000000
 -- Characters of the names of the servers that it was written on: five of them. With more, the broker would keep the whole
 -- meta in its larger form (hash-max-listpack-value).
 local MOST_NAMES = 64
@@ -322,6 +325,11 @@ local function seldom()
         page = redis.call('XRANGE', stream, at, known[1] .. '-18446744073709551615', 'COUNT', 256)
         for _, entry in ipairs(page) do
           at = '(' .. entry[1]
+          local created = tonumber(entry[2][8])
+          if created < OLDEST then
+            -- It counts from the epoch that the entry's id had.
+            entry[2][8] = int(created + tonumber(string.match(entry[1], '^%d+')))
+          end
           redis.call('XADD', stream, epoch .. string.match(entry[1], '%-%d+$'), unpack(entry[2]))
         end
       until #page < 256
@@ -508,7 +516,7 @@ local function write(at, number)
     dropped = 0
   end
   local first = seq + 1
-  local now = int(NOW)
+  local now, created = int(NOW), int(NOW - tonumber(epoch))
   local lines, size = {}, 0
   local log_lent, history_lent = meta[9], meta[10]
   for index = 1, count do
@@ -542,12 +550,12 @@ local function write(at, number)
       -- Followers read it, with what it refers to.
       size = size + TAIL_BYTES
     end
-    redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 's',
+    redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', created, 'e', body, 'x', extra, 's',
       int(dropped + bytes), lent_before(log_lent))
     log_lent = log_lent + lent
     bytes = bytes + costs
     if op == 'c' or op == 's' or op == 'h' then
-      redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', now, 'e', body, 'x', extra, 'o', opened,
+      redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', created, 'e', body, 'x', extra, 'o', opened,
         's', int(forgotten + kept), lent_before(history_lent))
       history_lent = history_lent + lent
       kept = kept + costs

@@ -30,6 +30,8 @@ PAGE_BYTES = 128 * 1024
 
 _read = Script("read", keys=("meta", "stream", "files"), args=("place", "stop", "most_bytes"), large=True)
 _FIRST = "0-0"
+# An entry's `c` counts from its epoch; from 1970 where it is no less than this, see lua/_session.lua.
+_OLDEST = 10**12
 _LAST_SEQ = 2**64 - 1
 
 
@@ -239,7 +241,7 @@ class Log:
         return Page(
             epoch=int(epoch),
             seq=int(seq),
-            written=int(written or 0),
+            written=_created(start.encode(), written) if written else 0,
             entries=[_entry(entry_id, pairs, files) for entry_id, pairs in rows],
             former=_former(former.decode()),
             whole=bool(whole),
@@ -250,6 +252,11 @@ def _former(text: str) -> dict[int, int]:
     return {int(epoch): int(last) for epoch, _, last in (ended.partition("-") for ended in text.split())}
 
 
+def _created(entry_id: bytes, text: bytes) -> int:
+    created = int(text)
+    return created if created >= _OLDEST else int(entry_id.partition(b"-")[0]) + created
+
+
 def _entry(entry_id: bytes, pairs: list[bytes], files: Mapping[str, bytes]) -> Entry:
     fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
     return Entry(
@@ -258,7 +265,7 @@ def _entry(entry_id: bytes, pairs: list[bytes], files: Mapping[str, bytes]) -> E
         task=intern(fields[b"t"].decode()),
         path=intern(fields[b"a"].decode()),
         kind=intern(fields[b"y"].decode()),
-        created=int(fields[b"c"]),
+        created=_created(entry_id, fields[b"c"]),
         event=fill(fields[b"e"], files),
         extra=fill(fields[b"x"], files),
         opened=int(fields.get(b"o", 0)),

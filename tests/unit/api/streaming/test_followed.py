@@ -92,7 +92,8 @@ class World:
             await self.redis.publish(KEYS.tail, b"\n".join([message, *lines]) if told else message)
 
     async def _add(self, seq: int, number: int) -> None:
-        fields = {"t": "t", "a": "", "y": "message", "c": number, "e": number, "x": ""}
+        created = number - self.epoch
+        fields = {"t": "t", "a": "", "y": "message", "c": created, "e": number, "x": ""}
         await self.redis.xadd(KEYS.log, fields, id=f"{self.epoch}-{seq}")
 
     async def lose(self, count: int) -> None:

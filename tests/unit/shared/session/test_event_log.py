@@ -82,6 +82,26 @@ async def test_an_entry_keeps_what_was_said_of_it(place: Place) -> None:
     assert abs(entry.created - await desk.now()) < 60_000
 
 
+async def test_an_entrys_time_is_read_in_both_forms(place: Place) -> None:
+    """It stands as milliseconds since its epoch, which takes a third of the memory, or as an earlier release wrote it."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.append(attempt, opened("m1"))
+    written = (await desk.entries())[-1]
+    (_, fields), *_ = await desk.redis.xrevrange(keys_of().log, count=1)
+    assert int(fields[b"c"]) == written.created - attempt.epoch
+    await desk.redis.xadd(
+        keys_of().log, {**fields, b"c": written.created}, id=f"{attempt.epoch}-{written.seq + 1}"
+    )
+    await desk.redis.hincrby(keys_of().meta, "seq", 1)
+    earlier = (await desk.entries())[-1]
+    assert (earlier.seq, earlier.created) == (written.seq + 1, written.created)
+    for entry in (written, earlier):
+        page = await desk.log.page(keys_of(), Cursor(attempt.epoch, entry.seq))
+        assert page is not None
+        assert page.written == written.created
+
+
 async def test_history_holds_what_is_whole_at_the_place_where_it_was_completed(place: Place) -> None:
     """User messages, completed messages and ends are in the history under their cursor, and nothing else."""
     desk = Desk(place)

@@ -111,6 +111,8 @@ class Truth:
         total = lent = 0
         for _, pairs in await self._redis.xrange(key):
             entry = {name.decode(): value for name, value in pairs.items()}
+            # Followers get the time, of 13 digits, where the entry counts from the epoch.
+            entry["c"] = b"0" * 13
             line = b"\t".join(entry[name] for name in "tayce") + b"\t" + entry["x"]
             assert int(entry["s"]) == before + total
             mine = self.lent(line)
