@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import structlog
 
 from turnstream.shared import metrics, tracing
@@ -184,7 +185,9 @@ class Runner:
                 End(TaskStatus.FAILED, "agent_unknown", "No worker knows this agent any more."),
             )
             return
-        turn = RunningTurn(held, agent.spec, publisher)
+        asked = attempt.task["request"]
+        request = await publisher.offload.run_large(attempt.ref.owner, len(asked), orjson.loads, asked)
+        turn = RunningTurn(held, agent.spec, publisher, request)
         turn.enter()
         if attempt.open:
             await self._close_former(attempt, publisher)

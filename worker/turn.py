@@ -50,13 +50,14 @@ class RunningTurn:
         4. count tokens.
     """
 
-    def __init__(self, held: Held, spec: AgentSpec, publisher: Publisher) -> None:
+    def __init__(self, held: Held, spec: AgentSpec, publisher: Publisher, request: dict[str, Any]) -> None:
+        """``request`` is the attempt's, read."""
         attempt = held.attempt
         self.attempt = attempt
         self.spec = spec
         self.publisher = publisher
         self.undisturbed = held.undisturbed
-        self.request: dict[str, Any] = orjson.loads(attempt.task["request"])
+        self.request = request
         self.input: list[dict[str, Any]] = self.request["input"]
         self.user: str = self.request.get("user", "")
         # What the request asks of the model, and the functions that its client offers for this turn.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from turnstream.shared.protocol.event import Event
 
 
+_UNNUMBERED = {"sequence_number"}
+
+
 def canonical(event: Event) -> bytes:
     """The event as the log holds it, without its number.
 
@@ -25,7 +28,7 @@ def canonical(event: Event) -> bytes:
         PydanticSerializationError: its data holds an object that has no JSON form.
     """
     try:
-        return event.model_dump_json(exclude_none=True, exclude={"sequence_number"}).encode()
+        return to_json(event, exclude_none=True, exclude=_UNNUMBERED, inf_nan_mode="null")
     except PydanticSerializationError:
         return encode(event.model_dump(exclude_none=True, exclude={"sequence_number"}))
 

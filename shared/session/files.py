@@ -33,13 +33,18 @@ FETCHED_AT_ONCE = 4
 # What stands where data was that the broker lost. It is no base64, so it is never taken for data.
 GONE = "(an attachment that is no longer kept)"
 
-# Where data stands: in a ``data:`` URL, or in a field of the protocol or of the agent library that may be base64 by itself.
-# Text that happens to be of such letters only stays what it is.
-_DATA = re.compile(
-    rb'(;base64,|"(?:data|file_data|image_url|file_url|video_url)":")([A-Za-z0-9+/_-]{%d,}={0,2})'
-    % LARGE_BYTES
+# What data stands behind: in a ``data:`` URL, or in a field of the protocol or of the agent library that may be base64 by
+# itself. Text that happens to be of such letters only stays what it is.
+_BEFORE = (
+    b";base64,",
+    *(b'"%b":"' % name for name in (b"data", b"file_data", b"image_url", b"file_url", b"video_url")),
 )
-# A quick check: any match of `LARGE_BYTES` covers a whole window of half that size at a multiple of `_HALF`.
+_MOST_BEFORE = max(map(len, _BEFORE))
+
+_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
+_RUN = re.compile(rb"[A-Za-z0-9+/_-]*")
+_PADDING = re.compile(rb"={0,2}")
+# Any run of `LARGE_BYTES` covers a whole window of half that size at a multiple of `_HALF`.
 _HALF = LARGE_BYTES // 2
 _WITHIN = re.compile(rb"[A-Za-z0-9+/_-]{%d}" % _HALF)
 
@@ -53,21 +58,60 @@ _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
 def cut(text: bytes, files: dict[str, bytes]) -> bytes:
-    """A JSON text with references instead of its large data, which is put into ``files`` by digest."""
-    if len(text) < LARGE_BYTES or not any(_WITHIN.match(text, at) for at in range(0, len(text), _HALF)):
+    """A JSON text with references instead of its large data, which is put into ``files`` by digest.
+
+    In steps of some 256 KiB: in a thread, it holds the interpreter for no longer than one of them takes.
+    """
+    if len(text) < LARGE_BYTES:
         return text
-    return _DATA.sub(lambda found: found[1] + _put(found[2], files), text)
+    parts: list[bytes] = []
+    done = at = 0
+    while at + _HALF <= len(text):
+        if not _WITHIN.match(text, at):
+            at += _HALF
+            continue
+        lead = max(at - _HALF, 0)
+        start, end = lead + len(text[lead:at].rstrip(_LETTERS)), _end_of_run(text, at)
+        if end - start >= LARGE_BYTES and text[max(start - _MOST_BEFORE, 0) : start].endswith(_BEFORE):
+            end = _matched(_PADDING, text, end)
+            parts += (text[done:start], _put(text, start, end, files))
+            done = end
+        at = -(-end // _HALF) * _HALF
+    return b"".join([*parts, text[done:]]) if parts else text
 
 
-def _put(data: bytes, files: dict[str, bytes]) -> bytes:
-    url_safe = (b"-" in data or b"_" in data) and b"+" not in data and b"/" not in data
-    if url_safe:
-        data = data.translate(_TO_STANDARD)
-    pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)]
-    digests = [hashlib.sha256(piece).hexdigest() for piece in pieces]
-    files.update(zip(digests, pieces, strict=True))
+def _end_of_run(text: bytes, at: int) -> int:
+    """Where the letters of base64 end that stand at ``at``."""
+    while piece := text[at : at + PIECE_BYTES]:
+        # Many times faster than the pattern, which tells where.
+        if piece.translate(None, _LETTERS):
+            return _matched(_RUN, text, at)
+        at += len(piece)
+    return at
+
+
+def _matched(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+    found = pattern.match(text, at)
+    return at if found is None else found.end()
+
+
+def _put(text: bytes, start: int, end: int, files: dict[str, bytes]) -> bytes:
+    """The references to the data from ``start`` to ``end``, which is put into ``files``."""
+    url_safe = _any(b"-_", text, start, end) and not _any(b"+/", text, start, end)
     alphabet = b"u" if url_safe else b"s"
-    return b"".join([b"%b%b%b%b" % (_MARK, alphabet, digest.encode(), _MARK) for digest in digests])
+    references = []
+    for at in range(start, end, PIECE_BYTES):
+        piece = text[at : min(at + PIECE_BYTES, end)]
+        if url_safe:
+            piece = piece.translate(_TO_STANDARD)
+        digest = hashlib.sha256(piece).hexdigest()
+        files[digest] = piece
+        references.append(b"%b%b%b%b" % (_MARK, alphabet, digest.encode(), _MARK))
+    return b"".join(references)
+
+
+def _any(letters: bytes, text: bytes, start: int, end: int) -> bool:
+    return any(text.find(letter, start, end) >= 0 for letter in letters)
 
 
 def fill(text: bytes, files: Mapping[str, bytes]) -> bytes:

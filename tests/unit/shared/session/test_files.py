@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.unit.shared.session.support import (
     HOUR_MS,
@@ -26,7 +29,7 @@ from turnstream.shared.session import files
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES
-from turnstream.shared.session.files import FETCHED_AT_ONCE, PIECE_BYTES, cut, fill
+from turnstream.shared.session.files import FETCHED_AT_ONCE, LARGE_BYTES, PIECE_BYTES, cut, fill
 from turnstream.shared.session.outcomes import Busy, Foreign, Launch, Missing, Parked, Same
 from turnstream.shared.session.tasks import STAGED_MS, _stage, operation
 
@@ -58,6 +61,41 @@ def test_both_alphabets_stand_once(encode: object, name: str) -> None:
     assert len(short) < 500
     assert list(kept.values()) == [DATA.encode()]
     assert fill(short, kept) == text
+
+
+REFERENCES = re.compile(rb"\x1a[su][0-9a-f]{64}\x1a")
+
+# What is large data, as one pattern; `cut` finds the same many times faster, and in steps.
+WHAT = re.compile(
+    rb'(?:;base64,|"(?:data|file_data|image_url|file_url|video_url)":")([A-Za-z0-9+/_-]{%d,}={0,2})'
+    % LARGE_BYTES
+)
+LENGTHS = st.sampled_from(
+    [1, 20, LARGE_BYTES // 2, LARGE_BYTES - 1, LARGE_BYTES, LARGE_BYTES + 1, 50_000, PIECE_BYTES, 600_000]
+)
+RUNS = st.builds(
+    lambda before, letters, length, after: before + (letters * (length // len(letters) + 1))[:length] + after,
+    st.sampled_from([b";base64,", b'"data":"', b'"image_url":"', b'"text":"', b'"', b"\n", b""]),
+    st.sampled_from([b"a", b"Ab9+/", b"Ab9-_", b"aB+/-_"]),
+    LENGTHS,
+    st.sampled_from([b"", b"=", b"==", b"===", b'"', b"\\n", b'","k":"']),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(RUNS, st.binary(max_size=200).map(lambda some: some.replace(b"\x1a", b""))), max_size=6
+    )
+)
+def test_all_large_data_and_nothing_else_is_taken_out(parts: list[bytes]) -> None:
+    """Wherever it begins and ends, whatever stands beside it."""
+    text, kept = b"".join(parts), dict[str, bytes]()
+    short = cut(text, kept)
+    assert fill(short, kept) == text
+    assert REFERENCES.sub(b"", short) == WHAT.sub(
+        lambda found: found[0][: found.start(1) - found.start()], text
+    )
 
 
 async def test_the_next_attempt_has_what_the_first_one_had(place: Place) -> None:
