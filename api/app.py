@@ -25,8 +25,9 @@ from turnstream.api.operators.metrics import MetricsRoutes
 from turnstream.api.protocols import protocols
 from turnstream.api.services import Services
 from turnstream.shared.api_keys import well_formed
-from turnstream.shared.broker.client import Broker, insist
+from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import FRONT_ENDS
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
 from turnstream.shared.presence import Presence
 
@@ -173,7 +174,7 @@ async def _register(services: Services, keys: list[tuple[str, str, str]], refuse
         if name in refused:
             continue
         admin = name == "TURNSTREAM_ADMIN_KEY"
-        key = await insist(
+        key = await retry(
             lambda name=name, token=token, agent=agent, admin=admin: services.api_keys.bring(  # type: ignore[misc]
                 token,
                 setting=name,

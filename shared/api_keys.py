@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
+from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.errors import NoKey, NotRotatable
 from turnstream.shared.names import NAME
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_swap = Script("swap_key", keys=("records",), args=("digest", "former", "record"), rest="more")
+_swap = Script("swap_key", keys=("records",), args=("digest", "former", "record"), rest="more", once=True)
 
 # An expired key is told in lists for so long, and then forgotten.
 TOLD_SECONDS = 30 * 86_400
@@ -123,7 +124,7 @@ def make_token() -> str:
     return "sk-" + secrets.token_hex(16)
 
 
-class ApiKeys:
+class ApiKeys(Retrying):
     """The keys that the broker knows."""
 
     def __init__(self, redis: Redis) -> None:
@@ -144,6 +145,7 @@ class ApiKeys:
         await command(self._redis, "HSET", keys.API_KEYS, digest(token), key.model_dump_json())
         return key
 
+    @whole
     async def bring(
         self, token: str, *, setting: str, owner: str, agent: str, scopes: tuple[Scope, ...]
     ) -> ApiKey | None:
@@ -175,6 +177,7 @@ class ApiKeys:
         key = _read(found) if found is not None else None
         return key if key is not None and key.valid(time.time()) else None
 
+    @whole
     async def all(self) -> list[ApiKey]:
         """Every key that is kept, expired ones too, in the order in which they were made.
 

@@ -12,7 +12,8 @@ import structlog
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command, is_trouble
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.version import VERSION
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_sign = Script("sign", keys=("processes", "totals"), args=("process", "record"), rest="counters")
+_sign = Script("sign", keys=("processes", "totals"), args=("process", "record"), rest="counters", once=True)
 
 SIGN_OF_LIFE_SECONDS = 5.0
 
@@ -95,7 +96,7 @@ class Presence:
             try:
                 await self._say()
             except Exception as error:
-                if is_trouble(error):
+                if is_transient(error):
                     self._trouble()
                 else:
                     log.exception("presence.failed")
@@ -107,7 +108,7 @@ class Presence:
             async with asyncio.timeout(1):
                 await command(self._redis, "HDEL", self._listed, self._name)
         except Exception as error:
-            if not (is_trouble(error) or isinstance(error, TimeoutError)):
+            if not (is_transient(error) or isinstance(error, TimeoutError)):
                 raise
 
     async def _say(self) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from turnstream.shared.agents import config
 from turnstream.shared.api_keys import ApiKeys, make_token
-from turnstream.shared.broker.client import Broker, insist, let_in
+from turnstream.shared.broker.client import Broker, let_in
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import ConfigurationError
 from turnstream.shared.names import IDENTIFIER
 from turnstream.sizes import shown
@@ -97,7 +98,7 @@ async def _ask(
     broker = Broker(settings)
     keys = ApiKeys(broker.primary)
     try:
-        return await insist(lambda: let_in(settings, lambda: ask(keys)), seconds=seconds, what="keys")
+        return await retry(lambda: let_in(settings, lambda: ask(keys)), seconds=seconds, what="keys")
     finally:
         await broker.close()
 

@@ -18,7 +18,7 @@ from arq.jobs import deserialize_job_raw
 from arq.worker import Worker, func
 
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.queue import FUNCTION, Slots, deserialize, serialize
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class ArqWorker(Worker):
                 await self._poll_iteration()
                 delay = 0.05
             except Exception as error:
-                if is_trouble(error):
+                if is_transient(error):
                     self._on_trouble()
                 else:
                     log.exception("worker.poll_failed")

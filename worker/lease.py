@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.outcomes import Behind, Ended, Renewed
 
@@ -159,7 +159,7 @@ class Leases:
         try:
             outcome = await self._tasks.renew(attempt.ref, attempt.claim)
         except Exception as error:
-            if not is_trouble(error):
+            if not is_transient(error):
                 log.exception("lease.renew_failed", ref=str(attempt.ref))
             return
         if not isinstance(outcome, Renewed):

@@ -14,8 +14,9 @@ from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command, is_trouble, now_ms
+from turnstream.shared.broker.client import command, now_ms
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.status import TERMINAL
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class LiveList:
             try:
                 await self.look()
             except Exception as error:
-                if not is_trouble(error):
+                if not is_transient(error):
                     log.exception("live_list.failed")
 
     async def look(self) -> None:
@@ -61,7 +62,7 @@ class LiveList:
             ref = TaskRef.parse(entry)
             status = await command(self._broker.sessions, "HGET", ref.keys.task(ref.task), "status")
         except (ValueError, ResponseError) as error:
-            if is_trouble(error):
+            if is_transient(error):
                 raise
             metrics.unreadable.add("live task")
             log.warning("live_list.unreadable", entry=repr(entry[:80]))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import insist
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.session.batch import Batch, TooLarge
 from turnstream.shared.session.outcomes import Appended, Fenced
 from turnstream.shared.session.tasks import operation
@@ -154,7 +154,7 @@ class Publisher:
             self.batch.withdraw(call)
         await self.flush()
         asking = partial(self._tasks.answered, self._attempt.ref, calls)
-        return await insist(asking, seconds=PATIENCE_SECONDS, what="withdraw")
+        return await retry(asking, seconds=PATIENCE_SECONDS, what="withdraw")
 
     async def settle(self) -> None:
         """Wait until no append is in flight; what gathered meanwhile stays in `batch`.
@@ -205,7 +205,7 @@ class Publisher:
         try:
             if batch.uncut:
                 await self.offload.run(ref.owner, batch.cut_all)
-            outcome = await insist(
+            outcome = await retry(
                 lambda: self._tasks.append(ref, claim, batch, op), seconds=PATIENCE_SECONDS, what="append"
             )
         except Exception:

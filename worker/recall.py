@@ -13,8 +13,9 @@ import structlog
 from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import command, is_trouble
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import LIVE_SESSIONS, TaskRef, session_of_live
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.queue import ALL
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Recall:
         Who finds that it was moved leaves the rest to whoever takes it next: more was lost meanwhile.
 
         Raises:
-            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`. Somebody begins anew later.
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`. Somebody begins anew later.
         """
         begun = time.monotonic()
         turns = 0
@@ -95,7 +96,7 @@ class Recall:
             tasks: list[bytes] = await command(self._sessions, "ZRANGE", session.live, 0, -1)
             return [TaskRef(session.owner, session.session, task.decode()) for task in tasks]
         except (ValueError, ResponseError) as error:
-            if is_trouble(error):
+            if is_transient(error):
                 raise
             metrics.unreadable.add("live tasks")
             log.warning("rescuer.unreadable_session", key=repr(name[:80]))

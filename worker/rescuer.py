@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import incarnation, is_trouble
+from turnstream.shared.broker.client import incarnation
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.endings import end_from_outside
 from turnstream.shared.session.outcomes import Drop, Launch, MustEnd, Passed, Redate
@@ -163,7 +164,7 @@ class Rescuer:
 
     def _noticed(self, error: Exception, event: str, **about: str) -> None:
         """The broker's trouble is no fault of what was being done, and no reason to judge anybody's silence."""
-        if is_trouble(error) or isinstance(error, BrokerAway):
+        if is_transient(error) or isinstance(error, BrokerAway):
             self.trouble()
         else:
             log.error(event, exc_info=error, **about)

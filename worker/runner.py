@@ -20,8 +20,8 @@ import structlog
 
 from turnstream.shared import metrics, tracing
 from turnstream.shared.agents import places
-from turnstream.shared.broker.client import insist
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.batch import TooLarge
 from turnstream.shared.session.cancellation import Reason
@@ -121,7 +121,7 @@ class Runner:
         """Begin the launch, when there is room for what it is given. Meanwhile another worker may."""
         op = operation()
         while True:
-            begun = await insist(
+            begun = await retry(
                 lambda: self._ender.tasks.begin(ref, launch, self._worker, op, room=share.size),
                 seconds=PATIENCE_SECONDS,
                 what="begin",
@@ -304,7 +304,7 @@ class Runner:
             # The next look at the task is when its lease would be over.
             await self._ender.launches.remind(attempt.ref, wait_ms)
         held.parting = True
-        outcome = await insist(
+        outcome = await retry(
             lambda: self._ender.tasks.park(
                 attempt.ref,
                 attempt.claim,
@@ -358,7 +358,7 @@ class Runner:
         await publisher.flush()
         op = operation()
         held.parting = True
-        outcome = await insist(
+        outcome = await retry(
             lambda: self._ender.tasks.release(attempt.ref, attempt.claim, op),
             seconds=PARTING_SECONDS,
             what="release",
@@ -369,7 +369,7 @@ class Runner:
             held.launch = outcome.launch
 
     async def _launch(self, ref: TaskRef, number: int) -> None:
-        asking = insist(
+        asking = retry(
             lambda: self._ender.launches.launch(ref, number), seconds=PARTING_SECONDS, what="launch"
         )
         try:

@@ -14,8 +14,8 @@ import structlog
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared import metrics
 from turnstream.shared.api_keys import Limits
-from turnstream.shared.broker.client import insist, is_trouble
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import is_transient, retry
 from turnstream.shared.errors import BodyTooLarge, Overloaded, Refused, ShuttingDown, TooMany
 from turnstream.shared.session.owner_limits import NOTHING, Admitted, ManyBytes, ManyTurns, Room, TooFast
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES
@@ -146,7 +146,7 @@ class Limiter:
         rate = caller.limits.rate or SESSIONS_A_MINUTE
         room = self._room(caller, SESSION_BYTES, EMPTY_MS)
         op = operation()
-        outcome = await insist(
+        outcome = await retry(
             lambda: self._caps.admit(TaskRef(keys.owner, keys.session, "-"), op, Limits(rate=rate), room),
             seconds=PATIENCE_SECONDS,
             what="admit",
@@ -209,7 +209,7 @@ class Limiter:
         try:
             await self._caps.admit(ref, op, Limits(rate=caller.limits.rate), NOTHING)
         except Exception as error:
-            if not is_trouble(error):
+            if not is_transient(error):
                 raise
 
     async def dismiss(self, ref: TaskRef, op: str, room: Room) -> None:
@@ -217,7 +217,7 @@ class Limiter:
         try:
             await self._caps.dismiss(ref, op, room)
         except Exception as error:
-            if not is_trouble(error):
+            if not is_transient(error):
                 raise
 
     async def admit_follower(self, caller: Caller) -> None:
@@ -233,7 +233,7 @@ class Limiter:
         async with self._telling(owner):
             count = self._hub.followers_of(owner) + 1
             self._told.add(owner)
-            room = await insist(
+            room = await retry(
                 lambda: self._caps.tell_followers(owner, self._front_end, count, limit=limit, ms=BELIEVED_MS),
                 seconds=PATIENCE_SECONDS,
                 what="followers",
@@ -255,7 +255,7 @@ class Limiter:
 
     async def _full(self) -> bool:
         """Whether as many launches wait as may."""
-        waiting = await insist(self._launches.depth, seconds=PATIENCE_SECONDS, what="depth")
+        waiting = await retry(self._launches.depth, seconds=PATIENCE_SECONDS, what="depth")
         return waiting >= self._most_queued
 
     async def _look(self) -> None:
@@ -265,7 +265,7 @@ class Limiter:
             for memory in self._memories:
                 await memory.look()
         except Exception as error:
-            if not is_trouble(error):
+            if not is_transient(error):
                 log.exception("limits.not_looked")
 
     async def end(self) -> None:
@@ -277,7 +277,7 @@ class Limiter:
         try:
             await self._caps.tell_followers(owner, self._front_end, count, limit=0, ms=BELIEVED_MS)
         except Exception as error:
-            if not is_trouble(error):
+            if not is_transient(error):
                 log.exception("limits.not_told")
         else:
             if count == 0:
@@ -302,7 +302,7 @@ class Limiter:
         if until < asyncio.get_running_loop().time():
             del self._slack[caller.owner]
             slack = 0
-        return await insist(
+        return await retry(
             lambda: self._caps.admit(ref, op, caller.limits, room, slack=slack),
             seconds=PATIENCE_SECONDS,
             what="admit",
@@ -321,7 +321,7 @@ class Limiter:
                 # One that was begun while this request waited serves it as well.
                 if self._asked.get(owner, -math.inf) <= came:
                     self._asked[owner] = loop.time()
-                    parked = await insist(
+                    parked = await retry(
                         lambda: self._caps.recount(owner), seconds=PATIENCE_SECONDS, what="recount"
                     )
                     self._slack[owner] = loop.time() + SLACK_SECONDS, parked

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS, trimmed
-from turnstream.shared.broker.client import insist
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import NoTask
 from turnstream.shared.session.entry import END, Cursor
 from turnstream.shared.session.status import TERMINAL
@@ -32,8 +32,8 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
         NoTask: there is no such task (any more).
         BrokerAway: the broker did not answer.
     """
-    known = await insist(lambda: services.log.task(ref.keys, ref.task), seconds=PATIENCE_SECONDS, what="task")
-    meta = await insist(lambda: services.log.meta(ref.keys), seconds=PATIENCE_SECONDS, what="session")
+    known = await retry(lambda: services.log.task(ref.keys, ref.task), seconds=PATIENCE_SECONDS, what="task")
+    meta = await retry(lambda: services.log.meta(ref.keys), seconds=PATIENCE_SECONDS, what="session")
     if not known or meta is None:
         raise NoTask
     live = known["status"] not in TERMINAL
@@ -45,7 +45,7 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
     found: list[tuple[Cursor, Entry]] = []
     for _ in range(_MOST_PAGES):
         reading = partial(services.log.page, ref.keys, after)
-        page = await insist(reading, seconds=PATIENCE_SECONDS, what="log")
+        page = await retry(reading, seconds=PATIENCE_SECONDS, what="log")
         place = page.place(after) if page else None
         if page is None or place is None:
             return _page(found, None, live=False)

@@ -15,7 +15,7 @@ from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared.api_keys import Limits, Scope, make_token
-from turnstream.shared.broker.client import insist
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import InvalidBody
 from turnstream.shared.names import IDENTIFIER
 
@@ -71,7 +71,7 @@ class AdminKeyRoutes:
         """Every key, without what only its holder knows."""
         services = self._services
         await services.auth.admin(request)
-        found = await insist(services.api_keys.all, seconds=PATIENCE_SECONDS, what="keys")
+        found = await retry(services.api_keys.all, seconds=PATIENCE_SECONDS, what="keys")
         return answer(KeyList, {"keys": [told(key) for key in found]})
 
     async def create(self, request: Request) -> Response:
@@ -85,7 +85,7 @@ class AdminKeyRoutes:
         token = make_token()
         expires = int(time.time()) + body.days * 86_400 if body.days else 0
         limits = Limits.model_validate(body.model_dump(include=set(Limits.model_fields)))
-        key = await insist(
+        key = await retry(
             lambda: services.api_keys.register(
                 token, owner=body.owner, agent=body.agent, scopes=body.scopes, expires=expires, limits=limits
             ),

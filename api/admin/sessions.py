@@ -17,8 +17,9 @@ from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.stop import clear
-from turnstream.shared.broker.client import command, insist
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import SessionKeys, sessions_pattern
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import BadRequest, NoSession
 from turnstream.shared.names import IDENTIFIER
 
@@ -73,7 +74,7 @@ class AdminSessionRoutes:
         if not IDENTIFIER.fullmatch(owner):
             raise BadRequest("owner: name the owner whose sessions are wanted")
         limit = limit_of(request, USUAL_ROWS, MOST_ROWS)
-        held, found = await insist(
+        held, found = await retry(
             lambda: services.storage.of(owner), seconds=PATIENCE_SECONDS, what="sessions"
         )
         rows = [
@@ -106,7 +107,7 @@ class AdminSessionRoutes:
         left = [name for name in names if ":" in name.removeprefix(keys.prefix)]
         for at in range(0, len(left), KEYS_AT_ONCE):
             some = left[at : at + KEYS_AT_ONCE]
-            await insist(
+            await retry(
                 partial(command, services.broker.sessions, "DEL", *some),
                 seconds=PATIENCE_SECONDS,
                 what="delete",
@@ -123,7 +124,7 @@ class AdminSessionRoutes:
                 command, self._services.broker.sessions,
                 "SCAN", cursor, "MATCH", sessions_pattern(owner, session), "COUNT", KEYS_AT_ONCE,
             )  # fmt: skip
-            after, names = await insist(scan, seconds=PATIENCE_SECONDS, what="scan")
+            after, names = await retry(scan, seconds=PATIENCE_SECONDS, what="scan")
             for name in names:
                 text = name.decode()
                 found[text[text.index("/") + 1 : text.index("}")]].append(text)

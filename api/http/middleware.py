@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from turnstream.api.http.connection import connection_of
-from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway, TurnstreamError, Unavailable
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def numbered(path: str) -> bool:
 
 def error_response(error: Exception, path: str) -> Response:
     """The answer to a request to ``path`` that raised; codes are numbers under LiteAgent's."""
-    if is_trouble(error):
+    if is_transient(error):
         error = BrokerAway()
     elif not isinstance(error, TurnstreamError):
         error = TurnstreamError()

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from turnstream.api.http.params import route
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.prometheus import CONTENT_TYPE, exposition
 from turnstream.shared.session.status import LIVE
 
@@ -43,7 +43,7 @@ class MetricsRoutes:
             stats = await self._services.deployment_stats.stats()
         except Exception as error:
             # The broker is away: what this process knows by itself is told all the same.
-            if not is_trouble(error):
+            if not is_transient(error):
                 raise
             return own
         return own | {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import structlog
 
 from turnstream.api.streaming.ring import Shown
-from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.entry import Cursor
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class Feed:
             async with asyncio.timeout(left):
                 read = await self._pages.read(followed, after)
         except Exception as error:
-            if not is_trouble(error):
+            if not is_transient(error):
                 raise
             return []
         if read is not None and after.seq <= read.former.get(after.epoch, -1):

@@ -26,7 +26,7 @@ from turnstream.api.streaming.followed import Followed
 from turnstream.api.streaming.pages import Pages
 from turnstream.api.streaming.rounds import Rounds
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.broker.subscriber import Subscriber
 from turnstream.shared.errors import Overloaded, ShuttingDown, TooMany
 from turnstream.shared.session.event_log import parse_tail
@@ -199,7 +199,7 @@ class Hub:
                 if followed.part == number % _PARTS:
                     looks.append(followed.look(self._log))
             for outcome in await asyncio.gather(*looks, return_exceptions=True):
-                if isinstance(outcome, Exception) and not is_trouble(outcome):
+                if isinstance(outcome, Exception) and not is_transient(outcome):
                     log.error("hub.look_failed", exc_info=outcome)
 
     def _forget(self, followed: Followed) -> None:

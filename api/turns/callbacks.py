@@ -11,8 +11,9 @@ from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.durable_submit import accept, launch
 from turnstream.shared import metrics
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
-from turnstream.shared.broker.client import command, insist
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import CallEnded, CallExpired, CallWithdrawn, InvalidBody, UnknownCall
 from turnstream.shared.protocol import (
     FunctionCallOutput,
@@ -45,7 +46,7 @@ async def task_of_call(services: Services, keys: SessionKeys, call: str) -> str:
         UnknownCall: this session never made it.
         BrokerAway: the broker did not answer.
     """
-    found: Any = await insist(
+    found: Any = await retry(
         lambda: command(services.broker.sessions, "GET", keys.call(call)),
         seconds=PATIENCE_SECONDS,
         what="call",
@@ -68,7 +69,7 @@ async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tu
     """
     if too_deep(result):
         raise InvalidBody(f"result: nested deeper than {MOST_LEVELS} levels")
-    record: Any = await insist(
+    record: Any = await retry(
         lambda: command(services.broker.sessions, "HGET", ref.keys.calls(ref.task), call),
         seconds=PATIENCE_SECONDS,
         what="call",

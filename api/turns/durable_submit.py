@@ -14,7 +14,8 @@ import structlog
 
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command, insist, is_trouble
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.retry import is_transient, retry
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.outcomes import Launch, Repeated, Same, Stored, Waits
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS
@@ -58,10 +59,10 @@ async def accept(
         outcome, replicas = await _accept_safely(services, ref, ask, what)
     elif number and services.tasks.notes:
         at_once = partial(_accept_at_once, services, ref, ask, number)
-        return await insist(at_once, seconds=PATIENCE_SECONDS, what=what), None
+        return await retry(at_once, seconds=PATIENCE_SECONDS, what=what), None
     else:
         asking = partial(_ask, services, ref, ask, services.tasks)
-        outcome, replicas = await insist(asking, seconds=PATIENCE_SECONDS, what=what), None
+        outcome, replicas = await retry(asking, seconds=PATIENCE_SECONDS, what=what), None
     if isinstance(outcome, Launch):
         await launch(services, ref, outcome.number)
     return outcome, replicas
@@ -99,7 +100,7 @@ async def _accept_safely(
     async with services.broker.apart() as connection:
         tasks = Tasks(connection, services.settings, notes=services.tasks.notes, offload=services.offload)
         asking = partial(_ask, services, ref, ask, tasks)
-        outcome = await insist(asking, seconds=PATIENCE_SECONDS, what=what)
+        outcome = await retry(asking, seconds=PATIENCE_SECONDS, what=what)
         if not isinstance(outcome, _STORED):
             # What was refused promises nothing, and must not wait for what is wanted of promises.
             return outcome, None
@@ -130,7 +131,7 @@ async def _replicas(services: Services, connection: PipedRedis) -> int:
             ),
         )
     except Exception as error:
-        if not is_trouble(error):
+        if not is_transient(error):
             raise
         return 0
     # A new connection may lead to another primary, which never had it.
@@ -140,7 +141,7 @@ async def _replicas(services: Services, connection: PipedRedis) -> int:
 async def _remind(services: Services, ref: TaskRef) -> None:
     """Leave a hint for what is accepted already: the next one to launch it may be a rescuer."""
     try:
-        await insist(
+        await retry(
             lambda: services.launches.remind(ref, LAUNCH_GRACE_MS), seconds=PATIENCE_SECONDS, what="remind"
         )
     except BrokerAway:
@@ -150,7 +151,7 @@ async def _remind(services: Services, ref: TaskRef) -> None:
 async def launch(services: Services, ref: TaskRef, number: int) -> None:
     """Queue a launch of an accepted task; when the broker is away by now, a rescuer will."""
     try:
-        await insist(lambda: services.launches.launch(ref, number), seconds=PATIENCE_SECONDS, what="launch")
+        await retry(lambda: services.launches.launch(ref, number), seconds=PATIENCE_SECONDS, what="launch")
     except BrokerAway:
         log.warning("launch.left_to_rescuers", ref=str(ref), launch=number)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import insist
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import NoSession, SessionBusy
 from turnstream.shared.session.endings import end_all, end_from_outside
 from turnstream.shared.session.outcomes import Cleared, Finished, Missing
@@ -65,7 +65,7 @@ async def clear(services: Services, keys: SessionKeys, epoch: int | None, why: s
         BrokerAway: the broker did not answer.
     """
     for _ in range(MOST_CLEAR_ROUNDS):
-        outcome = await insist(
+        outcome = await retry(
             lambda: services.tasks.clear(keys, epoch), seconds=PATIENCE_SECONDS, what="clear"
         )
         if isinstance(outcome, Cleared):

@@ -17,8 +17,9 @@ from turnstream.api.streaming.start_position import PATIENCE_SECONDS, Start
 from turnstream.api.turns.durable_submit import accept, replica_headers
 from turnstream.api.turns.overrides import NONE, Overrides
 from turnstream.shared import metrics, tracing
-from turnstream.shared.broker.client import command, insist
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import (
     BadRequest,
     BodyTooLarge,
@@ -211,7 +212,7 @@ async def _submit(
                 return Accepted(epoch, first, replicas)
             case Waits(epoch, first):
                 metrics.turns_submitted.n += 1
-                await insist(lambda: services.launches.note(turn.ref), seconds=PATIENCE_SECONDS, what="note")
+                await retry(lambda: services.launches.note(turn.ref), seconds=PATIENCE_SECONDS, what="note")
                 return Accepted(epoch, first, replicas)
             case Same(task, digest):
                 # What an older release kept is longer, or nothing, and is no digest of the same bytes.
@@ -246,7 +247,7 @@ async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str, siz
     except (TooMany, BodyTooLarge, Overloaded):
         keys = turn.ref.keys
         sessions = services.broker.sessions
-        known = await insist(
+        known = await retry(
             lambda: command(
                 sessions, "EXISTS", keys.task(turn.ref.task), keys.idempotency(turn.idempotency or "-")
             ),

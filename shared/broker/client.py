@@ -9,30 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import socket
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-import structlog
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    NoPermissionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
-from turnstream.shared import metrics
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS, Pipe
+from turnstream.shared.broker.retry import TRANSIENT, Retrying, limited, retry, retry_seconds
 from turnstream.shared.errors import BrokerAway, ConfigurationError
 
 if TYPE_CHECKING:
@@ -40,25 +27,7 @@ if TYPE_CHECKING:
 
     from turnstream.shared.settings import Settings
 
-log = structlog.get_logger(__name__)
-
 T = TypeVar("T")
-
-# What passes by itself: the broker is away, restarts, fails over, or is full. Waiting and asking
-# again is right for all of these, and for nothing else.
-TROUBLE = (
-    RedisConnectionError,
-    RedisTimeoutError,
-    BusyLoadingError,
-    ReadOnlyError,
-    MasterDownError,
-    OutOfMemoryError,
-    TryAgainError,
-    ClusterDownError,
-    # At the start it is a wrong setting (see `admit`); later somebody changes the rights, and will mend them.
-    NoPermissionError,
-    OSError,
-)
 
 CONNECT_SECONDS = 2.0
 
@@ -79,19 +48,6 @@ _TCP: dict[str, Any] = {
 # Connections of one process to one server. Commands beyond that wait for a free one.
 MAX_CONNECTIONS = 64
 
-# After this a process that waits for its broker without end says for which one.
-LONG_SECONDS = 5.0
-
-_REPLICA_ERRORS = ("READONLY", "MASTERDOWN", "LOADING", "OOM", "MISCONF", "UNBLOCKED", "NOREPLICAS", "BUSY ")
-
-
-def is_trouble(error: BaseException) -> bool:
-    """Whether ``error`` is the broker's passing trouble; a script's error carries it only in its text."""
-    if isinstance(error, TROUBLE) or any(word in str(error)[:80] for word in _REPLICA_ERRORS):
-        return True
-    # What uvloop says of a write to a connection that was cut a moment ago; asyncio's own loop takes the write.
-    return isinstance(error, RuntimeError) and str(error).endswith("the handler is closed")
-
 
 class PipedRedis(Redis):
     """A client whose commands, as `command` sends them, share a connection; what is large has another one.
@@ -106,8 +62,8 @@ class PipedRedis(Redis):
         self.large = self.pipe if apart else Pipe(connection_pool, large=True)
 
 
-class Broker:
-    """Connections of one process."""
+class Broker(Retrying):
+    """Connections of one process. Its clients send each command once: see `turnstream.shared.broker.retry`."""
 
     def __init__(self, settings: Settings, server: Any = None) -> None:
         """Make the clients; nothing is connected before the first command.
@@ -199,10 +155,11 @@ class Broker:
         """Whether both servers answer within a command's time."""
         try:
             async with asyncio.timeout(COMMAND_SECONDS):
-                await command(self.primary, "PING")
-                if self.sessions is not self.primary:
-                    await command(self.sessions, "PING")
-        except (*TROUBLE, TimeoutError):
+                once = self.once
+                await command(once.primary, "PING")
+                if once.sessions is not once.primary:
+                    await command(once.sessions, "PING")
+        except (*TRANSIENT, TimeoutError):
             return False
         return True
 
@@ -215,12 +172,14 @@ class Broker:
             ConfigurationError: one refuses user, password or rights.
         """
         # Nothing is changed by this, but who may not do it is not meant to run as such a process.
-        asked: list[tuple[str, Redis, tuple[str, ...]]] = [(PRIMARY, self.primary, ("HDEL", listed, name))]
+        asked: list[tuple[str, Redis, tuple[str, ...]]] = [
+            (PRIMARY, self.once.primary, ("HDEL", listed, name))
+        ]
         if self.settings.session_redis_url is not None:
-            asked.append((SESSIONS, self.sessions, ("PING",)))
+            asked.append((SESSIONS, self.once.sessions, ("PING",)))
         for setting, redis, words in asked:
             ask = partial(command, redis, *words)
-            await insist(
+            await retry(
                 partial(let_in, self.settings, ask, setting),
                 seconds=math.inf,
                 what=f"{setting} = {_address(self.settings, setting)}",
@@ -272,11 +231,16 @@ async def command(
 ) -> Any:
     """Send one command, and wait for its reply while something moves, `COMMAND_SECONDS` when nothing does.
 
-    One that blocks at the broker has ``more_seconds``. ``large`` says that it is, or that its reply may be.
+    One that blocks at the broker has ``more_seconds``. ``large`` says that it is, or that its reply may be. It is retried for
+    as long as the client has it, and so must be safe to repeat.
 
     Raises:
-        redis.exceptions.RedisError, OSError: see `is_trouble`.
+        BrokerAway: the client retries, and it did not answer in time.
+        redis.exceptions.RedisError, OSError: other errors; without retries transient ones, too.
     """
+    if seconds := retry_seconds(redis):
+        once = partial(command, limited(redis, 0), name, *arguments, more_seconds=more_seconds, large=large)
+        return await retry(once, seconds=seconds, what=name)
     if not isinstance(redis, PipedRedis):
         # The embedded broker is this process: a command cannot be lost on the way, only wait for a busy event loop.
         return await redis.execute_command(name, *arguments)  # type: ignore[no-untyped-call]
@@ -291,7 +255,7 @@ async def now_ms(redis: Redis) -> int:
     """The server's clock, Unix milliseconds: what scripts wrote is as old as this says, whatever this host's clock says.
 
     Raises:
-        redis.exceptions.RedisError, OSError: see `is_trouble`.
+        redis.exceptions.RedisError, OSError: see `command`.
     """
     seconds, micros = await command(redis, "TIME")
     return int(seconds) * 1000 + int(micros) // 1000
@@ -301,49 +265,8 @@ async def incarnation(redis: Redis, *, large: bool = False) -> str:
     """Which server's data the next command of this process reaches, ``large`` as that one is: see `Pipe.incarnation`. Empty: not known.
 
     Raises:
-        redis.exceptions.RedisError, OSError: see `is_trouble`.
+        redis.exceptions.RedisError, OSError: see `command`.
     """
     if not isinstance(redis, PipedRedis):
         return ""
     return await (redis.large if large else redis.pipe).incarnation()
-
-
-async def insist(ask: Callable[[], Awaitable[T]], *, seconds: float, what: str) -> T:
-    """Ask until the broker answers, for ``seconds`` at most; ``ask`` must be safe to repeat.
-
-    Who asks without end says so once, after `LONG_SECONDS`. ``what`` is asked stands in the log.
-
-    Raises:
-        BrokerAway: it did not answer in time.
-    """
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    delay = 0.02
-    logged = False
-    while True:
-        try:
-            answer = await ask()
-        except Exception as error:
-            if not is_trouble(error):
-                raise
-            away = loop.time() - begun
-            if away + delay > seconds:
-                metrics.broker_away.n += 1
-                log.warning("broker.away", what=what, seconds=round(away, 2), error=type(error).__name__)
-                raise BrokerAway from error
-            if seconds == math.inf and away > LONG_SECONDS and not logged:
-                logged = True
-                log.warning(
-                    "broker.waiting",
-                    what=what,
-                    seconds=round(away, 2),
-                    error=f"{type(error).__name__}: {error}",
-                    todo="start this broker, or correct its setting and restart this process; it goes on by itself",
-                )
-            # Jitter, so that a hundred waiting requests do not come back in one wave.
-            await asyncio.sleep(delay * random.uniform(0.5, 1.5))  # noqa: S311
-            delay = min(delay * 2, 1.0)
-        else:
-            if loop.time() - begun > 1:
-                log.info("broker.back", what=what, seconds=round(loop.time() - begun, 2))
-            return answer

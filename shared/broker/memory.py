@@ -35,7 +35,7 @@ class Memory:
         """Ask the broker.
 
         Raises:
-            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`.
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
         """
         if not isinstance(self._redis, PipedRedis):
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoScriptError
 
 from turnstream.shared.broker.client import PipedRedis, command, incarnation
+from turnstream.shared.broker.retry import limited, retry, retry_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,8 +58,12 @@ class Script:
         args: tuple[str, ...] = (),
         rest: str = "",
         large: bool = False,
+        once: bool = False,
     ) -> None:
-        """``optional`` are keys behind the others that may be None, in Lua nil. ``large``: what it returns may be."""
+        """``optional`` are keys behind the others that may be None, in Lua nil.
+
+        ``large``: what it returns may be. ``once``: it is not safe to repeat, so no client retries it.
+        """
         flags, text = _read(name)
         self.name = name
         self.keys = keys + optional
@@ -70,6 +76,7 @@ class Script:
         self.text = flags + self._embedded
         self.sha = _sha(self.text)
         self._optional = bool(optional)
+        self._once = once
         self._large = large
         self._names = self.keys + args + ((rest,) if rest else ())
         self._values = _values_of(self._names)
@@ -81,8 +88,11 @@ class Script:
 
         Raises:
             TypeError: a declared name is not given, or a given one is not declared. Nothing was sent.
-            redis.exceptions.RedisError, OSError: the broker's trouble, see shared/broker/client.py.
+            BrokerAway, redis.exceptions.RedisError, OSError: as `command`.
         """
+        if seconds := retry_seconds(redis):
+            run = partial(self, limited(redis, 0), size, **given)
+            return await (run() if self._once else retry(run, seconds=seconds, what=self.name))
         keys, arguments = self._in_order(given)
         large = self._large or (size_of(arguments) if size is None else size) > LARGE_BYTES
         words = (len(keys), *keys, *arguments)
@@ -143,8 +153,11 @@ class SessionScript:
         ``size``: bytes of the arguments, about, where the caller knows; there may be many of them to count.
 
         Raises:
-            redis.exceptions.RedisError, OSError: the broker's trouble, see shared/broker/client.py.
+            BrokerAway, redis.exceptions.RedisError, OSError: as `command`.
         """
+        if seconds := retry_seconds(redis):
+            run = partial(self, limited(redis, 0), keys, arguments, size=size)
+            return await retry(run, seconds=seconds, what=self.name)
         large = self._large or (size_of(arguments) if size is None else size) > LARGE_BYTES
         if not isinstance(redis, PipedRedis):
             return await self._send(redis, "EVAL", self._embedded, keys, arguments, large=large)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from turnstream.shared.broker.client import is_trouble
 from turnstream.shared.broker.connection import open_line
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS
+from turnstream.shared.broker.retry import is_transient
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -106,7 +106,7 @@ class Subscriber:
             self._delay = min(self._delay * 2, LONGEST_RETRY_SECONDS)
 
     def _lost(self, error: Exception) -> None:
-        if not is_trouble(error):
+        if not is_transient(error):
             log.error("subscriber.failed", exc_info=error)
         elif self._lost_at is None:
             cause = f"{type(error).__name__}: {error}"

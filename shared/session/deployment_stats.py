@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
+from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.presence import FORGOTTEN_SECONDS, SILENT_SECONDS, Sign, read_signs
 from turnstream.shared.session.queue import queued_at
 from turnstream.shared.session.status import LIVE
@@ -33,7 +34,7 @@ _WORKER = {"running": 0, "max_jobs": 0, "draining": False}
 _FRONT_END = {"followers": 0}
 
 
-class DeploymentStats:
+class DeploymentStats(Retrying):
     """Reads it, at most once in a moment."""
 
     def __init__(self, broker: Broker, tasks: TaskList) -> None:
@@ -52,7 +53,7 @@ class DeploymentStats:
         loop = asyncio.get_running_loop()
         async with self._reading:
             if loop.time() >= self._until:
-                self._told = await self._read()
+                self._told = await self._stats()
                 self._until = loop.time() + FRESH_SECONDS
         return {"now": round(time.time(), 3), **self._told}
 
@@ -64,7 +65,8 @@ class DeploymentStats:
         """The front ends that did."""
         return [_process("front_end", sign, _FRONT_END) for sign in await self._living(keys.FRONT_ENDS)]
 
-    async def _read(self) -> dict[str, Any]:
+    @whole
+    async def _stats(self) -> dict[str, Any]:
         primary = self._broker.primary
         workers = [each for each in await self.workers() if not each["silent"]]
         front_ends = [each for each in await self.front_ends() if not each["silent"]]

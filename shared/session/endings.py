@@ -18,8 +18,9 @@ from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command, insist, is_trouble
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import is_transient, retry
 from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.cancellation import Reason
@@ -147,7 +148,7 @@ async def write_end(
         attempt.ref.owner, size, _remembered, attempt, end, batch, said, [*output, *messages]
     )
     op = operation()
-    outcome = await insist(
+    outcome = await retry(
         lambda: ender.tasks.finish(
             attempt.ref, attempt.claim, batch, op, status=end.status, why=end.why, memory=memory
         ),
@@ -157,7 +158,7 @@ async def write_end(
     if isinstance(outcome, Finished):
         if outcome.next:
             following = TaskRef(attempt.ref.owner, attempt.ref.session, outcome.next)
-            launching = insist(
+            launching = retry(
                 lambda: ender.launches.launch(following, outcome.launch),
                 seconds=ender.patience,
                 what="launch",
@@ -178,7 +179,7 @@ async def _unlist(ender: Ender, attempt: Attempt) -> None:
             ender.storage.try_report(attempt.ref.keys),
         )
     except Exception as error:
-        if not (is_trouble(error) or isinstance(error, ResponseError)):
+        if not (is_transient(error) or isinstance(error, ResponseError)):
             raise
         log.info("task.still_listed", ref=str(attempt.ref), error=str(error))
 
@@ -258,17 +259,17 @@ async def _take(
     op = operation()
     if look and not ender.tasks.notes:
         # The script cannot leave the hint: it comes first.
-        await insist(
+        await retry(
             lambda: ender.launches.remind(ref, LAUNCH_GRACE_MS), seconds=ender.patience, what="remind"
         )
-    return await insist(
+    return await retry(
         lambda: ender.tasks.take(ref, who, ending, op, seen, look=look), seconds=ender.patience, what="take"
     )
 
 
 async def _tell(ender: Ender, ref: TaskRef, attempt: int, reason: Reason) -> None:
     said = f"{ref} {attempt} {reason}"
-    await insist(
+    await retry(
         lambda: command(ender.primary, "PUBLISH", keys.CONTROL, said),
         seconds=ender.patience,
         what="control",

@@ -11,7 +11,8 @@ from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnstream.shared.broker.client import command, insist
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.retry import Retrying, retry, whole
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.entry import Cursor, Entry
 from turnstream.shared.session.files import fetch, fill
@@ -118,7 +119,7 @@ class Tail(NamedTuple):
     entries: list[Entry]
 
 
-class Log:
+class Log(Retrying):
     """Reads the sessions' logs on one server."""
 
     def __init__(self, redis: Redis) -> None:
@@ -154,10 +155,12 @@ class Log:
         values = await command(self._redis, "HMGET", keys.task(task), *names)
         return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
+    @whole
     async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
         """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session."""
         return await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
 
+    @whole
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
         """The entry at the cursor, if it still stands in the log or in the history; without its large data."""
         for key in (keys.log, keys.history):
@@ -172,6 +175,7 @@ class Log:
             await command(self._redis, "XREVRANGE", keys.history, str(cursor), "-", "COUNT", 1, large=True)
         )
 
+    @whole
     async def kept(
         self, keys: SessionKeys, after: Cursor | None = None, before: Cursor | None = None
     ) -> Page | None:
@@ -207,7 +211,7 @@ class Log:
         what: str,
     ) -> AsyncIterator[Entry]:
         while True:
-            page = await insist(partial(read, after), seconds=seconds, what=what)
+            page = await retry(partial(read, after), seconds=seconds, what=what)
             if page is not None and after is not None and page.epoch != after.epoch:
                 if (after := page.place(after)) is None:
                     return

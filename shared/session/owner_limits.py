@@ -17,7 +17,8 @@ from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command, is_trouble, now_ms
+from turnstream.shared.broker.client import command, now_ms
+from turnstream.shared.broker.retry import Retrying, is_transient, whole
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.status import TERMINAL, TaskStatus
 from turnstream.shared.session.storage import count as run
@@ -87,7 +88,7 @@ class Room:
 NOTHING = Room(0, 0, 0)
 
 
-class OwnerLimits:
+class OwnerLimits(Retrying):
     """The counts, at the primary; tasks are asked at the sessions' broker."""
 
     def __init__(self, primary: Redis, sessions: Redis) -> None:
@@ -134,6 +135,7 @@ class OwnerLimits:
             cost=room.bytes if room.most else 0,
         )
 
+    @whole
     async def recount(self, owner: str) -> int:
         """Take out the owner's turns that have ended; how many of the others wait for their client."""
         counted: list[bytes] = await command(
@@ -162,7 +164,7 @@ class OwnerLimits:
             )
             return status.decode() if status and made_by == op.encode() else ""
         except (ValueError, ResponseError) as error:
-            if is_trouble(error):
+            if is_transient(error):
                 raise
             metrics.unreadable.add("count")
             log.warning("count.unreadable", admission=repr(admission[:80]))

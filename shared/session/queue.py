@@ -16,6 +16,7 @@ import orjson
 
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
+from turnstream.shared.broker.retry import Retrying
 from turnstream.shared.broker.scripts import Script
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ _claim = Script(
     keys=("queue", "tags", "due", "job_prefix"),
     args=("most", "look_ms", "free", "times"),
     rest="holders",
+    once=True,
 )
 _remind = Script("remind", keys=("due",), optional=("recent", "live"), args=("ref", "look_ms"))
 _due = Script("due", keys=("due", "known_servers"), args=("most", "again_ms", "all"), rest="servers")
@@ -140,7 +142,7 @@ class Slots:
 ANY = Slots(0, 1.0, {})
 
 
-class LaunchQueue:
+class LaunchQueue(Retrying):
     """The queue, and the hints that tell rescuers when to look at a task."""
 
     def __init__(self, redis: Redis) -> None:

@@ -16,7 +16,8 @@ from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command, is_trouble
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.retry import Retrying, is_transient
 from turnstream.shared.broker.scripts import Script
 
 if TYPE_CHECKING:
@@ -57,12 +58,12 @@ async def count(script: Script, redis: Redis, /, **given: str | int) -> Any:
     """Run a script whose keys are an owner's counts. Ones that it cannot read are deleted, and it runs again: they are made good.
 
     Raises:
-        redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`.
+        redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
     """
     try:
         return await script(redis, **given)
     except ResponseError as error:
-        if is_trouble(error):
+        if is_transient(error):
             raise
         metrics.unreadable.add("count")
         counts = [str(given[name]) for name in script.keys]
@@ -71,7 +72,7 @@ async def count(script: Script, redis: Redis, /, **given: str | int) -> Any:
         return await script(redis, **given)
 
 
-class Storage:
+class Storage(Retrying):
     """Reports what sessions hold, and reads it."""
 
     def __init__(self, primary: Redis, sessions: Redis) -> None:
@@ -82,7 +83,7 @@ class Storage:
         """Report what a session holds now.
 
         Raises:
-            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`.
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
         """
         life, fields = await asyncio.gather(
             command(self._sessions, "PTTL", session.meta),
@@ -108,7 +109,7 @@ class Storage:
         try:
             await self.report(session)
         except Exception as error:
-            if not is_trouble(error):
+            if not is_transient(error):
                 raise
 
     async def tend(self, live: Callable[[], Iterable[SessionKeys]]) -> None:
@@ -119,14 +120,14 @@ class Storage:
                 for session in {(each.owner, each.session): each for each in live()}.values():
                     await self.report(session)
             except Exception as error:
-                if not is_trouble(error):
+                if not is_transient(error):
                     log.exception("storage.not_reported")
 
     async def of(self, owner: str) -> tuple[int, list[HeldBytes]]:
         """The bytes that an owner holds, and the sessions, the largest first.
 
         Raises:
-            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.client.is_trouble`.
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
         """
         by_session, flat = await asyncio.gather(
             command(self._primary, "HGETALL", keys.owner_bytes(owner)),

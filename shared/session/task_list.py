@@ -16,8 +16,9 @@ from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command, is_trouble
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.retry import Retrying, is_transient, whole
 from turnstream.shared.session.status import LIVE, TaskStatus
 
 if TYPE_CHECKING:
@@ -99,12 +100,13 @@ class Place:
         return cls(float(int(ms)), str(TaskRef.parse(ref)))
 
 
-class TaskList:
+class TaskList(Retrying):
     """Reads the lists."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
+    @whole
     async def page(
         self, wanted: Filter, limit: int, after: Place | None
     ) -> tuple[list[dict[str, Any]], Place | None]:
@@ -138,6 +140,7 @@ class TaskList:
             if len(places) < REFS_AT_ONCE:
                 return found, None
 
+    @whole
     async def rows(self, refs: Sequence[TaskRef]) -> list[dict[str, Any]]:
         """What there is to tell of these tasks; those that are gone are left out."""
         told = await self.read(refs, _FIELDS)
@@ -158,7 +161,7 @@ class TaskList:
         )
         for reply in replies:
             if isinstance(reply, BaseException) and (
-                not isinstance(reply, ResponseError) or is_trouble(reply)
+                not isinstance(reply, ResponseError) or is_transient(reply)
             ):
                 raise reply
         return [

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import DUE
+from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.broker.scripts import Script, SessionScript
 from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.batch import Argument, Batch
@@ -116,7 +117,7 @@ _TOOK = frozenset({b"ok", b"launch", b"waits", b"parked", b"superseded", b"store
 _REFUSALS: dict[bytes, Fenced | Ended | Gone] = {b"fenced": Fenced(), b"ended": Ended(), b"gone": Gone()}
 
 
-class Tasks:
+class Tasks(Retrying):
     """The scripts, bound to a server and its limits."""
 
     def __init__(
@@ -140,6 +141,7 @@ class Tasks:
         reply = await self._run(_create, keys, "", "", (agent, user, life))
         return bool(reply[0] == b"created")
 
+    @whole
     async def submit(
         self, ref: TaskRef, turn: TurnSubmission, op: str
     ) -> Launch | Waits | Same | Missing | Foreign | Busy | Interrupt | Full:
@@ -190,6 +192,7 @@ class Tasks:
                 return Interrupt(task.decode())
         return Full()
 
+    @whole
     async def begin(
         self, ref: TaskRef, launch: int, worker: str, op: str, *, room: int = 2**53
     ) -> Attempt | Heavy | Superseded | Ended | Gone:
@@ -210,6 +213,7 @@ class Tasks:
                 return Ended()
         return Gone()
 
+    @whole
     async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Write a batch and what it checkpoints; extends the lease."""
         reply = await self._run(
@@ -235,6 +239,7 @@ class Tasks:
         reply = await self._run(_renew, ref.keys, ref.task, "", _shown(attempt))
         return Renewed() if reply[0] == b"ok" else _refusal(reply)
 
+    @whole
     async def park(
         self, ref: TaskRef, attempt: Writer, batch: Batch, op: str, *, wait_ms: int, policy: str
     ) -> Parked | Launch | GivesWay | Refusal:
@@ -255,6 +260,7 @@ class Tasks:
         reply = await self._run(_release, ref.keys, ref.task, op, _shown(attempt))
         return Launch(int(reply[1])) if reply[0] == b"launch" else _refusal(reply)
 
+    @whole
     async def take(
         self, ref: TaskRef, who: str, ending: str, op: str, seen: str = "", *, look: bool = False
     ) -> Attempt | Moved | Ended | Gone:
@@ -275,6 +281,7 @@ class Tasks:
                 return Ended(status.decode())
         return Gone()
 
+    @whole
     async def finish(
         self, ref: TaskRef, attempt: Writer, batch: Batch, op: str, *, status: str, why: str, memory: bytes
     ) -> Finished | Refusal:
@@ -298,6 +305,7 @@ class Tasks:
             return Finished(int(reply[1]), reply[2].decode(), int(reply[3]))
         return _refusal(reply)
 
+    @whole
     async def callback(
         self, ref: TaskRef, call: str, result: bytes, batch: Batch, op: str
     ) -> Stored | Launch | Repeated | Unknown | Withdrawn | Expired | Ended:

@@ -13,7 +13,7 @@ from tests.processes.broker import Broker
 from tests.processes.deployment import START_SECONDS, Deployment, Process
 from tests.support.client import asked, check_whole, text_of
 from tests.support.waiting import wait_until
-from turnstream.shared.broker.client import LONG_SECONDS
+from turnstream.shared.broker.retry import LONG_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

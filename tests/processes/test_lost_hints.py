@@ -14,7 +14,7 @@ from tests.support.client import calls_of, check_whole, terminal, text_of
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.queue import BACKLOG_LOOK_MS
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ async def test_turns_go_on_that_are_live_again_at_a_sessions_broker_of_a_second_
             await sessions.hset(keys.SessionKeys("dev", "s1").task("t1"), "parked_until", 1)
         except Exception as error:
             # The connection was lost with the broker.
-            if not is_trouble(error):
+            if not is_transient(error):
                 raise
             return False
         return True

@@ -11,8 +11,9 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from turnstream.doctor.findings import ok, skipped, warning, wrong
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import PRIMARY, SESSIONS, TROUBLE, Broker, command, let_in
+from turnstream.shared.broker.client import PRIMARY, SESSIONS, Broker, command, let_in
 from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.broker.retry import TRANSIENT
 from turnstream.shared.broker.scripts import LUA
 from turnstream.shared.errors import ConfigurationError
 from turnstream.shared.presence import SILENT_SECONDS, read_signs
@@ -92,7 +93,7 @@ async def _contact(settings: Settings, what: str, redis: Redis) -> Finding | Non
         await let_in(settings, ping, PRIMARY if what == "broker" else SESSIONS)
     except ConfigurationError as error:
         return wrong(what, error.public_text, "mend its user or password; without one, see deploy/redis.acl")
-    except (*TROUBLE, TimeoutError):
+    except (*TRANSIENT, TimeoutError):
         return wrong(what, "does not answer", "start it, or mend its address in its URL")
     return None
 

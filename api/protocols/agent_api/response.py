@@ -11,7 +11,7 @@ from turnstream.api.http.connection import connection_of, watched
 from turnstream.api.streaming.feed import Cut, Over
 from turnstream.api.streaming.sse import HEADERS
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS, ended
-from turnstream.shared.broker.client import insist
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import CursorGone, NoTask, SessionBusy, ShuttingDown
 from turnstream.shared.protocol import ResponseBuilder
 from turnstream.shared.session.endings import numbered, without_number
@@ -138,7 +138,7 @@ class WholeResponse:
     async def _parked(self) -> bytes | None:
         """The response in progress, when the task is parked."""
         keys = self._feed.keys
-        task = await insist(lambda: self._log.task(keys, self._task), seconds=PATIENCE_SECONDS, what="task")
+        task = await retry(lambda: self._log.task(keys, self._task), seconds=PATIENCE_SECONDS, what="task")
         if task.get("status") != TaskStatus.PARKED:
             return None
         before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)

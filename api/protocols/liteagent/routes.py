@@ -27,8 +27,8 @@ from turnstream.api.turns.submit import (
     new_task_id,
     trace_of,
 )
-from turnstream.shared.broker.client import insist
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
+from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import BadRequest, NoSession, NoTask, UnknownCall
 from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.protocol import Message
@@ -80,7 +80,7 @@ class LiteAgentRoutes:
         session = uuid.uuid4().hex
         keys = caller.keys(session)
         await self._services.limiter.admit_session(keys, caller)
-        await insist(
+        await retry(
             lambda: self._services.tasks.create(keys, caller.spec.name, ""),
             seconds=PATIENCE_SECONDS,
             what="create",
@@ -147,7 +147,7 @@ class LiteAgentRoutes:
         keys = await self._to_stop(request)
         task = task_id(request.query_params.get("taskId"))
         if task is None:
-            live = await insist(lambda: self._services.log.live(keys), seconds=PATIENCE_SECONDS, what="live")
+            live = await retry(lambda: self._services.log.live(keys), seconds=PATIENCE_SECONDS, what="live")
             await stop_all(self._services, keys, live, "stop", who="client")
             return JSONResponse({"sessionId": keys.session})
         ref = TaskRef(keys.owner, keys.session, task)
@@ -212,7 +212,7 @@ class LiteAgentRoutes:
         if not IDENTIFIER.fullmatch(owner):
             raise NoSession
         keys = SessionKeys(owner, session_id(request, "sessionId"))
-        meta = await insist(lambda: services.log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
+        meta = await retry(lambda: services.log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
         if meta is None:
             raise NoSession
         log.info("admin.stops_session", key=key.id, owner=owner, session=keys.session)

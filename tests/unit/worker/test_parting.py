@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.shared.session.support import Desk, answer, closed, delta, opened, ref
 from turnstream.shared.agents.config import AgentSpec
-from turnstream.shared.broker.client import TROUBLE
+from turnstream.shared.broker.retry import TRANSIENT
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
@@ -132,7 +132,7 @@ class Cut(Log):
     async def _read(self, *arguments: Any, **options: Any) -> Page | None:
         self.reads += 1
         if self.reads == 1:
-            raise TROUBLE[0]
+            raise TRANSIENT[0]
         return await super()._read(*arguments, **options)
 
 

@@ -13,7 +13,7 @@ from tests.conftest import Place
 from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import HOUR_MS, Desk, keys_of, ref
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import is_trouble
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.endings import Ender, end_from_outside
 from turnstream.shared.session.outcomes import Finished, Renewed
@@ -286,7 +286,7 @@ async def test_a_read_only_broker_is_trouble_also_while_it_holds_still(real: Pla
         await desk.primary.execute_command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(RedisError) as raised:
             await rescuer._look()
-        assert is_trouble(raised.value)
+        assert is_transient(raised.value)
     finally:
         await desk.primary.execute_command("REPLICAOF", "NO", "ONE")
 

@@ -16,8 +16,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from tests.processes.broker import Broker as OwnBroker
 from tests.support.waiting import wait_until
 from turnstream.shared.broker import client, pipeline
-from turnstream.shared.broker.client import is_trouble
 from turnstream.shared.broker.connection import error_reply
+from turnstream.shared.broker.retry import is_transient, limited
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,19 +39,19 @@ def test_a_write_to_a_cut_connection_is_trouble_on_either_loop() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, pytest.raises(RuntimeError) as raised:
         runner.run(write())
-    assert is_trouble(raised.value)
+    assert is_transient(raised.value)
 
 
 def test_a_broker_without_room_is_trouble() -> None:
     """A broker that has all the clients it may have says so, and is asked again."""
-    assert is_trouble(error_reply("ERR max number of clients reached"))
-    assert not is_trouble(error_reply("ERR unknown command"))
+    assert is_transient(error_reply("ERR max number of clients reached"))
+    assert not is_transient(error_reply("ERR unknown command"))
 
 
 def test_a_defect_is_no_trouble() -> None:
     """An error in a script or in our code is not waited out."""
-    assert not is_trouble(ResponseError("ERR wrong number of arguments"))
-    assert not is_trouble(RuntimeError("20 enders in a row"))
+    assert not is_transient(ResponseError("ERR wrong number of arguments"))
+    assert not is_transient(RuntimeError("20 enders in a row"))
 
 
 @pytest.mark.parametrize("database", [0, 1])
@@ -72,7 +72,7 @@ async def test_a_frozen_broker_is_not_waited_for(
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(RedisTimeoutError) as raised:
             await client.command(connections.primary, "PING")
-        assert client.is_trouble(raised.value)
+        assert is_transient(raised.value)
         for _ in range(2):
             with pytest.raises((RedisTimeoutError, RedisConnectionError)):
                 await asyncio.wait_for(client.command(connections.primary, "PING"), 10)
@@ -103,8 +103,8 @@ async def test_a_broker_that_was_demoted_is_connected_to_anew(tmp_path: Path) ->
         refused, behind = await asyncio.gather(*sent, return_exceptions=True)
         assert isinstance(refused, ReadOnlyError)
         # What was sent behind it has its reply, or is lost with the connection; it is not left waiting.
-        assert behind is None or is_trouble(behind)
-        assert await _insist(redis, "CLIENT", "ID") != before
+        assert behind is None or is_transient(behind)
+        assert await _retried(redis, "CLIENT", "ID") != before
     finally:
         await connections.close()
         home.stop()
@@ -141,5 +141,5 @@ async def test_a_server_that_takes_anothers_place_is_noticed(
         home.stop()
 
 
-async def _insist(redis: Redis, *words: str) -> Any:
-    return await client.insist(lambda: client.command(redis, *words), seconds=5, what="test")
+async def _retried(redis: Redis, *words: str) -> Any:
+    return await client.command(limited(redis, 5), *words)
