@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import BaseModel, Field
-
-from turnstream.api.http.answers import Described
 from turnstream.shared.errors import (
     BadCursor,
     BadRequest,
@@ -39,6 +36,8 @@ from turnstream.shared.names import IDENTIFIER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pydantic import BaseModel
 
     from turnstream.api.streaming.dialect import Dialect
 
@@ -97,12 +96,6 @@ class Operation:
     examples: Mapping[str, Json] = field(default_factory=dict)
     instead: Mapping[type[TurnstreamError], type[BaseModel]] = field(default_factory=dict)
     key: bool = True
-
-
-class Version(Described):
-    """The server's version."""
-
-    version: str = Field(pattern=r"^\d+\.\d+\.\d+$")
 
 
 ID = f"^{IDENTIFIER.pattern}$"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnstream.api.http.operation import KEY_ERRORS, Json, Operation, Text, Version, parameter
+from turnstream.api.http.operation import KEY_ERRORS, Json, Operation, Text, parameter
+from turnstream.api.http.schemas import Version
 from turnstream.api.openapi.admin_table import ADMIN_OPERATIONS, ADMIN_PARAMETERS
 from turnstream.api.operators.schemas import Health, KeyUse
 from turnstream.api.protocols import protocols

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from turnstream.api.http.answers import answer
-from turnstream.api.http.operation import Version
 from turnstream.api.http.params import route
+from turnstream.api.http.schemas import Version
 from turnstream.api.operators.schemas import Health
 from turnstream.shared.version import VERSION
 

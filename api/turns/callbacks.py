@@ -56,7 +56,7 @@ async def task_of_call(services: Services, keys: SessionKeys, call: str) -> str:
     return str(found.decode().partition(" ")[0])
 
 
-async def answer(services: Services, ref: TaskRef, call: str, result: Any) -> tuple[bool, int | None]:
+async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) -> tuple[bool, int | None]:
     """Give a call its answer; the last one that is awaited sets the task going again.
 
     Returns whether this was its first answer (a repeat changes nothing), and the replicas that have it.

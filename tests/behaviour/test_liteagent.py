@@ -146,7 +146,7 @@ async def test_history_shows_the_conversation(client: Client) -> None:
     assert all(each["content"] == each["message"] for each in history)
     assert history[-1]["content"] == "The result is 3."
     cleared = await client.http.get("/liteAgent/v1/clear", params={"sessionId": session})
-    assert cleared.json() == {"id": session, "sessionId": session}
+    assert cleared.content == b'{"id":"%b","sessionId":"%b"}' % (session.encode(), session.encode())
     assert cleared.headers["cache-control"] == "no-store"
     assert (await client.http.get("/liteAgent/v1/history", params={"sessionId": session})).json() == []
 
@@ -171,8 +171,11 @@ async def test_a_stopped_turn_says_stop(client: Client, stack: Stack) -> None:
     session = await client.init()
     async with client.chat(session, "/tokens 1000 10", taskId="t1") as stream:
         await stream.until(lambda frames: len(frames) >= 5)
-        assert (await client.http.get("/liteAgent/v1/stop", params={"sessionId": session})).status_code == 200
+        stopped = await client.http.get("/liteAgent/v1/stop", params={"sessionId": session, "taskId": "t1"})
+        assert stopped.content == b'{"sessionId":"%b","taskId":"t1"}' % session.encode()
         frames = await stream.all()
+    stopped = await client.http.get("/liteAgent/v1/stop", params={"sessionId": session})
+    assert stopped.content == b'{"sessionId":"%b"}' % session.encode()
     assert shape(frames)[-1] == ("message", "stop")
     assert shape(frames)[-3:-1] == [("chunk", "text"), ("message", "text")]
 

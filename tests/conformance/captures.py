@@ -26,7 +26,7 @@ from turnstream.api.protocols.agent_api.frames import AGENTSCOPE, AGENTSCOPE_JAV
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from turnstream.api.services import Services
 from turnstream.api.streaming.gaps import Telling, Torn
-from turnstream.api.turns.callbacks import answer as answer_call
+from turnstream.api.turns.callbacks import answer_call
 from turnstream.api.turns.submit import NewTurn, submit
 from turnstream.shared.agents import config
 from turnstream.shared.agents.config import Agents, AgentSpec

@@ -13,7 +13,7 @@ from turnstream.api.protocols.agent_api.response import WholeResponse, rejected
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
-from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer, task_of_call
+from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer_call, task_of_call
 from turnstream.api.turns.follow import following, watch
 from turnstream.api.turns.overrides import overrides_of
 from turnstream.api.turns.submit import (
@@ -175,7 +175,7 @@ class ProcessRoutes:
         first = False
         for task, each in zip(tasks, answers, strict=True):
             ref = TaskRef(keys.owner, keys.session, task)
-            new, _ = await answer(services, ref, each.call, each.result)
+            new, _ = await answer_call(services, ref, each.call, each.result)
             first = first or new
         cursor = asked.cursor
         if cursor is None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import orjson
+from pydantic import ValidationError
+
+from turnstream.api.protocols.liteagent.schemas import Completions
 
 if TYPE_CHECKING:
     from turnstream.shared.session.entry import Entry
@@ -55,15 +58,12 @@ def extra_of(entry: Entry) -> Json:
 def completions_of(extra: Json) -> Json | None:
     """The completions, when they are whole: strict clients fail on one that lacks a field."""
     completions = extra.get("completions")
-    if not isinstance(completions, dict):
+    if not completions:
         return None
-    usage = completions.get("usage")
-    counts = ("promptTokens", "completionTokens", "totalTokens")
-    if not isinstance(usage, dict) or not all(isinstance(usage.get(count), int) for count in counts):
+    try:
+        return Completions.model_validate(completions, strict=True, extra="ignore").model_dump()
+    except ValidationError:
         return None
-    if not isinstance(completions.get("id"), str) or not isinstance(completions.get("model"), str):
-        return None
-    return completions
 
 
 def content_of(event: Json) -> list[Json]:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from turnstream.api.http.answers import ordered
 from turnstream.api.protocols.liteagent import messages, tools
 from turnstream.api.protocols.liteagent.envelope import Json, Said, content_of, extra_of, speaker
+from turnstream.api.protocols.liteagent.schemas import Chunk, Envelope, Remembered
 from turnstream.api.streaming.dialect import EVENT_STREAM, NUMBERED, one_line
 from turnstream.shared.session.entry import END, RESPONSE
 
@@ -92,7 +94,7 @@ def history(session: str, entries: Iterable[Entry]) -> bytes:
     # Some clients read `message`, others `content`.
     return orjson.dumps(
         [
-            _envelope(session, entry, said) | {"message": said.content}
+            _envelope(Remembered, session, entry, said, message=said.content)
             for entry in entries
             for said in _told(entry, orjson.loads(entry.event))
             if said.type not in _NOT_HISTORY
@@ -151,16 +153,17 @@ def _framed(epoch: int, entry: Entry, frames: list[tuple[bytes, bytes]]) -> byte
 
 
 def _messages(session: str, entry: Entry, told: list[Said]) -> list[tuple[bytes, bytes]]:
-    return [(said.event, one_line(orjson.dumps(_envelope(session, entry, said)))) for said in told]
+    return [(said.event, one_line(orjson.dumps(_envelope(Envelope, session, entry, said)))) for said in told]
 
 
-def _envelope(session: str, entry: Entry, said: Said) -> Json:
-    envelope = _origin(session, entry.task, entry.path, entry.extra)
+def _envelope(model: type[Envelope], session: str, entry: Entry, said: Said, **more: object) -> Json:
+    """The message as its model writes it."""
+    envelope = _origin(session, entry.task, entry.path, entry.extra) | more
     envelope |= {"role": said.role, "to": said.to, "type": said.type, "content": said.content}
     if said.completions is not None:
         envelope["completions"] = said.completions
     envelope["createTime"] = _time(entry.created)
-    return envelope
+    return ordered(model, envelope)
 
 
 def _origin(session: str, task: str, path: str, extra: bytes) -> Json:
@@ -183,7 +186,7 @@ def _chunk(session: str, entry: Entry, text: str) -> bytes:
 @lru_cache(maxsize=4096)
 def _chunk_head(session: str, task: str, path: str, role: str, extra: bytes) -> bytes:
     head = _origin(session, task, path, extra) | {"role": role, "to": "agent", "type": "text"}
-    return one_line(orjson.dumps(head))[:-1] + b',"part":'
+    return one_line(orjson.dumps(ordered(Chunk, head)))[:-1] + b',"part":'
 
 
 def _time(created: int) -> str:

@@ -12,9 +12,9 @@ from turnstream.api.http.operation import (
     TURN_ERRORS,
     Operation,
     Stream,
-    Version,
     parameter,
 )
+from turnstream.api.http.schemas import Version
 from turnstream.api.http.wire_protocol import WireProtocol
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM
 from turnstream.api.protocols.liteagent.requests import CallbackRequest, ChatBody

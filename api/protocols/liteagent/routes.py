@@ -6,15 +6,18 @@ import uuid
 from typing import TYPE_CHECKING
 
 import structlog
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from turnstream.api.http.answers import answer
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
+from turnstream.api.http.schemas import Version
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from turnstream.api.protocols.liteagent.requests import parse_callback, parse_chat
+from turnstream.api.protocols.liteagent.schemas import CallbackTaken, NewSession, SessionCleared, Stopped
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS
-from turnstream.api.turns.callbacks import answer, task_of_call
+from turnstream.api.turns.callbacks import answer_call, task_of_call
 from turnstream.api.turns.durable_submit import replica_headers
 from turnstream.api.turns.follow import following, watch
 from turnstream.api.turns.stop import clear, stop, stop_all
@@ -72,7 +75,7 @@ class LiteAgentRoutes:
 
     async def version(self, request: Request) -> Response:  # noqa: ARG002 - a route's signature
         """Our version."""
-        return JSONResponse({"version": VERSION})
+        return answer(Version, {"version": VERSION})
 
     async def init_session(self, request: Request) -> Response:
         """Make a session."""
@@ -85,7 +88,7 @@ class LiteAgentRoutes:
             seconds=PATIENCE_SECONDS,
             what="create",
         )
-        return JSONResponse({"sessionId": session})
+        return answer(NewSession, {"sessionId": session})
 
     async def chat(self, request: Request) -> EventStream:
         """Take a user's message and follow the task; with a known task or a cursor, only follow."""
@@ -129,9 +132,11 @@ class LiteAgentRoutes:
         if not IDENTIFIER.fullmatch(given.id):
             raise UnknownCall
         task = await task_of_call(services, keys, given.id)
-        _, replicas = await answer(services, TaskRef(keys.owner, keys.session, task), given.id, given.result)
+        _, replicas = await answer_call(
+            services, TaskRef(keys.owner, keys.session, task), given.id, given.result
+        )
         headers = {name.decode(): value.decode() for name, value in replica_headers(replicas)}
-        return JSONResponse({"result": "success"}, headers=headers)
+        return answer(CallbackTaken, {"result": "success"}, headers=headers)
 
     async def history(self, request: Request) -> Response:
         """What was said in the session so far."""
@@ -149,11 +154,11 @@ class LiteAgentRoutes:
         if task is None:
             live = await retry(lambda: self._services.log.live(keys), seconds=PATIENCE_SECONDS, what="live")
             await stop_all(self._services, keys, live, "stop", who="client")
-            return JSONResponse({"sessionId": keys.session})
+            return answer(Stopped, {"sessionId": keys.session})
         ref = TaskRef(keys.owner, keys.session, task)
         if isinstance(await stop(self._services, ref, "stop", who="client"), Gone):
             raise NoTask
-        return JSONResponse({"sessionId": keys.session, "taskId": task})
+        return answer(Stopped, {"sessionId": keys.session, "taskId": task})
 
     async def clear(self, request: Request) -> Response:
         """End what is live, then forget everything that was said."""
@@ -166,7 +171,7 @@ class LiteAgentRoutes:
         keys = caller.keys(session_id(request, "sessionId"))
         meta = await start_position.session(services.log, keys, caller.visitor())
         await clear(services, keys, meta.epoch, "clear", who="client")
-        return JSONResponse({"id": keys.session, "sessionId": keys.session})
+        return answer(SessionCleared, {"id": keys.session, "sessionId": keys.session})
 
     async def _begin(
         self,

@@ -1,39 +1,41 @@
-"""What is answered where no model of the protocol says it: models for the OpenAPI document only."""
+"""What LiteAgent clients are answered: these models build the responses, and describe them in the OpenAPI document."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from turnstream.api.http.answers import Described
 
 
-class NewSession(BaseModel):
+class NewSession(Described):
     """A session was made."""
 
     sessionId: str  # noqa: N815 - the wire's names, here and below
 
 
-class CallbackTaken(BaseModel):
+class CallbackTaken(Described):
     """The answer was taken, now or before."""
 
     result: Literal["success"]
 
 
-class Stopped(BaseModel):
+class Stopped(Described):
     """What was stopped: the task, or without ``taskId`` all of the session's."""
 
     sessionId: str  # noqa: N815
     taskId: str | None = None  # noqa: N815
 
 
-class SessionCleared(BaseModel):
+class SessionCleared(Described):
     """The session that was cleared, under both names that clients read."""
 
     id: str
     sessionId: str  # noqa: N815
 
 
-class Usage(BaseModel):
+class Usage(Described):
     """Tokens of one answer of the model."""
 
     promptTokens: int  # noqa: N815
@@ -41,7 +43,7 @@ class Usage(BaseModel):
     totalTokens: int  # noqa: N815
 
 
-class Completions(BaseModel):
+class Completions(Described):
     """One answer of the model; present as a whole or not at all."""
 
     usage: Usage
@@ -68,16 +70,18 @@ Kind = Literal[
 ]
 
 
-class _Origin(BaseModel):
-    """Where a LiteAgent message comes from."""
+CreateTime = Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+0800$")]
+
+
+class _Origin(Described):
+    """Where a LiteAgent message comes from, and who is meant. The fields are written in the order of the models."""
 
     sessionId: str  # noqa: N815
     taskId: str  # noqa: N815
-    role: Speaker
-    to: Speaker
     agentId: str | None = Field(None, description="The sub-agent that speaks.")  # noqa: N815
     parentTaskId: str | None = Field(None, description="The task that it serves.")  # noqa: N815
-    createTime: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+0800$")  # noqa: N815
+    role: Speaker
+    to: Speaker
 
 
 class Envelope(_Origin):
@@ -86,6 +90,7 @@ class Envelope(_Origin):
     type: Kind
     content: str | dict[str, Any] | list[dict[str, Any]]
     completions: Completions | None = None
+    createTime: CreateTime  # noqa: N815
 
 
 class Remembered(Envelope):
@@ -99,7 +104,8 @@ class Chunk(_Origin):
 
     type: Literal["text"]
     part: str
+    createTime: CreateTime  # noqa: N815
 
 
-class Nothing(BaseModel):
+class Nothing(Described):
     """An empty object."""

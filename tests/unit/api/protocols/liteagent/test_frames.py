@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.api.protocols.turn import read
+from turnstream.api.http.answers import Described
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE, LiteAgent, history
+from turnstream.api.protocols.liteagent.schemas import Chunk, Envelope, Remembered
 from turnstream.shared.session.entry import Entry
 
 ROLES = {"developer", "user", "agent", "assistant", "dispatcher", "subagent", "reflection", "tool", "client"}
@@ -87,10 +89,20 @@ responses = st.fixed_dictionaries(
     {"object": st.just("response"), "status": st.sampled_from(STATUSES)},
     optional={"error": st.none() | st.fixed_dictionaries({"code": text, "message": text})},
 )
+completions = st.fixed_dictionaries(
+    {
+        "usage": st.fixed_dictionaries(
+            {name: st.integers(0, 10**6) for name in ("promptTokens", "completionTokens", "totalTokens")},
+            optional={"cachedTokens": st.integers(0, 9)},
+        ),
+        "id": text,
+    },
+    optional={"model": text, "more": values},
+)
 extras = st.fixed_dictionaries(
     {},
     optional={
-        "completions": values,
+        "completions": values | completions,
         "group": st.fixed_dictionaries({"ids": st.lists(text)}, optional={"first": st.booleans()}),
         "agent": st.fixed_dictionaries({"id": text, "name": text}),
     },
@@ -109,6 +121,12 @@ def entries(draw: st.DrawFn) -> Entry:
     return Entry(seq, draw(text), draw(st.just("") | text), kind, created, orjson.dumps(body), extra)
 
 
+def assert_described(model: type[Described], body: dict[str, Any]) -> None:
+    """The body has fields of the model only, of its types and in its order: what /openapi.json says of it is so."""
+    model.model_validate(body, strict=True)
+    assert list(body) == [name for name in model.model_fields if name in body]
+
+
 @given(st.sampled_from([LITEAGENT_STREAM, LITEAGENT_WHOLE]), entries(), text, st.integers(1, 10**13))
 def test_frames_are_well_formed(dialect: LiteAgent, entry: Entry, session: str, epoch: int) -> None:
     """Frames are LF only, one data line each, event directly before data, the id on the last, enums closed."""
@@ -121,6 +139,7 @@ def test_frames_are_well_formed(dialect: LiteAgent, entry: Entry, session: str, 
             assert b"id:%d-%d\nevent:" % (epoch, entry.seq) in frames
         for name, body in told:
             assert name in {"message", "chunk", "functionCall"}
+            assert_described(Chunk if name == "chunk" else Envelope, body)
             assert body["role"] in ROLES
             assert body["to"] in ROLES
             assert body["type"] in TYPES
@@ -143,3 +162,4 @@ def test_history_is_an_array_of_envelopes(log: list[Entry]) -> None:
     for body in orjson.loads(history("s", log)):
         assert body["type"] in TYPES - {"taskStatus", "functionCall"}
         assert body["message"] == body["content"]
+        assert_described(Remembered, body)
