@@ -61,7 +61,7 @@ async def test_admission_stops_before_memory_is_full(small: tuple[Stack, Any], m
     ):
         (call,) = calls_of(await parked.until(calls_of))
         await running.until(lambda frames: len(frames) > 5)
-        redis.config_set("maxmemory", int(_used(redis) / 0.93))
+        redis.config_set("maxmemory", int(_used(redis) / 0.95))
         await wait_until(lambda: _refused(client), "new turns to be refused")
         for path, body in (
             ("/process", asked("new", "hi")),
