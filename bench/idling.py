@@ -11,6 +11,7 @@ import psutil
 
 from bench.accounts import Spent, memory
 from bench.table import Row, number
+from turnstream.shared.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +30,8 @@ NEEDS = {"front_ends": 0}
 def run(built: Topology, scale: Scale) -> Iterator[Row]:
     """Idle worker, then starts."""
     seconds = max(1.0, IDLE_SECONDS * scale.length)
-    # What it does once, at its start, is over.
-    time.sleep(1)
+    # What it does once, at its start, is over: its rescuer first waits for one lease, then recalls what is live.
+    time.sleep(load().lease_seconds + 2)
     commands, spent = _commands(built), Spent(built.pids)
     time.sleep(seconds)
     used = spent.seconds()

@@ -51,6 +51,8 @@ class LiveList:
     async def look(self) -> None:
         """Take off what has ended, among a few."""
         flat = await command(self._broker.primary, "ZRANDMEMBER", keys.LIVE, AT_ONCE, "WITHSCORES")
+        if not flat:
+            return
         now = await now_ms(self._broker.primary)
         for at in range(0, len(flat), 2):
             if await self._is_over(flat[at], float(flat[at + 1]), now):

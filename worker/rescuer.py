@@ -33,6 +33,10 @@ log = structlog.get_logger(__name__)
 # Between two looks at the hints. It adds to the time in which a lost worker is noticed.
 LOOK_SECONDS = 1.0
 
+# Between two looks that also ask whether hints were lost or the broker's clock went back, which a deleted key or an
+# operator may have caused; a failover shows by itself. Those in between cost one command while nothing is due.
+THOROUGH_SECONDS = 5.0
+
 # Between two looks whether the queue has all launches that were put there.
 COUNT_SECONDS = 60.0
 
@@ -67,6 +71,10 @@ class Rescuer:
         self._lease = settings.lease_seconds
         self._whole_since = time.monotonic()
         self._counted_at = -math.inf
+        # The last thorough look: when it was here, what time it was at the broker (ms), and which servers there were.
+        self._looked_at = -math.inf
+        self._looked_ms = 0
+        self._known: list[str] = []
         self._sweeping: dict[bytes, asyncio.Task[None]] = {}
         # Hints whose sweep failed → how often in a row.
         self._failed: dict[bytes, int] = {}
@@ -74,6 +82,7 @@ class Rescuer:
     def trouble(self) -> None:
         """The broker was away just now, as anybody in this process noticed."""
         self._whole_since = time.monotonic()
+        self._looked_at = -math.inf
 
     async def watch(self) -> None:
         """Look for ever; to be run as a task for as long as the worker lives."""
@@ -115,12 +124,26 @@ class Rescuer:
             self._counted_at = time.monotonic()
             if await self._ender.launches.lost():
                 log.warning("rescuer.queue_lost_launches")
-        taken, due = await self._ender.launches.due(room, AGAIN_MS, await self._servers())
+        servers = await self._servers()
+        if servers == self._known and not await self._may_be_due():
+            return False
+        began = time.monotonic()
+        taken, due = await self._ender.launches.due(room, AGAIN_MS, servers)
+        # No less than the time there: it came rounded down, and some passed before it was read.
+        self._looked_at, self._looked_ms, self._known = began, taken - AGAIN_MS + 1, servers
         for hint in due:
             # One that is in hand for longer than `AGAIN_MS` is due meanwhile.
             if hint not in self._sweeping:
                 self._sweeping[hint] = asyncio.create_task(self._attend(hint, taken), name="sweep")
         return len(due) == room
+
+    async def _may_be_due(self) -> bool:
+        """Whether a thorough look is worth while: the first hint's time has come, or the last one was long ago."""
+        since = time.monotonic() - self._looked_at
+        return (
+            since >= THOROUGH_SECONDS
+            or await self._ender.launches.first_due() <= self._looked_ms + 1000 * since
+        )
 
     async def _servers(self) -> list[str]:
         """Which servers hold hints and sessions now."""

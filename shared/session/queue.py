@@ -247,6 +247,11 @@ class LaunchQueue(Retrying):
             command(self._redis, "ZREM", keys.owner_turns(ref.owner), keys.admission(ref, op)),
         )
 
+    async def first_due(self) -> float:
+        """When the first hint is due, Unix milliseconds by the broker's clock; at once if not even `ALL` is there."""
+        first = await command(self._redis, "ZRANGE", keys.DUE, 0, 0, "WITHSCORES")
+        return float(first[1]) if first else 0.0
+
     async def due(self, count: int, again_ms: int, servers: Sequence[str] = ()) -> tuple[int, list[bytes]]:
         """Take hints whose time has come; each is due again in ``again_ms`` unless it is re-dated.
 

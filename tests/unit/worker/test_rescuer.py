@@ -17,7 +17,7 @@ from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.endings import Ender, end_from_outside
 from turnstream.shared.session.outcomes import Finished, Renewed
-from turnstream.shared.session.queue import BACKLOG_LOOK_MS
+from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LaunchQueue
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.worker.rescuer import AGAIN_MS, Rescuer
 
@@ -150,6 +150,54 @@ async def test_the_turn_after_one_whose_worker_died_at_its_end_is_launched(place
     assert hint <= await desk.now() + AGAIN_MS
 
 
+async def test_while_nothing_is_due_a_look_runs_no_script(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does when a hint is due, when hints were lost, after the broker's trouble, and once in a while."""
+    desk = Desk(place)
+    rescuer = _rescuer(desk, whole_for=60)
+    thorough = 0
+    due = LaunchQueue.due
+
+    async def counted(self: LaunchQueue, *arguments: Any) -> Any:
+        nonlocal thorough
+        thorough += 1
+        return await due(self, *arguments)
+
+    async def looks() -> int:
+        before = thorough
+        await _look(rescuer)
+        return thorough - before
+
+    async def later() -> None:
+        await desk.primary.zadd(keys.DUE, {str(ref()): await desk.now() + HOUR_MS})
+
+    await _look(rescuer)
+    monkeypatch.setattr(LaunchQueue, "due", counted)
+    monkeypatch.setattr("turnstream.worker.rescuer.THOROUGH_SECONDS", 3600.0)
+    await desk.running()
+    await later()
+    assert [await looks(), await looks()] == [0, 0]
+    await desk.launches.remind(ref(), 0)
+    assert await looks() == 1
+    await later()
+    assert await looks() == 0
+    await desk.primary.delete(keys.DUE)
+    # `ALL` is due then, and the turn that it recalls.
+    await wait_until(lambda: _zero(looks), "nothing to be due any more")
+    assert await desk.primary.zcard(keys.DUE) == 2
+    rescuer.trouble()
+    rescuer._whole_since -= 60
+    await later()
+    assert [await looks(), await looks()] == [1, 0]
+    monkeypatch.setattr("turnstream.worker.rescuer.THOROUGH_SECONDS", 0.0)
+    assert await looks() == 1
+
+
+async def _zero(count: Callable[[], Awaitable[int]]) -> bool:
+    return await count() == 0
+
+
 @pytest.mark.parametrize("lost", ["running", "queued"])
 async def test_a_lost_turn_is_noticed_though_the_brokers_clock_went_back(place: Place, lost: str) -> None:
     """After a failover to a clock 40 s behind, whatever the former one dated is looked at within a lease or so."""
@@ -167,6 +215,9 @@ async def test_a_lost_turn_is_noticed_though_the_brokers_clock_went_back(place: 
     await desk.primary.zincrby(keys.DUE, 40_000, str(ref()))
     former, *servers = (await desk.primary.get(keys.CLOCK)).split()
     await desk.primary.set(keys.CLOCK, b" ".join((b"%d" % (int(former) + 40_000), *servers)))
+
+    # Its connection was lost meanwhile, and has been whole for a lease since.
+    rescuer = _rescuer(desk, whole_for=60)
 
     async def launched() -> bool:
         await _look(rescuer)
