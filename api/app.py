@@ -17,12 +17,12 @@ from turnstream.api.admin.deployment import AdminDeploymentRoutes
 from turnstream.api.admin.keys import AdminKeyRoutes
 from turnstream.api.admin.sessions import AdminSessionRoutes
 from turnstream.api.admin.tasks import AdminTaskRoutes
-from turnstream.api.http.middleware import ErrorMiddleware, http_error, our_error
+from turnstream.api.http.middleware import ErrorMiddleware, ErrorResponses
 from turnstream.api.openapi.document import OpenApiRoutes
 from turnstream.api.operators.console import ConsoleRoutes
 from turnstream.api.operators.health import HealthRoutes
 from turnstream.api.operators.metrics import MetricsRoutes
-from turnstream.api.protocols import protocols
+from turnstream.api.protocols import error_shape, protocols
 from turnstream.api.services import Services
 from turnstream.shared.api_keys import well_formed
 from turnstream.shared.broker.client import Broker
@@ -61,6 +61,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
     """
     keys = _keys_to_register(settings, agents)
     services = Services.make(settings, agents, broker or Broker(settings))
+    errors = ErrorResponses(error_shape)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -99,8 +100,8 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
             *AdminSessionRoutes(services).routes(),
             *ConsoleRoutes(services).routes(),
         ],
-        middleware=[Middleware(ErrorMiddleware)],
-        exception_handlers={TurnstreamError: our_error, HTTPException: http_error},
+        middleware=[Middleware(ErrorMiddleware, errors)],
+        exception_handlers={TurnstreamError: errors.ours, HTTPException: errors.of_router},
         lifespan=lifespan,
     )
     # Its address would be built from the Host header: behind a proxy it could send keys over plain HTTP.

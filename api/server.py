@@ -9,14 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httptools
-import orjson
 import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from turnstream.api.app import create_app
 from turnstream.api.http.connection import extension
-from turnstream.api.http.middleware import refusal
+from turnstream.api.http.error_shape import Problem
+from turnstream.api.protocols import error_shape
 from turnstream.shared.errors import BadRequest, ConfigurationError, Overloaded
 
 if TYPE_CHECKING:
@@ -394,9 +394,10 @@ class _Protocol(HttpToolsProtocol):
             # Its own body: nothing more of it will come, and this is its answer. An event stream is not written past it.
             self._plain = cycle.disconnected = True
             cycle.message_event.set()
-        body = orjson.dumps(refusal(self.url.decode("latin-1"), status, word, said))
+        shape = error_shape(self.url.decode("latin-1").partition("?")[0])
+        body = shape.body(Problem.refused(status, word, said))
         head = (
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"content-type: {shape.content_type}\r\ncontent-length: {len(body)}\r\n"
             "cache-control: no-store\r\nx-content-type-options: nosniff\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(STATUS_LINE[status] + head.encode() + body)

@@ -29,8 +29,8 @@
     └── ConfigurationError          a setting or an agents file is wrong; the process does not start
         └── AgentFieldError         one agent's field is wrong
 
-Each class has the HTTP status, a stable ``code``, a ``number`` that is its code on LiteAgent's routes (whose
-clients compare numbers), a public text and whether a retry may help. The public text says what was wrong,
+Each class has the HTTP status, a stable ``code``, a stable ``number`` for clients that compare numbers, a public text and
+whether a retry may help. How they are written is a matter of the wire protocol. The public text says what was wrong,
 where, and what to do; it never holds a secret or a user's words.
 """
 
@@ -52,14 +52,6 @@ class TurnstreamError(Exception):
     def __init__(self, text: str | None = None) -> None:
         self.public_text = text or self.text
         super().__init__(self.public_text)
-
-    def body(self) -> dict[str, str | int]:
-        """The JSON body of the HTTP answer."""
-        return {"code": self.code, "message": self.public_text}
-
-    def numbered_body(self) -> dict[str, str | int]:
-        """The same for LiteAgent's clients, which compare numbers; ``reason`` is the word for it."""
-        return {"code": self.number, "reason": self.word(), "message": self.public_text}
 
     @classmethod
     def word(cls) -> str:

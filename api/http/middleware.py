@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING
 import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from turnstream.api.http.connection import connection_of
+from turnstream.api.http.error_shape import Problem
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway, TurnstreamError, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from turnstream.api.http.error_shape import ErrorShape
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +41,9 @@ class ErrorMiddleware:
     has come is the last one of its connection.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, errors: ErrorResponses) -> None:
         self._app = app
+        self._errors = errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -71,7 +77,7 @@ class ErrorMiddleware:
         except ClientDisconnect:
             return
         except Exception as error:
-            answer = error_response(error, scope["path"])
+            answer = self._errors.of(error, scope["path"])
             if answer.status_code == 500:
                 log.exception("request.failed", method=scope["method"], path=scope["path"])
             if started:
@@ -79,10 +85,6 @@ class ErrorMiddleware:
                 log.warning("stream.broken", path=scope["path"], error=type(error).__name__)
                 return
             await answer(scope, receive, with_headers)
-
-
-# The routes of the protocol whose clients compare numbers.
-_NUMBERED = "/liteAgent/"
 
 
 def _request_id(scope: Scope) -> str:
@@ -93,48 +95,42 @@ def _request_id(scope: Scope) -> str:
     return secrets.token_hex(8)
 
 
-def numbered(path: str) -> bool:
-    """Whether errors under this path have numbers as codes."""
-    return path.startswith(_NUMBERED)
+class ErrorResponses:
+    """Answers errors, in the shape that ``shape_of`` has for the request's path."""
 
+    def __init__(self, shape_of: Callable[[str], ErrorShape]) -> None:
+        self._shape_of = shape_of
 
-def error_response(error: Exception, path: str) -> Response:
-    """The answer to a request to ``path`` that raised; codes are numbers under LiteAgent's."""
-    if is_transient(error):
-        error = BrokerAway()
-    elif not isinstance(error, TurnstreamError):
-        error = TurnstreamError()
-    headers: dict[str, str] = {}
-    if isinstance(error, Unavailable):
-        headers["Retry-After"] = str(error.retry_after)
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    body = error.numbered_body() if numbered(path) else error.body()
-    return JSONResponse(body, error.status, headers=headers)
+    def of(self, error: Exception, path: str) -> Response:
+        """The answer to a request to ``path`` that raised."""
+        if is_transient(error):
+            error = BrokerAway()
+        elif not isinstance(error, TurnstreamError):
+            error = TurnstreamError()
+        headers: dict[str, str] = {}
+        if isinstance(error, Unavailable):
+            headers["Retry-After"] = str(error.retry_after)
+        if error.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return self._written(Problem.of(error), path, headers)
 
+    async def ours(self, request: Request, error: Exception) -> Response:
+        """Answer one of our own errors."""
+        return self.of(error, request.url.path)
 
-def refusal(path: str, status: int, word: str, message: str) -> dict[str, str | int]:
-    """The body of an answer that is none of our errors, in the shape of theirs."""
-    if numbered(path):
-        return {"code": status * 100, "reason": word, "message": message}
-    return {"code": word, "message": message}
+    async def of_router(self, request: Request, error: Exception) -> Response:
+        """Answer what the router refuses: unknown addresses and methods."""
+        if not isinstance(error, HTTPException):
+            raise error
+        status, headers = error.status_code, dict(error.headers or {})
+        word = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
+        if status == 405:
+            headers["Allow"] = ", ".join(sorted(_methods_of(request)))
+        return self._written(Problem.refused(status, word, error.detail), request.url.path, headers)
 
-
-async def our_error(request: Request, error: Exception) -> Response:
-    """Answer one of our own errors."""
-    return error_response(error, request.url.path)
-
-
-async def http_error(request: Request, error: Exception) -> Response:
-    """Answer what the router refuses: unknown addresses and methods."""
-    if not isinstance(error, HTTPException):
-        raise error
-    path, status, headers = request.url.path, error.status_code, dict(error.headers or {})
-    word = {404: "not_found", 405: "method_not_allowed"}.get(status, "bad_request")
-    body = refusal(path, status, word, error.detail)
-    if status == 405:
-        headers["Allow"] = ", ".join(sorted(_methods_of(request)))
-    return JSONResponse(body, status, headers=headers)
+    def _written(self, problem: Problem, path: str, headers: dict[str, str]) -> Response:
+        shape = self._shape_of(path)
+        return Response(shape.body(problem), problem.status, {"content-type": shape.content_type, **headers})
 
 
 def _methods_of(request: Request) -> set[str]:

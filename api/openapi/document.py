@@ -15,10 +15,11 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from starlette.responses import Response
 
-from turnstream.api.http.middleware import numbered
+from turnstream.api.http.error_shape import Problem
 from turnstream.api.http.operation import Stream, Text
 from turnstream.api.http.params import route
 from turnstream.api.openapi.table import OPERATIONS, PARAMETERS
+from turnstream.api.protocols import error_shape
 from turnstream.shared import protocol
 from turnstream.shared.errors import TurnstreamError, Unavailable
 from turnstream.shared.protocol.content import part_of, parts_of
@@ -51,6 +52,8 @@ _VOCABULARY = (
     protocol.ComponentCallOutput,
     protocol.ReflectionContent,
 )
+
+_JSON = "application/json"
 
 
 class OpenApiRoutes:
@@ -122,7 +125,7 @@ def _operation(operation: Operation, method: str, schemas: _Schemas) -> Json:
 
 def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
     texts: dict[int, list[str]] = defaultdict(list)
-    bodies: dict[int, list[Json]] = defaultdict(list)
+    bodies: dict[int, dict[str, list[Json]]] = defaultdict(lambda: defaultdict(list))
     contents: dict[int, Json] = defaultdict(dict)
     headers: dict[int, Json] = defaultdict(dict)
     for status, answers in operation.answers.items():
@@ -133,18 +136,22 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
             elif isinstance(answer, Text):
                 contents[status][answer.media_type] = _text(answer)
             else:
-                bodies[status].append(schemas.written[answer])
+                bodies[status][_JSON].append(schemas.written[answer])
         if operation.body is not None:
             headers[status]["Turnstream-Replicas"] = {
                 "description": "How many replicas are known to have the write; only where the operator asks for it.",
                 "schema": {"type": "integer"},
             }
+    shape = error_shape(operation.path)
     for status, errors in _by_status(operation.errors | {TurnstreamError}).items():
         told = [error for error in errors if error not in operation.instead]
         texts[status] += [error.text for error in errors]
-        bodies[status] += [schemas.written[operation.instead[error]] for error in errors if error not in told]
+        for error in errors:
+            if error in operation.instead:
+                bodies[status][_JSON].append(schemas.written[operation.instead[error]])
         if told:
-            bodies[status].append(_error(told, numbered=numbered(operation.path)))
+            media_type = shape.content_type.partition(";")[0]
+            bodies[status][media_type].append(shape.schema([Problem.of(error()) for error in told]))
         if all(issubclass(error, Unavailable) for error in errors):
             headers[status]["Retry-After"] = {
                 "description": "Seconds after which to try again.",
@@ -158,9 +165,8 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
         described: Json = {"description": " ".join(texts[status])}
         if headers[status]:
             described["headers"] = headers[status]
-        if bodies[status]:
-            schema = bodies[status][0] if len(bodies[status]) == 1 else {"anyOf": bodies[status]}
-            contents[status]["application/json"] = {"schema": schema}
+        for media_type, found in bodies[status].items():
+            contents[status][media_type] = {"schema": found[0] if len(found) == 1 else {"anyOf": found}}
         if method != "HEAD":
             described["content"] = contents[status]
         made[str(status)] = described
@@ -172,30 +178,6 @@ def _by_status(errors: Iterable[type[TurnstreamError]]) -> dict[int, list[type[T
     for error in sorted(errors, key=lambda each: each.__name__):
         grouped[error.status].append(error)
     return grouped
-
-
-def _error(errors: list[type[TurnstreamError]], *, numbered: bool) -> Json:
-    """The body of these errors; LiteAgent's codes are numbers."""
-    if numbered:
-        return {
-            "type": "object",
-            "required": ["code", "reason", "message"],
-            "properties": {
-                "code": {"enum": [error.number for error in errors]},
-                "reason": {"enum": [error.word() for error in errors]},
-                "message": {"type": "string"},
-            },
-            "examples": [error().numbered_body() for error in errors],
-        }
-    return {
-        "type": "object",
-        "required": ["code", "message"],
-        "properties": {
-            "code": {"enum": [error.code for error in errors]},
-            "message": {"type": "string"},
-        },
-        "examples": [{"code": error.code, "message": error.text} for error in errors],
-    }
 
 
 def _text(text: Text) -> Json:

@@ -8,17 +8,25 @@ import shutil
 import subprocess
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import orjson
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.processes.deployment import free_port
+from tests.support import plain_protocol
 from tests.support.waiting import wait_until
+from turnstream.api import protocols
+from turnstream.api.openapi.table import OPERATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.support.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 TOY = ROOT / "tests/support/plain_protocol.py"
@@ -132,3 +140,66 @@ async def test_a_third_protocol_is_a_folder_and_a_line(tmp_path: Path) -> None:
         named = {each["$ref"].rpartition("/")[2] for each in described["get"]["parameters"]}
         assert named == {"plainSession", "plainTask", "cursor", "Last-Event-ID"}
         assert named <= set(document["components"]["parameters"])
+        assert described["get"]["responses"]["404"]["content"]["text/plain"]["schema"]["type"] == "string"
+
+        refused = await client.get("/plain", params={"session": "s9"})
+        assert (refused.status_code, refused.text.partition(":")[0]) == (404, "session_not_found")
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The toy protocol is one of this process's, too."""
+    name = f"{protocols.__name__}.plain.protocol"
+    monkeypatch.setitem(sys.modules, name, plain_protocol)
+    monkeypatch.setattr(protocols, "FOLDERS", (*protocols.FOLDERS, "plain"))
+    protocols.protocols.cache_clear()
+    yield
+    protocols.protocols.cache_clear()
+
+
+async def broken(*_: object) -> None:
+    """A defect."""
+    raise ZeroDivisionError
+
+
+async def away(*_: object) -> None:
+    """The broker does not answer."""
+    raise RedisConnectionError
+
+
+@pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
+async def test_errors_have_the_shape_of_their_protocol(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is refused under a protocol's prefix, wherever it is refused; elsewhere nothing changes."""
+    client = await stack.front_end(max_body=2048, max_image_body=2048)
+    asked = partial(client.http.post, "/plain", params={"session": "s1"})
+
+    async def check(status: int, word: str, answer: httpx.Response) -> None:
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert re.fullmatch(f"{word}: [^\n]+\n", answer.text)
+
+    await check(401, "bad_token", await asked(content="hi", headers={"Authorization": "none"}))
+    await check(404, "not_found", await client.http.get("/plain/nothing"))
+    await check(405, "method_not_allowed", await client.http.delete("/plain"))
+    await check(413, "body_too_large", await asked(content="x" * 3000))
+    await check(422, "invalid_body", await asked(content=" "))
+    await check(431, "bad_request", await client.http.get("/plain?x=1", headers={"X-Long": "x" * 70_000}))
+    monkeypatch.setattr(plain_protocol, "begin", broken)
+    await check(500, "internal", await asked(content="hi"))
+    monkeypatch.setattr(plain_protocol, "begin", away)
+    away_answer = await asked(content="hi")
+    await check(503, "broker_away", away_answer)
+    assert away_answer.headers["retry-after"] == "2"
+
+    for path in ("/plainly", "/process/nothing"):
+        assert (await client.http.get(path)).json() == {"code": "not_found", "message": "Not Found"}
+    numbered = (await client.http.get("/liteAgent/v1/nothing")).json()
+    assert numbered == {"code": 40400, "reason": "not_found", "message": "Not Found"}
+
+
+def test_each_protocol_has_a_prefix_of_its_own() -> None:
+    """All of its operations are below it, and nobody else's."""
+    for each in protocols.protocols():
+        theirs = {operation.path for operation in OPERATIONS if each.has(operation.path)}
+        assert theirs == {operation.path for operation in each.operations}

@@ -1,7 +1,7 @@
 """A toy wire protocol in one file: turns and answers as plain text. The example of CONTRIBUTING.md.
 
 ``POST /plain?session=S`` takes the user's words and answers with the task's id. ``GET /plain?session=S[&task=T]``
-follows: each line is a cursor, a space, and some words as a JSON string. tests/behaviour/test_new_protocol.py puts this
+follows: each line is a cursor, a space, and some words as a JSON string. Errors are lines, too. tests/behaviour/test_new_protocol.py puts this
 file into a copy of the tree as ``api/protocols/plain/protocol.py``.
 """
 
@@ -31,9 +31,13 @@ from turnstream.shared.protocol import Message
 from turnstream.shared.session.entry import END
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.routing import Route
 
+    from turnstream.api.http.error_shape import Problem
+    from turnstream.api.http.operation import Json
     from turnstream.api.services import Services
     from turnstream.api.streaming.sse import EventStream
     from turnstream.shared.session.entry import Entry
@@ -123,6 +127,20 @@ def _parse(body: bytes) -> str:
     return words
 
 
+class PlainErrors:
+    """One line: the error's name and its text."""
+
+    content_type = "text/plain; charset=utf-8"
+
+    def body(self, problem: Problem) -> bytes:
+        """The line."""
+        return f"{problem.word}: {problem.text}\n".encode()
+
+    def schema(self, problems: Sequence[Problem]) -> Json:
+        """Any text; those that can be are the examples."""
+        return {"type": "string", "examples": [self.body(problem).decode() for problem in problems]}
+
+
 _OPERATIONS = (
     Operation(
         ("POST",),
@@ -150,4 +168,4 @@ _PARAMETERS = {
     "plainTask": parameter("query", "task", "The task; absent: all of the session.", pattern=ID),
 }
 
-PROTOCOL = WireProtocol(PlainRoutes, _OPERATIONS, _PARAMETERS)
+PROTOCOL = WireProtocol("/plain", PlainRoutes, _OPERATIONS, _PARAMETERS, PlainErrors())

@@ -78,4 +78,4 @@ _OPERATIONS = (
     ),
 )
 
-PROTOCOL = WireProtocol(ProcessRoutes, _OPERATIONS, _PARAMETERS)
+PROTOCOL = WireProtocol("/process", ProcessRoutes, _OPERATIONS, _PARAMETERS)

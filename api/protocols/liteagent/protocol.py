@@ -17,6 +17,7 @@ from turnstream.api.http.operation import (
 from turnstream.api.http.schemas import Version
 from turnstream.api.http.wire_protocol import WireProtocol
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM
+from turnstream.api.protocols.liteagent.numbered_errors import NumberedErrors
 from turnstream.api.protocols.liteagent.requests import CallbackRequest, ChatBody
 from turnstream.api.protocols.liteagent.routes import BASE, LiteAgentRoutes
 from turnstream.api.protocols.liteagent.schemas import (
@@ -132,4 +133,4 @@ _OPERATIONS = (
     ),
 )
 
-PROTOCOL = WireProtocol(LiteAgentRoutes, _OPERATIONS, _PARAMETERS)
+PROTOCOL = WireProtocol("/liteAgent", LiteAgentRoutes, _OPERATIONS, _PARAMETERS, NumberedErrors())

@@ -16,8 +16,10 @@ from starlette.routing import Route
 from turnstream.api import services
 from turnstream.api.admin.params import parse
 from turnstream.api.app import create_app
+from turnstream.api.http.error_shape import Problem
 from turnstream.api.openapi.document import document
 from turnstream.api.openapi.table import OPERATIONS, PARAMETERS
+from turnstream.api.protocols import error_shape
 from turnstream.api.protocols.agent_api.requests import parse_process
 from turnstream.api.protocols.liteagent.requests import parse_callback, parse_chat
 from turnstream.api.services import Services
@@ -160,9 +162,8 @@ def test_every_status_and_code_of_an_operations_errors_is_documented(operation: 
         for error in operation.errors | {TurnstreamError}:
             response = responses[str(error.status)]
             if method != "HEAD" and error not in operation.instead:
-                lite = operation.path.startswith("/liteAgent/")
-                body = error().numbered_body() if lite else error().body()
-                validator(response["content"]["application/json"]["schema"]).validate(body)
+                body = error_shape(operation.path).body(Problem.of(error()))
+                validator(response["content"]["application/json"]["schema"]).validate(orjson.loads(body))
 
 
 def test_every_error_of_the_tree_is_given_by_some_operation() -> None:
