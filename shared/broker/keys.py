@@ -9,6 +9,7 @@ Types, writers, readers and lifetimes: the table in docs/reference.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 DUE = "ts:due"
 CLOCK = "ts:clock"
@@ -59,6 +60,11 @@ class TaskRef:
         return SessionKeys(self.owner, self.session)
 
 
+# What each script on a session gets: keys of the session, of one task, and the channel.
+FOR_SCRIPTS = ("meta", "log", "history", "memory", "waiting", "tail", "task", "calls", "state")
+_of_session = attrgetter(*FOR_SCRIPTS[:6])
+
+
 class SessionKeys:
     """The keys of one session."""
 
@@ -94,6 +100,10 @@ class SessionKeys:
     def prefix(self) -> str:
         """What all of the session's keys begin with; the scripts append ``task:<id>`` and the like."""
         return self._prefix
+
+    def for_scripts(self, task: str) -> tuple[str, ...]:
+        """`FOR_SCRIPTS` of one task."""
+        return (*_of_session(self), self.task(task), self.calls(task), self.state(task))
 
     def task(self, task: str) -> str:
         """Hash of one task."""

@@ -10,21 +10,24 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError
 
 from turnstream.shared.broker.client import PipedRedis, command, incarnation
+from turnstream.shared.broker.keys import FOR_SCRIPTS
 from turnstream.shared.broker.retry import limited, retry, retry_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from redis.asyncio import Redis
 
+    from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.batch import Argument
+    from turnstream.shared.settings import Settings
 
 # One of a file's own functions, with the comment on it.
 _FUNCTION = re.compile(r"(?:^--.*\n)*^local function (\w+)\(.*\n(?:.*\n)*?end\n+", re.MULTILINE)
@@ -42,21 +45,34 @@ LUA = Path(__file__).parent.parent / "lua"
 Given = str | bytes | int | None | Sequence[str | bytes | int]
 
 
+# Bounds that each script on a session gets, and the settings that have them. TTL and LEASE are in ms.
+_LIMITS = {"TTL": "ttl_ms", "LEASE": "lease_ms", "MAX_EVENTS": "log_max_events", "MAX_BYTES": "log_max_bytes"}
+
+# All that each script on a session gets, as `on_session` gives it.
+_SESSION_KEYS = tuple(name.upper() for name in FOR_SCRIPTS)
+_SESSION_ARGS = ("INCARNATION", "FILE_COUNT", "TID", "OP", *_LIMITS)
+
+# Of a server's settings, what each script on a session gets.
+limits_of: Callable[[Settings], tuple[int, ...]] = attrgetter(*_LIMITS.values())
+
+
 class Script:
     """One Lua file, and the names of what it takes: it is called with them, and finds each as a local of that name.
 
     The locals are written in front of the file's text. Of the ``rest`` there may be any number: it begins at the index
-    ``<rest>_at`` of ``ARGV``.
+    ``<rest>_at`` of ``ARGV``. Those that work on a session get what they use of ``_session.lua`` in front, too, whose
+    locals are upper-case.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        keys: tuple[str, ...],
+        keys: tuple[str, ...] = (),
         optional: tuple[str, ...] = (),
         args: tuple[str, ...] = (),
         rest: str = "",
+        session: bool = False,
         large: bool = False,
         once: bool = False,
     ) -> None:
@@ -70,94 +86,57 @@ class Script:
         self.args = args
         self.rest = rest
         # The embedded broker knows no flags, and needs none: its memory has no limit.
-        self._embedded = (
-            _locals("KEYS", self.keys) + _locals("ARGV", args) + _rest(rest, len(args) + 1) + text
-        )
+        self._embedded = (_session(text, len(args)) if session else "") + self._locals(session=session) + text
         self.text = flags + self._embedded
         self.sha = _sha(self.text)
-        self._optional = bool(optional)
-        self._once = once
+        self._session = session
+        self._required = len(keys)
         self._large = large
+        self._once = once
         self._names = self.keys + args + ((rest,) if rest else ())
         self._values = _values_of(self._names)
 
-    async def __call__(self, redis: Redis, size: int | None = None, /, **given: Given) -> Any:
-        """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH).
-
-        ``size``: bytes of the arguments, about, where the caller knows; there may be many of them to count.
+    def __call__(self, redis: Redis, /, **given: Given) -> Awaitable[Any]:
+        """Run it with what it is declared to take.
 
         Raises:
             TypeError: a declared name is not given, or a given one is not declared. Nothing was sent.
             BrokerAway, redis.exceptions.RedisError, OSError: as `command`.
         """
-        if seconds := retry_seconds(redis):
-            run = partial(self, limited(redis, 0), size, **given)
-            return await (run() if self._once else retry(run, seconds=seconds, what=self.name))
-        keys, arguments = self._in_order(given)
-        large = self._large or (size_of(arguments) if size is None else size) > LARGE_BYTES
-        words = (len(keys), *keys, *arguments)
-        if not isinstance(redis, PipedRedis):
-            return await command(redis, "EVAL", self._embedded, *words, large=large)
-        try:
-            return await command(redis, "EVALSHA", self.sha, *words, large=large)
-        except NoScriptError:
-            return await command(redis, "EVAL", self.text, *words, large=large)
+        keys, arguments, rest = self._in_order(given)
+        return self._run(redis, keys, (*arguments, *rest))
 
-    def _in_order(self, given: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Argument, ...]]:
-        """Keys and arguments as they were declared."""
-        try:
-            values = self._values(given)
-        except KeyError:
-            raise self._mismatch(given) from None
-        if len(given) != len(values):
-            raise self._mismatch(given)
-        count = len(self.keys)
-        keys = values[:count]
-        if self._optional:
-            keys = tuple(key for key in keys if key is not None)
-        return keys, (*values[count:-1], *values[-1]) if self.rest else values[count:]
+    def on_session(
+        self,
+        redis: Redis,
+        keys: SessionKeys,
+        task: str,
+        op: str,
+        limits: tuple[int, ...],
+        given: Mapping[str, Given],
+        *,
+        files: Sequence[Argument] = (),
+        size: int | None = None,
+    ) -> Awaitable[Any]:
+        """Run it with what it is declared to take (``given``), and with what each script on a session gets.
 
-    def _mismatch(self, given: Mapping[str, Any]) -> TypeError:
-        missing = ", ".join(name for name in self._names if name not in given)
-        unknown = ", ".join(name for name in given if name not in self._names)
-        return TypeError(
-            f"{self.name}.lua takes {', '.join(self._names)}; missing: {missing}; unknown: {unknown}"
-        )
+        ``task`` and ``op``, the operation id, may be empty. ``files``: digest and data of each file that the arguments
+        refer to; no data where the session should have it. ``size``: bytes of the arguments, about, where the caller knows;
+        there may be many of them to count.
 
-
-class SessionScript:
-    """One Lua file; those that work on a session get what they use of ``_session.lua`` in front."""
-
-    def __init__(self, name: str, *, session: bool = False, large: bool = False) -> None:
-        """``large``: what it returns may be."""
-        text = (LUA / f"{name}.lua").read_text()
-        flags = ""
-        if text.startswith("#!"):
-            flags, _, text = text.partition("\n")
-            flags += "\n"
-        if session:
-            text = _used((LUA / "_session.lua").read_text(), text) + text
-        self.name = name
-        self._large = large
-        self.text = flags + text
-        self.sha = _sha(self.text)
-        # The embedded broker knows no flags, and needs none: its memory has no limit.
-        self._embedded = text
-        self._session = session
-
-    async def __call__(
-        self, redis: Redis, keys: Sequence[str], arguments: Sequence[Argument], *, size: int | None = None
-    ) -> Any:
-        """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH).
-
-        ``size``: bytes of the arguments, about, where the caller knows; there may be many of them to count.
-
-        Raises:
-            BrokerAway, redis.exceptions.RedisError, OSError: as `command`.
+        Raises: as `__call__`.
         """
+        own, arguments, rest = self._in_order(given)
+        arguments = (len(files) // 2, task, op, *limits, *arguments, *files, *rest)
+        return self._run(redis, keys.for_scripts(task) + own, arguments, size)
+
+    async def _run(
+        self, redis: Redis, keys: tuple[str, ...], arguments: tuple[Argument, ...], size: int | None = None
+    ) -> Any:
+        """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH)."""
         if seconds := retry_seconds(redis):
-            run = partial(self, limited(redis, 0), keys, arguments, size=size)
-            return await retry(run, seconds=seconds, what=self.name)
+            run = partial(self._run, limited(redis, 0), keys, arguments, size)
+            return await (run() if self._once else retry(run, seconds=seconds, what=self.name))
         large = self._large or (size_of(arguments) if size is None else size) > LARGE_BYTES
         if not isinstance(redis, PipedRedis):
             return await self._send(redis, "EVAL", self._embedded, keys, arguments, large=large)
@@ -171,8 +150,8 @@ class SessionScript:
         redis: Redis,
         how: str,
         what: str,
-        keys: Sequence[str],
-        arguments: Sequence[Argument],
+        keys: tuple[str, ...],
+        arguments: tuple[Argument, ...],
         *,
         large: bool,
     ) -> Any:
@@ -180,7 +159,40 @@ class SessionScript:
             return await command(redis, how, what, len(keys), *keys, *arguments, large=large)
         # Nothing is awaited in between: the command goes over the connection that was told this.
         named = await incarnation(redis, large=large)
-        return await command(redis, how, what, len(keys), *keys, *arguments, named, large=large)
+        return await command(redis, how, what, len(keys), *keys, named, *arguments, large=large)
+
+    def _in_order(
+        self, given: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], tuple[Argument, ...], Sequence[Argument]]:
+        """Keys, arguments and the rest, in the order in which they are declared."""
+        try:
+            values = self._values(given)
+        except KeyError:
+            raise self._mismatch(given) from None
+        if len(given) != len(values):
+            raise self._mismatch(given)
+        count = len(self.keys)
+        keys = values[:count]
+        while len(keys) > self._required and keys[-1] is None:
+            keys = keys[:-1]
+        return (keys, values[count:-1], values[-1]) if self.rest else (keys, values[count:], ())
+
+    def _locals(self, *, session: bool) -> str:
+        """Lua that makes a local of each name that this script is declared with."""
+        keys_at = 1 + len(_SESSION_KEYS) * session
+        args_at = 1 + len(_SESSION_ARGS) * session
+        head = _locals("KEYS", self.keys, keys_at) + _locals("ARGV", self.args, args_at)
+        if self.rest:
+            at = "FILES_AT + 2 * FILE_COUNT" if session else args_at + len(self.args)
+            head += f"local {self.rest}_at = {at}\n"
+        return head
+
+    def _mismatch(self, given: Mapping[str, Any]) -> TypeError:
+        missing = ", ".join(name for name in self._names if name not in given)
+        unknown = ", ".join(name for name in given if name not in self._names)
+        return TypeError(
+            f"{self.name}.lua takes {', '.join(self._names)}; missing: {missing}; unknown: {unknown}"
+        )
 
 
 def _read(name: str) -> tuple[str, str]:
@@ -192,17 +204,11 @@ def _read(name: str) -> tuple[str, str]:
     return flags + "\n", text
 
 
-def _locals(table: str, names: Sequence[str]) -> str:
-    """Lua that reads each element of a table once, into a local."""
+def _locals(table: str, names: Sequence[str], first: int) -> str:
+    """Lua that reads the elements of a table once, from ``first`` on, each into a local."""
     if not names:
         return ""
-    return (
-        f"local {', '.join(names)} = {', '.join(f'{table}[{index}]' for index in range(1, len(names) + 1))}\n"
-    )
-
-
-def _rest(rest: str, first: int) -> str:
-    return f"local {rest}_at = {first}\n" if rest else ""
+    return f"local {', '.join(names)} = {', '.join(f'{table}[{index}]' for index in range(first, first + len(names)))}\n"
 
 
 def _values_of(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
@@ -210,6 +216,13 @@ def _values_of(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[An
     if len(names) > 1:
         return itemgetter(*names)
     return lambda given: (given[names[0]],)
+
+
+def _session(text: str, args: int) -> str:
+    """What goes in front of a script on a session, whose text that is, with so many arguments of its own."""
+    head = _locals("KEYS", _SESSION_KEYS, 1) + _locals("ARGV", _SESSION_ARGS, 1)
+    head += f"local FILES_AT = {1 + len(_SESSION_ARGS) + args}\n"
+    return head + _used((LUA / "_session.lua").read_text(), text)
 
 
 def _used(shared: str, text: str) -> str:

@@ -2,15 +2,14 @@
 -- something in each run (see shared/broker/scripts.py). What they share:
 -- the keys, the broker's clock, the time to live, and the one way to write into the log.
 --
--- KEYS  1 meta  2 log  3 history  4 memory  5 waiting  6 task  7 calls  8 state  9 tail channel
--- ARGV  1 task id  2 operation id  3 TTL ms  4 lease ms  5 most entries  6 most bytes  7… the script's own
---       before the last: files that the texts refer to: digest, data ('': the session should have it), …, and how many
---       last: the server's incarnation, as the caller's connection learnt it when it was made ('': not known)
-local META, LOG, HISTORY, MEMORY, WAITING, TASK, CALLS, STATE, TAIL = unpack(KEYS, 1, 9)
-local TID, OP = ARGV[1], ARGV[2]
-local TTL, LEASE = tonumber(ARGV[3]), tonumber(ARGV[4])
-local MAX_EVENTS, MAX_BYTES = tonumber(ARGV[5]), tonumber(ARGV[6])
-local INCARNATION = ARGV[#ARGV]
+-- What all scripts on a session get is upper-case: the keys META, LOG, HISTORY, MEMORY, WAITING, TASK, CALLS, STATE and TAIL
+-- (a channel); TID: the task's id; OP: the operation id; TTL and LEASE in ms; MAX_EVENTS and MAX_BYTES: what the log may
+-- hold; INCARNATION: the server's, as the caller's connection learnt it when it was made ('': not known). From FILES_AT on
+-- stand in ARGV the FILE_COUNT files that the texts refer to: digest, data ('': the session should have it), ….
+TTL, LEASE = tonumber(TTL), tonumber(LEASE)
+MAX_EVENTS, MAX_BYTES = tonumber(MAX_EVENTS), tonumber(MAX_BYTES)
+FILE_COUNT = tonumber(FILE_COUNT)
+local FILES_END = FILES_AT + 2 * FILE_COUNT - 1
 
 local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
@@ -63,7 +62,7 @@ local function references(text)
 end
 
 -- The bytes of the files that a text refers to. What bounds texts counts them each time, as readers get them.
-local function lent_to(text)
+local function file_bytes(text)
   local bytes = 0
   for _, digest in ipairs(references(text)) do
     bytes = bytes + redis.call('HSTRLEN', FILES, digest)
@@ -84,8 +83,8 @@ end
 
 -- Give the session's keys, but no task's, their time to live again. `files`: the meta's field.
 local function touch_session(life, files)
-  for index = 1, 5 do
-    redis.call('PEXPIRE', KEYS[index], life)
+  for _, key in ipairs({ META, LOG, HISTORY, MEMORY, WAITING }) do
+    redis.call('PEXPIRE', key, life)
   end
   redis.call('PEXPIRE', LIVE, life)
   if has_files(files) then
@@ -101,7 +100,7 @@ local function make(agent, user)
     'kept', '0', 'forgotten', '0', 'agent', agent, 'user', user, 'active', '', 'created', int(NOW), 'memory', '0')
   redis.call('DEL', LOG, HISTORY, MEMORY, WAITING, LIVE)
   local sent = {}
-  for index = #ARGV - 1 - 2 * tonumber(ARGV[#ARGV - 1]), #ARGV - 2, 2 do
+  for index = FILES_AT, FILES_END, 2 do
     sent[ARGV[index]] = true
   end
   for _, field in ipairs(redis.call('HKEYS', FILES)) do
@@ -112,8 +111,8 @@ local function make(agent, user)
 end
 
 -- What the session's meta says: epoch, seq and incarnation, and with `all`, for those who write: head, bytes, dropped, kept,
--- forgotten, and files' bytes ever lent to log and history. Read once in a script, and kept as `write` leaves them.
--- `incarnation` holds those of the servers which the log was written on, with spaces between, the newest first; it and the
+-- forgotten, and the bytes of files that entries of log and history ever referred to. Read once in a script, and kept as
+-- `write` leaves them. `incarnation` holds those of the servers which the log was written on, with spaces between, the newest first; it and the
 -- epoch are texts.
 local SESSION
 local function session(all)
@@ -133,12 +132,12 @@ local function session(all)
   return SESSION
 end
 
--- What a run seldom comes to. Each function costs something in each run that makes it, so these are made when one of
--- them is called.
-local function seldom()
+-- The functions of paths that are rarely taken. Each function costs something in each run that makes it, so these are made
+-- when one of them is called.
+local function slow_paths()
   -- The seq of the first entry that a live task may still need; nil when none is live. A task that is gone without its
   -- end (expired, or of an earlier release) is taken off the list.
-  local function needed()
+  local function first_needed()
     local first = redis.call('ZRANGE', LIVE, 0, 0, 'WITHSCORES')
     while first[1] do
       local status = first[1] == TID and 'running' or redis.call('HGET', sibling(TASK, first[1]), 'status')
@@ -151,7 +150,7 @@ local function seldom()
   end
 
   -- An earlier release noted live tasks in the meta.
-  local function adopt()
+  local function import_live_tasks()
     local meta = redis.call('HGETALL', META)
     for index = 1, #meta, 2 do
       if string.sub(meta[index], 1, 5) == 'live:' then
@@ -170,22 +169,23 @@ local function seldom()
     if not found then
       return 0
     end
-    local before, lent = nil, 0
+    local before, files_before = nil, 0
     for index = 1, #found[2], 2 do
       if found[2][index] == 's' then
         before = tonumber(found[2][index + 1])
       elseif found[2][index] == 'l' then
-        lent = tonumber(found[2][index + 1])
+        files_before = tonumber(found[2][index + 1])
       end
     end
     if before then
-      return sum - before, lent
+      return sum - before, files_before
     end
   end
 
   -- Drop a stream's head: what is before seq `low`, and as much more as leaves no more bytes than allowed, but nothing
   -- from `high` on. However many entries that are, it looks at a few.
-  -- → the seq from which entries are left, and their bytes (nil: not known), and files' bytes ever lent before (nil: to all)
+  -- → the seq from which entries are left, and their bytes (nil: not known), and the bytes of files that entries before
+  -- them ever referred to (nil: all)
   local function drop(stream, epoch, low, high, sum)
     while low < high do
       local middle = math.floor((low + high) / 2)
@@ -199,11 +199,12 @@ local function seldom()
     return low, bytes_from(stream, epoch, low, sum)
   end
 
-  -- Note how many of the files' bytes that were lent to a stream, which has `left` bytes now, were lent to what is gone.
-  local function given_back(stream, left, lent)
+  -- Note how many of the files' bytes that a stream's entries ever referred to, those that were trimmed did. It has `left`
+  -- bytes now, and `trimmed` of files before them.
+  local function count_trimmed_files(stream, left, trimmed)
     local all = redis.call('HGET', META, stream .. '_lent')
     if all then
-      redis.call('HSET', META, stream .. '_back', left == 0 and all or int(lent or 0))
+      redis.call('HSET', META, stream .. '_back', left == 0 and all or int(trimmed or 0))
     end
   end
 
@@ -211,11 +212,11 @@ local function seldom()
   local function cut(epoch, target)
     local known = redis.call('HMGET', META, 'head', 'bytes', 'dropped')
     local bytes, dropped = tonumber(known[2]), tonumber(known[3] or '0')
-    target = math.min(target, needed() or target)
+    target = math.min(target, first_needed() or target)
     if target > tonumber(known[1]) then
-      local _, left, lent = drop(LOG, epoch, target, target, bytes + dropped)
+      local _, left, trimmed = drop(LOG, epoch, target, target, bytes + dropped)
       left = left or bytes
-      given_back('log', left, lent)
+      count_trimmed_files('log', left, trimmed)
       redis.call('HSET', META, 'head', int(target), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
     end
   end
@@ -223,23 +224,23 @@ local function seldom()
   -- `trim`, where log (long) or history (old) are to be cut.
   local function cut_down(long, old)
     local epoch, seq, _, head, bytes, dropped, kept, forgotten = unpack(session(true), 1, 8)
-    local first = needed() or seq + 1
+    local first = first_needed() or seq + 1
     if long then
       local high = bytes > 4 * MAX_BYTES and seq + 1 or first
       if head < high then
-        local left, lent
-        head, left, lent = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
+        local left, trimmed
+        head, left, trimmed = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
         left = left or bytes
-        given_back('log', left, lent)
+        count_trimmed_files('log', left, trimmed)
         redis.call('HSET', META, 'head', int(head), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
         SESSION[4], SESSION[5], SESSION[6] = head, left, dropped + bytes - left
       end
     end
     if old then
       local high = kept > 4 * MAX_BYTES and seq or math.min(first, seq)
-      local _, left, lent = drop(HISTORY, epoch, 1, high, kept + forgotten)
+      local _, left, trimmed = drop(HISTORY, epoch, 1, high, kept + forgotten)
       left = left or kept
-      given_back('history', left, lent)
+      count_trimmed_files('history', left, trimmed)
       redis.call('HSET', META, 'kept', int(left), 'forgotten', int(forgotten + kept - left))
       SESSION[7], SESSION[8] = left, forgotten + kept - left
     end
@@ -247,9 +248,9 @@ local function seldom()
 
   -- Keep the files that came with a batch, whose last entry has that seq. They count from the first batch on that came
   -- with them: what stage.lua has put there does not yet.
-  local function store(seq)
-    local count, bytes = tonumber(ARGV[#ARGV - 1]), 0
-    for index = #ARGV - 1 - 2 * count, #ARGV - 2, 2 do
+  local function store_files(seq)
+    local bytes = 0
+    for index = FILES_AT, FILES_END, 2 do
       if ARGV[index + 1] ~= '' then
         redis.call('HSETNX', FILES, ARGV[index], ARGV[index + 1])
       end
@@ -303,10 +304,10 @@ local function seldom()
     return tonumber(string.match(' ' .. former(), ' ' .. int(epoch) .. '%-(%d+)'))
   end
 
-  -- The log's incarnations with the one that the caller names. A server never gets a former name again: a name that is
-  -- known, but not the newest, was learnt by a connection before the server took another one, as a primary does while it
-  -- serves (when its last replica has long been away). It shows no loss.
-  local function named(names)
+  -- The incarnations that the log was written on, with the one that the caller's connection learnt. A server never gets a
+  -- former one again: one that is known, but not the newest, was learnt by a connection before the server took another, as
+  -- a primary does while it serves (when its last replica has long been away). It shows no loss.
+  local function with_incarnation(names)
     if string.find(' ' .. names .. ' ', ' ' .. INCARNATION .. ' ', 1, true) or INCARNATION == '' then
       return names
     end
@@ -317,7 +318,7 @@ local function seldom()
   -- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers get the same message as after a clear.
   local function begin_epoch(seen)
     local known = session()
-    local names = named(known[3] or '')
+    local names = with_incarnation(known[3] or '')
     local epoch = int(math.max(tonumber(known[1]) + 1, NOW, seen + 1))
     for _, stream in ipairs({ LOG, HISTORY }) do
       local at, page = '-', nil
@@ -348,14 +349,15 @@ local function seldom()
     known[1], known[3] = epoch, names
   end
 
-  -- `agree`, where a glance does not show that nothing was lost.
-  local function look_closely(seen, seen_seq)
+  -- `detect_loss`, where epoch, seq and the newest incarnation do not show at once that nothing was lost. If something was,
+  -- a new epoch begins.
+  local function repair_loss(seen, seen_seq)
     local known = session()
     local before = known[3] or ''
     local epoch, seq = tonumber(known[1]), known[2]
     seen, seen_seq = tonumber(seen or '0'), tonumber(seen_seq or '0')
     local ahead = seen > epoch or (seen == epoch and seen_seq > seq)
-    local names = named(before)
+    local names = with_incarnation(before)
     if ahead or (before ~= '' and names ~= before) then
       begin_epoch(seen)
     elseif names ~= before then
@@ -371,8 +373,9 @@ local function seldom()
   end
 
   return {
-    touch = touch_all, last_of = last_of, named = named, look_closely = look_closely, needed = needed, adopt = adopt, cut = cut,
-    cut_down = cut_down, store = store,
+    touch = touch_all, last_of = last_of, with_incarnation = with_incarnation, repair_loss = repair_loss,
+    first_needed = first_needed, import_live_tasks = import_live_tasks, cut = cut, cut_down = cut_down,
+    store_files = store_files,
   }
 end
 
@@ -385,14 +388,15 @@ local function touch(fresh, force, waiting)
   if fresh and not due and not force then
     return
   end
-  seldom().touch(due or waiting)
+  slow_paths().touch(due or waiting)
 end
 
 -- Make sure, before anything is written, that no place in the log is given twice. It may have lost its end: this server
 -- was a replica that lagged, or came back with an older file. Two things show it: an incarnation that the log was not
--- written on before, and a writer that has seen more than there is (up to `seen_seq` of epoch `seen`, if any).
+-- written on before, and a writer that has seen more than there is (up to `seen_seq` of epoch `seen`, if any). A loss begins
+-- a new epoch.
 -- → whether that writer has seen what is not in the log
-local function agree(seen, seen_seq)
+local function detect_loss(seen, seen_seq)
   local known = session()
   if not known[1] then
     return false
@@ -402,7 +406,7 @@ local function agree(seen, seen_seq)
   if newest and (not seen or seen == known[1] and tonumber(seen_seq) <= known[2]) then
     return false
   end
-  return seldom().look_closely(seen, seen_seq)
+  return slow_paths().repair_loss(seen, seen_seq)
 end
 
 -- Cut log and history down to their limits once they are a tenth above them. What a live task may still need stays,
@@ -411,7 +415,7 @@ local function trim()
   local _, seq, _, head, bytes, _, kept = unpack(session(true), 1, 7)
   local long, old = bytes > 1.1 * MAX_BYTES or seq - head + 1 > 1.1 * MAX_EVENTS, kept > 1.1 * MAX_BYTES
   if long or old then
-    seldom().cut_down(long, old)
+    slow_paths().cut_down(long, old)
   end
 end
 
@@ -422,8 +426,8 @@ local function close(message)
   return opened
 end
 
--- The field by which an entry says that so many bytes of files were lent to those before it; none where none were.
-local function lent_before(bytes)
+-- The field by which an entry says that those before it refer to so many bytes of files; none where they refer to none.
+local function files_before(bytes)
   if bytes > 0 then
     return 'l', int(bytes)
   end
@@ -431,8 +435,8 @@ end
 
 -- Whether a file that came without its data is not here. To be asked before anything is written: the caller repeats the
 -- script with the data.
-local function lacks()
-  for index = #ARGV - 1 - 2 * tonumber(ARGV[#ARGV - 1]), #ARGV - 2, 2 do
+local function files_missing()
+  for index = FILES_AT, FILES_END, 2 do
     if ARGV[index + 1] == '' and redis.call('HEXISTS', FILES, ARGV[index]) == 0 then
       return true
     end
@@ -441,7 +445,7 @@ local function lacks()
 end
 
 -- The files that live tasks refer to: in requests, answers and checkpoints.
-local function used()
+local function files_in_use()
   local digests = {}
   for _, tid in ipairs(redis.call('ZRANGE', LIVE, 0, -1)) do
     local request = redis.call('HGET', sibling(TASK, tid), 'request')
@@ -459,11 +463,11 @@ end
 
 -- Drop the files that nothing refers to any more: what came with them is gone from log and history, no live task has
 -- them, and the memory has forgotten them. What came after a live task began may be its own: that is looked up only
--- where log and history were cut behind that place, which is seldom.
-local function tidy()
+-- where log and history were cut behind that place.
+local function drop_unused_files()
   local oldest = redis.call('XRANGE', HISTORY, '-', '+', 'COUNT', 1)[1]
   local low = math.min(session(true)[4], oldest and tonumber(string.match(oldest[1], '%d+$')) or math.huge)
-  local live, has = seldom().needed() or math.huge, nil
+  local live, in_use = slow_paths().first_needed() or math.huge, nil
   local bytes = 0
   for _, digest in ipairs(redis.call('HKEYS', FILES)) do
     if #digest == 64 then
@@ -471,8 +475,8 @@ local function tidy()
       local seq = tonumber(known[1] or '0')
       local gone = seq < low and tonumber(known[2] or '0') <= 0
       if gone and seq >= live then
-        has = has or used()
-        gone = not has[digest]
+        in_use = in_use or files_in_use()
+        gone = not in_use[digest]
       end
       if gone then
         redis.call('HDEL', FILES, digest, digest .. ':seq', digest .. ':memory')
@@ -494,7 +498,7 @@ end
 -- Here, and only here, an event gets its place in the log and its sequence_number. A body that
 -- begins with '{' is whole and not numbered (the user's own message).
 -- `number` is the task's next sequence_number, as its hash has it; the caller keeps the one that comes back. It has
--- called `agree`, too.
+-- called `detect_loss`, too.
 -- Returns the index behind the batch, the seq of its last entry, and the next sequence_number.
 local function write(at, number)
   local count = tonumber(ARGV[at])
@@ -502,9 +506,9 @@ local function write(at, number)
   local meta = session(true)
   local epoch, seq, bytes, kept = meta[1], meta[2], meta[5], meta[7]
   -- What refers to a file came with it.
-  local files = ARGV[#ARGV - 1] ~= '0'
+  local files = FILE_COUNT > 0
   if files then
-    seldom().store(seq + count)
+    slow_paths().store_files(seq + count)
   end
   if count == 0 then
     return at, seq, number
@@ -512,13 +516,13 @@ local function write(at, number)
   number = tonumber(number)
   local dropped, forgotten = meta[6], meta[8]
   if not dropped then
-    seldom().adopt()
+    slow_paths().import_live_tasks()
     dropped = 0
   end
   local first = seq + 1
   local now, created = int(NOW), int(NOW - tonumber(epoch))
   local lines, size = {}, 0
-  local log_lent, history_lent = meta[9], meta[10]
+  local log_files, history_files = meta[9], meta[10]
   for index = 1, count do
     local op, path, kind, body, extra = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
     at = at + 5
@@ -544,20 +548,20 @@ local function write(at, number)
       at = at + 3
     end
     local line = TID .. '\t' .. path .. '\t' .. kind .. '\t' .. now .. '\t' .. body .. '\t' .. extra
-    local lent = files and lent_to(line) or 0
-    local costs = #line + ENTRY_BYTES + lent
-    if lent > 0 then
+    local of_files = files and file_bytes(line) or 0
+    local costs = #line + ENTRY_BYTES + of_files
+    if of_files > 0 then
       -- Followers read it, with what it refers to.
       size = size + TAIL_BYTES
     end
     redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', created, 'e', body, 'x', extra, 's',
-      int(dropped + bytes), lent_before(log_lent))
-    log_lent = log_lent + lent
+      int(dropped + bytes), files_before(log_files))
+    log_files = log_files + of_files
     bytes = bytes + costs
     if op == 'c' or op == 's' or op == 'h' then
       redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', created, 'e', body, 'x', extra, 'o', opened,
-        's', int(forgotten + kept), lent_before(history_lent))
-      history_lent = history_lent + lent
+        's', int(forgotten + kept), files_before(history_files))
+      history_files = history_files + of_files
       kept = kept + costs
     end
     lines[index] = line
@@ -568,8 +572,8 @@ local function write(at, number)
   else
     redis.call('HSET', META, 'seq', int(seq), 'bytes', int(bytes))
   end
-  if log_lent > meta[9] then
-    redis.call('HSET', META, 'log_lent', int(log_lent), 'history_lent', int(history_lent))
+  if log_files > meta[9] then
+    redis.call('HSET', META, 'log_lent', int(log_files), 'history_lent', int(history_files))
   end
   local message = epoch .. '-' .. int(first) .. '-' .. int(seq) .. '-' .. now
   if size <= TAIL_BYTES then
@@ -579,7 +583,7 @@ local function write(at, number)
   if kept > 0 and meta[7] == 0 then
     redis.call('PEXPIRE', HISTORY, int(TTL))
   end
-  meta[2], meta[5], meta[6], meta[7], meta[9], meta[10] = seq, bytes, dropped, kept, log_lent, history_lent
+  meta[2], meta[5], meta[6], meta[7], meta[9], meta[10] = seq, bytes, dropped, kept, log_files, history_files
   trim()
   return at, seq, int(number)
 end
@@ -590,7 +594,7 @@ local function newest(most, limit)
   local count, bytes = 0, 0
   while count < most do
     local element = redis.call('LINDEX', MEMORY, -count - 1)
-    local costs = element and #element + lent_to(element)
+    local costs = element and #element + file_bytes(element)
     if not element or bytes + costs > limit then
       break
     end
@@ -599,13 +603,13 @@ local function newest(most, limit)
   return count, bytes
 end
 
--- Have a rescuer look at this task in `ms`, where the hints are on this server (`due` is nil where they are not);
+-- Have a rescuer look at this task in `look_ms`, where the hints are on this server (`due` is nil where they are not);
 -- as remind.lua does.
-local function remind(due, ref, ms)
+local function remind(due, ref, look_ms)
   if not due then
     return
   end
-  local at = NOW + tonumber(ms)
+  local at = NOW + tonumber(look_ms)
   local known = redis.call('ZSCORE', due, ref)
   if known and tonumber(known) <= at then
     at = tonumber(known) - 1
@@ -614,18 +618,17 @@ local function remind(due, ref, ms)
 end
 
 -- Why a writer may not write, as the script's reply, or nil. `task`: its status, attempt, op and holder.
--- ARGV 7 to 10 is what the writer shows: attempt, holder, and the epoch and seq that it has seen; the last three are
--- '', 0 and 0 for one that has seen nothing. `holder` is the operation that took the attempt: a broker that went back
+-- The writer shows its attempt, its holder, and the epoch and seq that it has seen; the last three are
+-- '', 0 and 0 for one that has seen nothing. The holder is the operation that took the attempt: a broker that went back
 -- may give a number twice, to two processes.
 -- `op` is the last operation kept for the task: the operation ids of a process grow, and an attempt is held by
 -- the one that took it. So a write that the network delayed past a later one is fenced, too; whoever sent it has long
 -- had its outcome from a repeat.
 -- A holder whose own writes were lost cannot go on from what it knows: the task is queued again, for an attempt that
 -- begins with what is left. That is no crash.
--- → gone | ended | fenced | behind launch | lacking
-local function refusal(task)
-  local mine, holds = ARGV[7], ARGV[8]
-  local behind = agree(ARGV[9], ARGV[10])
+-- → gone | ended | fenced | behind launch | files_missing
+local function refusal(task, mine, holds, seen_epoch, seen_seq)
+  local behind = detect_loss(seen_epoch, seen_seq)
   local status, attempt, op, holder = unpack(task, 1, 4)
   if not status or not session()[1] then
     -- A session that was deleted takes what is left of its tasks along.
@@ -636,7 +639,7 @@ local function refusal(task)
     or (op and OP ~= '' and tonumber(OP) < tonumber(op)) then
     return { 'fenced' }
   elseif not behind then
-    return lacks() and { 'lacking' } or nil
+    return files_missing() and { 'files_missing' } or nil
   end
   local more = redis.call('HMGET', TASK, 'launch', 'ending')
   if more[2] then
@@ -670,7 +673,7 @@ end
 
 -- Open groups of calls, described in ARGV from `at` on: their count, then id and size of each. They come
 -- before the entries that settle them. Returns the index behind them.
-local function group(at)
+local function open_groups(at)
   local count = tonumber(ARGV[at])
   at = at + 1
   for _ = 1, count do
@@ -681,13 +684,14 @@ local function group(at)
 end
 
 -- Keep checkpoints and register calls, described in ARGV from `at` on, each list with its count:
--- calls (id, record), fields to set (field, value), fields to drop, calls to take back.
-local function keep(at)
+-- calls (id, record), fields to set (field, value), fields to drop, calls to take back. A call's string is `call_prefix` and
+-- its id.
+local function checkpoint(at, call_prefix)
   local count = tonumber(ARGV[at])
   at = at + 1
   for _ = 1, count do
     redis.call('HSET', CALLS, ARGV[at], ARGV[at + 1])
-    redis.call('SET', KEYS[10] .. ARGV[at], TID .. ' pending', 'PX', int(TTL))
+    redis.call('SET', call_prefix .. ARGV[at], TID .. ' pending', 'PX', int(TTL))
     redis.call('HINCRBY', TASK, 'pending', 1)
     at = at + 2
   end
@@ -715,7 +719,7 @@ local function keep(at)
     local answered = redis.call('HEXISTS', CALLS, ARGV[at] .. ':result') == 1
     if redis.call('HDEL', CALLS, ARGV[at]) == 1 and not answered then
       redis.call('HINCRBY', TASK, 'pending', -1)
-      redis.call('SET', KEYS[10] .. ARGV[at], TID .. ' withdrawn', 'XX', 'KEEPTTL')
+      redis.call('SET', call_prefix .. ARGV[at], TID .. ' withdrawn', 'XX', 'KEEPTTL')
     end
     at = at + 1
   end

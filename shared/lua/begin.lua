@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Take the attempt that runs a launch. ARGV 7 launch  8 worker  9 most bytes of memory
---      10 most bytes of all that the turn is given
+-- Take the attempt that runs a launch. launch: its number; worker: who takes it; memory_bytes: most bytes of memory;
+-- room: most bytes of all that the turn is given.
 -- The memory that comes back is the newest turns, as many as the agent's limit and the bytes allow.
 -- → begun attempt snapshot memory | heavy bytes (nothing is taken) | superseded status | ended | gone
 
@@ -12,35 +12,35 @@ elseif TERMINAL[status] then
   return { 'ended' }
 end
 local repeated = status == 'running' and task[4] == OP
-if not repeated and (status ~= 'queued' or task[2] ~= ARGV[7]) then
+if not repeated and (status ~= 'queued' or task[2] ~= launch) then
   return { 'superseded', status }
 end
 local known = redis.call('HMGET', META, 'remember', 'memory', 'files')
 local calls, state = redis.call('HGETALL', CALLS), redis.call('HGETALL', STATE)
 if not repeated then
   -- The bytes of what the turn is given: request, memory, calls and checkpoints.
-  local lends = has_files(known[3])
+  local has_any = has_files(known[3])
   local bytes = redis.call('HSTRLEN', TASK, 'request')
-    + (lends and lent_to(redis.call('HGET', TASK, 'request') or '') or 0)
+    + (has_any and file_bytes(redis.call('HGET', TASK, 'request') or '') or 0)
   if known[1] ~= '0' then
-    bytes = bytes + math.min(tonumber(known[2] or '0'), tonumber(ARGV[9]))
+    bytes = bytes + math.min(tonumber(known[2] or '0'), tonumber(memory_bytes))
   end
   for _, values in ipairs({ calls, state }) do
     for _, value in ipairs(values) do
-      bytes = bytes + #value + (lends and lent_to(value) or 0)
+      bytes = bytes + #value + (has_any and file_bytes(value) or 0)
     end
   end
-  if bytes > tonumber(ARGV[10]) then
+  if bytes > tonumber(room) then
     return { 'heavy', int(bytes) }
   end
   attempt = int(tonumber(attempt) + 1)
   redis.call('HSET', TASK, 'status', 'running', 'attempt', attempt, 'ran', attempt, 'lease', int(NOW + LEASE),
-    'worker', ARGV[8], 'op', OP, 'holder', OP, 'out', '', 'started', task[5] or int(NOW))
+    'worker', worker, 'op', OP, 'holder', OP, 'out', '', 'started', task[5] or int(NOW))
   touch(task[6])
 end
 local turns = tonumber(known[1] or '1000')
-if not known[2] or tonumber(known[2]) > tonumber(ARGV[9]) then
-  turns = newest(turns, tonumber(ARGV[9]))
+if not known[2] or tonumber(known[2]) > tonumber(memory_bytes) then
+  turns = newest(turns, tonumber(memory_bytes))
 end
 local memory = turns > 0 and redis.call('LRANGE', MEMORY, int(-turns), -1) or {}
 return { 'begun', attempt, snapshot(known[3], calls, state, memory), memory }

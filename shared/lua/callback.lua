@@ -1,7 +1,9 @@
--- Take a client's answer. KEYS 10 the call's string  11 due (or none)
--- ARGV 7 call  8 result  9 ms after which a rescuer looks at a task that goes on  10 ref  11… entries (the …_output message)
--- → stored pending | launch n (it was the last one) | repeat status launch | unknown | withdrawn | expired | ended | lacking
-local known = redis.call('GET', KEYS[10])
+-- Take a client's answer. call_key: the call's string; due (or none).
+-- call: its id; result: the answer; look_ms: after which a rescuer looks at a task that goes on; ref: the task's; entries:
+-- the …_output message.
+-- → stored pending | launch n (it was the last one) | repeat status launch | unknown | withdrawn | expired | ended
+--   | files_missing
+local known = redis.call('GET', call_key)
 if not known then
   return { 'unknown' }
 end
@@ -23,25 +25,25 @@ if not status or TERMINAL[status] or not session(true)[1] then
 elseif task[5] then
   -- Somebody is writing the end, and has read what goes into it.
   return { 'ended' }
-elseif redis.call('HEXISTS', CALLS, ARGV[7]) == 0 then
+elseif redis.call('HEXISTS', CALLS, call) == 0 then
   return { 'unknown' }
 elseif status == 'parked' and tonumber(task[3]) < NOW then
   return { 'expired' }
 end
-if lacks() then
-  return { 'lacking' }
+if files_missing() then
+  return { 'files_missing' }
 end
-redis.call('HSET', CALLS, ARGV[7] .. ':result', ARGV[8])
-redis.call('SET', KEYS[10], answered, 'PX', int(math.max(TTL, redis.call('PTTL', KEYS[10]))))
+redis.call('HSET', CALLS, call .. ':result', result)
+redis.call('SET', call_key, answered, 'PX', int(math.max(TTL, redis.call('PTTL', call_key))))
 local pending = redis.call('HINCRBY', TASK, 'pending', -1)
-agree()
-local _, _, number = write(11, task[6])
+detect_loss()
+local _, _, number = write(entries_at, task[6])
 if pending == 0 and status == 'parked' then
   local launch = int(tonumber(task[4]) + 1)
   redis.call('HDEL', TASK, 'parked_until')
   redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'number', number)
   touch(task[7], true)
-  remind(KEYS[11], ARGV[10], ARGV[9])
+  remind(due, ref, look_ms)
   return { 'launch', launch }
 end
 redis.call('HSET', TASK, 'number', number)

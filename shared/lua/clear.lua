@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 -- Start a session afresh: log, memory and history are dropped, the epoch grows. Or delete it.
--- ARGV 7 the epoch that is to end ('': any, and the session with it)
+-- ending_epoch: the epoch that is to end ('': any, and the session with it).
 -- A clear that the network delayed past another one finds a later epoch, and has nothing to do.
 -- → cleared epoch | live task… (the newest first) | missing
 local meta = redis.call('HMGET', META, 'epoch')
-local delete = ARGV[7] == ''
+local delete = ending_epoch == ''
 if not meta[1] then
   if delete then
     redis.call('DEL', META, LOG, MEMORY, HISTORY, WAITING, LIVE, FILES)
   end
   return { 'missing' }
-elseif not delete and meta[1] ~= ARGV[7] and not seldom().last_of(ARGV[7]) then
+elseif not delete and meta[1] ~= ending_epoch and not slow_paths().last_of(ending_epoch) then
   return { 'cleared', meta[1] }
 end
 local live = { 'live' }
@@ -27,7 +27,7 @@ redis.call('DEL', LOG, MEMORY, HISTORY, WAITING, LIVE, FILES)
 redis.call('HDEL', META, 'files', 'log_lent', 'log_back', 'history_lent', 'history_back', 'memory_lent')
 local epoch = int(math.max(tonumber(meta[1]) + 1, NOW))
 redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
-  'memory', '0', 'active', '', 'former', '', 'incarnation', seldom().named(session()[3] or ''))
+  'memory', '0', 'active', '', 'former', '', 'incarnation', slow_paths().with_incarnation(session()[3] or ''))
 redis.call('HDEL', META, 'hold')
 if delete then
   redis.call('DEL', META)

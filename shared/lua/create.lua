@@ -1,8 +1,8 @@
--- Make a session. ARGV 7 agent  8 user  9 ms that it lives unless somebody speaks in it
+-- Make a session. agent, user: whose it is; life_ms: how long it lives unless a turn comes.
 -- → created | exists
 if redis.call('EXISTS', META) == 1 then
   return { 'exists' }
 end
-make(ARGV[7], ARGV[8])
-redis.call('PEXPIRE', META, ARGV[9])
+make(agent, user)
+redis.call('PEXPIRE', META, life_ms)
 return { 'created' }

@@ -18,8 +18,8 @@ if former - now > 1000 then
   end
 end
 -- Hints may be missing where there is none for all live tasks (they were deleted), and where a server was not known
--- before: it may lack what its predecessor took last. A known one that is not the newest shows no loss (see named in
--- _session.lua).
+-- before: it may lack what its predecessor took last. A known one that is not the newest shows no loss (see
+-- with_incarnation in _session.lua).
 local names, when = string.match(known, '^%d+( .*)$') or '', 'NX'
 for index = servers_at, #ARGV do
   if ARGV[index] ~= '' and not string.find(names .. ' ', ' ' .. ARGV[index] .. ' ', 1, true) then

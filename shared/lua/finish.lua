@@ -1,21 +1,22 @@
 #!lua flags=allow-oom
--- Write the end of a task. ARGV 7 to 10 what the writer shows  11 status  12 why (code, may be empty)
---      13 memory (may be empty)  14 most bytes of memory  15… entries, the last one terminal
+-- Write the end of a task.
+-- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); ended: the status; why: code,
+-- may be empty; memory_element: may be empty; memory_bytes: most bytes of memory; entries: the last one is terminal.
 -- → ok seq next launch (next: the session's next task, to be launched, or '')
---   | behind launch | fenced | ended | gone | lacking
+--   | behind launch | fenced | ended | gone | files_missing
 
 -- Count that one more element of the memory refers to its files, or one less.
 -- → the bytes that the element counts for
 local function refer(element, by)
-  local lent = 0
+  local of_files = 0
   for _, digest in ipairs(references(element)) do
     redis.call('HINCRBY', FILES, digest .. ':memory', by)
-    lent = lent + redis.call('HSTRLEN', FILES, digest)
+    of_files = of_files + redis.call('HSTRLEN', FILES, digest)
   end
-  if lent > 0 then
-    redis.call('HINCRBY', META, 'memory_lent', int(by * lent))
+  if of_files > 0 then
+    redis.call('HINCRBY', META, 'memory_lent', int(by * of_files))
   end
-  return #element + lent
+  return #element + of_files
 end
 
 -- Remember a turn, and forget the oldest ones while there are too many of them, or of their bytes. These are counted
@@ -44,20 +45,20 @@ local function remember(element, most, limit, bytes, hold)
 end
 
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'next', 'fresh')
-if task[3] == OP and task[2] == ARGV[7] then
+if task[3] == OP and task[2] == attempt then
   return { 'ok', task[7], task[9], '1' }
 end
 session(true)
-local no = refusal(task)
+local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
 if no then
   return no
 end
-local _, seq, number = write(15, task[8])
+local _, seq, number = write(entries_at, task[8])
 local meta = redis.call('HMGET', META, 'active', 'asked', 'remember', 'memory', 'hold', 'files')
 local set = { 'asked', int((tonumber(meta[2]) or 0) - redis.call('HSTRLEN', TASK, 'request')) }
-if ARGV[13] ~= '' then
+if memory_element ~= '' then
   set[3] = 'memory'
-  set[4] = remember(ARGV[13], tonumber(meta[3] or '1000'), tonumber(ARGV[14]), meta[4], meta[5])
+  set[4] = remember(memory_element, tonumber(meta[3] or '1000'), tonumber(memory_bytes), meta[4], meta[5])
 end
 redis.call('ZREM', LIVE, TID)
 redis.call('DEL', CALLS, STATE)
@@ -70,7 +71,7 @@ end
 -- What this task alone still needed can go.
 trim()
 if has_files(meta[6]) then
-  tidy()
+  drop_unused_files()
 end
 
 local following = ''
@@ -85,7 +86,7 @@ if meta[1] == TID then
   end
 end
 redis.call('HSET', META, unpack(set))
-redis.call('HSET', TASK, 'status', ARGV[11], 'why', ARGV[12], 'ended', int(NOW), 'op', OP, 'out', int(seq),
+redis.call('HSET', TASK, 'status', ended, 'why', why, 'ended', int(NOW), 'op', OP, 'out', int(seq),
   'next', following, 'number', number)
 local released = meta[5] and redis.call('EXISTS', LIVE) == 0
 if released then

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Keep a lease. ARGV 7 to 10 what the writer shows
+-- Keep a lease. attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal).
 -- → ok | behind launch | fenced | ended | gone
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'fresh')
-local no = refusal(task)
+local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
 if no then
   return no
 end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Look at one due task, for the rescuer. ARGV 7 ms after which a launch is taken for lost
---      8 crashes that end a task  9 ms between looks at what is not understood  10 ms that an ended task's events stay
---      11 ms between looks at what waits, in the queue or for its turn
+-- Look at one due task, for the rescuer. launch_ms: after which a launch is taken for lost; max_crashes: that end a task;
+-- strange_ms: between looks at what is not understood; stay_ms: that an ended task's events stay; backlog_ms: between
+-- looks at what waits, in the queue or for its turn.
 -- → launch n ms | passed task n | end attempt launch why | redate ms
 --   | drop task (who may have waited for it, or none)
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
@@ -20,13 +20,13 @@ elseif task[10] == OP then
   if task[15] ~= '' then
     return { 'passed', task[15], task[11] }
   end
-  return { 'launch', task[11], ARGV[11] }
+  return { 'launch', task[11], backlog_ms }
 elseif TERMINAL[status] then
   if task[16] and task[16] ~= '' then
     -- Whoever wrote this end was to launch the next turn. They may be gone.
     local following = redis.call('HMGET', sibling(TASK, task[16]), 'status', 'launch', 'launched')
     if following[1] == 'queued' and following[2] == '1' then
-      local lost = num(following[3]) + tonumber(ARGV[7])
+      local lost = num(following[3]) + tonumber(launch_ms)
       if lost > NOW then
         return { 'redate', int(lost - NOW) }
       end
@@ -35,21 +35,21 @@ elseif TERMINAL[status] then
       return { 'passed', task[16], '1' }
     end
   end
-  local over = num(task[12]) + tonumber(ARGV[10])
+  local over = num(task[12]) + tonumber(stay_ms)
   if over > NOW then
     return { 'redate', int(over - NOW) }
   end
   -- Its messages stand whole in the history; the pieces they came in can go.
   local epoch = redis.call('HGET', META, 'epoch')
-  if epoch and task[14] and (epoch == task[14] or seldom().last_of(task[14])) then
-    seldom().cut(epoch, num(task[13]) + 1)
+  if epoch and task[14] and (epoch == task[14] or slow_paths().last_of(task[14])) then
+    slow_paths().cut(epoch, num(task[13]) + 1)
   end
   return { 'drop' }
 end
 local deadline = num(task[6])
 -- ms until one that waits must be looked at again.
 local function patient()
-  local look = math.min(tonumber(ARGV[11]), math.floor(TTL / 4))
+  local look = math.min(tonumber(backlog_ms), math.floor(TTL / 4))
   return deadline > 0 and math.max(1, math.min(look, deadline - NOW)) or look
 end
 if status == 'queued' then
@@ -76,14 +76,14 @@ if status == 'running' then
   end
   local crashes = num(task[8]) + 1
   redis.call('HSET', TASK, 'crashes', int(crashes))
-  if crashes >= tonumber(ARGV[8]) then
+  if crashes >= tonumber(max_crashes) then
     return { 'end', attempt, launch, 'failed worker_lost' }
   end
   launch = int(num(launch) + 1)
   redis.call('HDEL', TASK, 'lease')
 elseif status == 'parked' then
   -- One that does not say how long it waits is never ended for that.
-  local until_ms = tonumber(task[7]) or (NOW + tonumber(ARGV[9]))
+  local until_ms = tonumber(task[7]) or (NOW + tonumber(strange_ms))
   local why = 'failed call_expired'
   if deadline > 0 and deadline < until_ms then
     until_ms, why = deadline, 'failed deadline'
@@ -93,7 +93,7 @@ elseif status == 'parked' then
   end
   return { 'end', attempt, launch, why }
 elseif status ~= 'queued' then
-  return { 'redate', ARGV[9] }
+  return { 'redate', strange_ms }
 elseif deadline > 0 and NOW > deadline then
   return { 'end', attempt, launch, 'failed deadline' }
 elseif launch == '0' then
@@ -119,9 +119,9 @@ elseif launch == '0' then
 elseif num(task[5]) > NOW then
   -- By a clock that was ahead, too.
   redis.call('HSET', TASK, 'launched', int(NOW))
-  return { 'redate', ARGV[7] }
-elseif num(task[5]) + tonumber(ARGV[7]) > NOW then
-  return { 'redate', int(num(task[5]) + tonumber(ARGV[7]) - NOW) }
+  return { 'redate', launch_ms }
+elseif num(task[5]) + tonumber(launch_ms) > NOW then
+  return { 'redate', int(num(task[5]) + tonumber(launch_ms) - NOW) }
 end
 -- A launch that was lost, or still waits in the queue, is launched again under the same number:
 -- where it still waits that changes nothing, not even its place. The next look is for its deadline, and for its session

@@ -28,7 +28,7 @@ class Batch:
         2. hold what must become true with them: call groups, pending calls, checkpoints;
         3. take large data out, which goes beside it (`files`, by digest), no later than it is spelled; to do so before,
            beside the event loop, is for who may have much of it (`uncut`, `cut_all`);
-        4. spell all of it as the scripts take it (lua/_session.lua, ``write`` and ``keep``).
+        4. spell all of it as the scripts take it (lua/_session.lua, ``write`` and ``checkpoint``).
 
     Bodies are canonical JSON without ``sequence_number``: the log gives the number when it gives the
     place. ``largest`` is the most bytes that one event may have, an end excepted (0: any number); more raises
@@ -141,9 +141,8 @@ class Batch:
         return {digest: data for digest, data in self.files.items() if digest not in self.known}
 
     def file_arguments(self, sent: Mapping[str, bytes]) -> list[Argument]:
-        """The files, as ``store`` takes them: with their data those that are ``sent``."""
-        named = [part for digest in self.files for part in (digest, sent.get(digest, b""))]
-        return [*named, len(self.files)]
+        """The files, as ``store_files`` takes them: with their data those that are ``sent``."""
+        return [part for digest in self.files for part in (digest, sent.get(digest, b""))]
 
     def arguments(self) -> list[Argument]:
         """The entries alone, as ``write`` takes them."""
@@ -151,7 +150,7 @@ class Batch:
         return [self.count, *self.entries]
 
     def all_arguments(self) -> list[Argument]:
-        """Groups, entries and checkpoints, as ``group``, ``write`` and ``keep`` take them."""
+        """Groups, entries and checkpoints, as ``open_groups``, ``write`` and ``checkpoint`` take them."""
         self.cut_all()
         return [
             len(self.groups) // 2,

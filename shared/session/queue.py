@@ -122,13 +122,13 @@ class Slots:
     held: Mapping[str, int]
 
     @property
-    def times(self) -> str:
+    def times(self) -> float:
         """How many times the free slots that it leaves one owner may hold; 0: any number of slots."""
-        return "0" if self.share >= 1 else str(round(self.share / (1 - self.share), 6))
+        return 0 if self.share >= 1 else round(self.share / (1 - self.share), 6)
 
     def holders(self, count: int) -> list[str | int]:
         """The owners that may meet their share when ``count`` are claimed, each with the slots that it holds."""
-        times = float(self.times)
+        times = self.times
         if not times:
             return []
         return [
@@ -199,7 +199,7 @@ class LaunchQueue(Retrying):
             most=count,
             look_ms=look_ms,
             free=slots.free,
-            times=slots.times,
+            times=str(slots.times),
             holders=slots.holders(count),
         )
         jobs = zip(claimed[::2], claimed[1::2], strict=True)

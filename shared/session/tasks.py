@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import DUE
 from turnstream.shared.broker.retry import Retrying, whole
-from turnstream.shared.broker.scripts import Script, SessionScript
+from turnstream.shared.broker.scripts import Script, limits_of
 from turnstream.shared.offload import ThreadOffload
-from turnstream.shared.session.batch import Argument, Batch
+from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.files import PIECE_BYTES, fetch, fill
 from turnstream.shared.session.outcomes import (
     Appended,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from turnstream.shared.broker.keys import SessionKeys, TaskRef
+    from turnstream.shared.broker.scripts import Given
     from turnstream.shared.settings import Settings
 
 # How often a rescuer looks at a task that another release wrote and this one does not understand.
@@ -96,18 +98,68 @@ def operation() -> str:
 
 # ── the scripts ─────────────────────────────────────────────────────────────────────────────────────
 
-_create = SessionScript("create", session=True)
-_submit = SessionScript("submit", session=True)
-_begin = SessionScript("begin", session=True, large=True)
-_append = SessionScript("append", session=True)
-_renew = SessionScript("renew", session=True)
-_park = SessionScript("park", session=True)
-_release = SessionScript("release", session=True)
-_take = SessionScript("take", session=True, large=True)
-_finish = SessionScript("finish", session=True)
-_callback = SessionScript("callback", session=True)
-_sweep = SessionScript("sweep", session=True)
-_clear = SessionScript("clear", session=True)
+# What a writer shows, in each of its scripts (`_shown`).
+_WRITER = ("attempt", "holder", "seen_epoch", "seen_seq")
+
+_create = Script("create", session=True, args=("agent", "user", "life_ms"))
+_submit = Script(
+    "submit",
+    session=True,
+    keys=("idempotency",),
+    optional=("due",),
+    args=(
+        "agent",
+        "user",
+        "create",
+        "busy",
+        "parked_policy",
+        "max_waiting",
+        "request",
+        "response",
+        "deadline_ms",
+        "digest",
+        "trace",
+        "memory_turns",
+        "look_ms",
+        "ref",
+        "metadata",
+        "max_live",
+        "idempotent",
+    ),
+    rest="entries",
+)
+_begin = Script("begin", session=True, args=("launch", "worker", "memory_bytes", "room"), large=True)
+_append = Script("append", session=True, keys=("call_prefix",), args=_WRITER, rest="batch")
+_renew = Script("renew", session=True, args=_WRITER)
+_park = Script(
+    "park", session=True, keys=("call_prefix",), args=(*_WRITER, "wait_ms", "policy"), rest="batch"
+)
+_release = Script("release", session=True, args=_WRITER)
+_take = Script(
+    "take",
+    session=True,
+    optional=("due",),
+    args=("taker", "ending", "seen", "ref", "look_ms"),
+    large=True,
+)
+_finish = Script(
+    "finish",
+    session=True,
+    args=(*_WRITER, "ended", "why", "memory_element", "memory_bytes"),
+    rest="entries",
+)
+_callback = Script(
+    "callback",
+    session=True,
+    keys=("call_key",),
+    optional=("due",),
+    args=("call", "result", "look_ms", "ref"),
+    rest="entries",
+)
+_sweep = Script(
+    "sweep", session=True, args=("launch_ms", "max_crashes", "strange_ms", "stay_ms", "backlog_ms")
+)
+_clear = Script("clear", session=True, args=("ending_epoch",))
 _stage = Script("stage", keys=("files",), args=("digest", "data", "life_ms"), large=True)
 _unstage = Script("unstage", keys=("files",), rest="digests")
 
@@ -130,15 +182,15 @@ class Tasks(Retrying):
         self.redis = redis
         self.offload = offload or ThreadOffload()
         self.notes = notes
-        self._due = (DUE,) if notes else ()
+        self._due = DUE if notes else None
         self._settings = settings
+        self._limits = limits_of(settings)
         self._grace_ms = int(settings.log_grace_seconds * 1000)
-        self._limits = (settings.ttl_ms, settings.lease_ms, settings.log_max_events, settings.log_max_bytes)
 
     async def create(self, keys: SessionKeys, agent: str, user: str) -> bool:
         """Make a session, which lives for `EMPTY_MS` unless a turn comes; False when it was there already."""
         life = min(self._settings.ttl_ms, EMPTY_MS)
-        reply = await self._run(_create, keys, "", "", (agent, user, life))
+        reply = await self._run(_create, keys, "", "", agent=agent, user=user, life_ms=life)
         return bool(reply[0] == b"created")
 
     @whole
@@ -146,34 +198,33 @@ class Tasks(Retrying):
         self, ref: TaskRef, turn: TurnSubmission, op: str
     ) -> Launch | Waits | Same | Missing | Foreign | Busy | Interrupt | Full:
         """Accept a turn: creates the task with the user's message and ``response`` queued in the log."""
+        keys = ref.keys
         reply = await self._run(
             _submit,
-            ref.keys,
+            keys,
             ref.task,
             op,
-            (
-                turn.agent,
-                turn.user,
-                "1" if turn.create else "0",
-                turn.busy,
-                turn.parked,
-                self._settings.max_waiting,
-                turn.request,
-                turn.response,
-                turn.deadline_ms,
-                turn.digest,
-                turn.trace,
-                turn.memory_turns,
-                LAUNCH_GRACE_MS,
-                str(ref),
-                turn.metadata,
-                self._settings.max_live,
-                "1" if turn.idempotency else "0",
-                *turn.batch.arguments(),
-            ),
-            ref.keys.idempotency(turn.idempotency or "-"),
-            *self._due,
-            batch=turn.batch,
+            turn.batch,
+            idempotency=keys.idempotency(turn.idempotency or "-"),
+            due=self._due,
+            agent=turn.agent,
+            user=turn.user,
+            create="1" if turn.create else "0",
+            busy=turn.busy,
+            parked_policy=turn.parked,
+            max_waiting=self._settings.max_waiting,
+            request=turn.request,
+            response=turn.response,
+            deadline_ms=turn.deadline_ms,
+            digest=turn.digest,
+            trace=turn.trace,
+            memory_turns=turn.memory_turns,
+            look_ms=LAUNCH_GRACE_MS,
+            ref=str(ref),
+            metadata=turn.metadata,
+            max_live=self._settings.max_live,
+            idempotent="1" if turn.idempotency else "0",
+            entries=turn.batch.arguments(),
         )
         match reply:
             case [b"launch", launch, epoch, first]:
@@ -200,8 +251,16 @@ class Tasks(Retrying):
 
         Only if what the turn is given (request, memory, calls, checkpoints) has no more than ``room`` bytes.
         """
-        limits = (self._settings.memory_max_bytes, room)
-        reply = await self._run(_begin, ref.keys, ref.task, op, (launch, worker, *limits))
+        reply = await self._run(
+            _begin,
+            ref.keys,
+            ref.task,
+            op,
+            launch=launch,
+            worker=worker,
+            memory_bytes=self._settings.memory_max_bytes,
+            room=room,
+        )
         match reply:
             case [b"heavy", size]:
                 return Heavy(int(size))
@@ -216,15 +275,17 @@ class Tasks(Retrying):
     @whole
     async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Write a batch and what it checkpoints; extends the lease."""
+        keys = ref.keys
         reply = await self._run(
             _append,
-            ref.keys,
+            keys,
             ref.task,
             op,
-            (*_shown(attempt), *batch.all_arguments()),
-            ref.keys.call(""),
-            batch=batch,
-            size=batch.weight,
+            batch,
+            batch.weight,
+            call_prefix=keys.call(""),
+            **_shown(attempt),
+            batch=batch.all_arguments(),
         )
         return Appended(int(reply[1]), int(reply[2])) if reply[0] == b"ok" else _refusal(reply)
 
@@ -236,7 +297,7 @@ class Tasks(Retrying):
 
     async def renew(self, ref: TaskRef, attempt: Writer) -> Renewed | Refusal:
         """Extend the lease."""
-        reply = await self._run(_renew, ref.keys, ref.task, "", _shown(attempt))
+        reply = await self._run(_renew, ref.keys, ref.task, "", **_shown(attempt))
         return Renewed() if reply[0] == b"ok" else _refusal(reply)
 
     @whole
@@ -247,8 +308,19 @@ class Tasks(Retrying):
 
         ``policy`` is the agent's ``parked``: with ``supersede`` the task gives way to one that waits.
         """
-        arguments = (*_shown(attempt), wait_ms, policy, *batch.all_arguments())
-        reply = await self._run(_park, ref.keys, ref.task, op, arguments, ref.keys.call(""), batch=batch)
+        keys = ref.keys
+        reply = await self._run(
+            _park,
+            keys,
+            ref.task,
+            op,
+            batch,
+            call_prefix=keys.call(""),
+            **_shown(attempt),
+            wait_ms=wait_ms,
+            policy=policy,
+            batch=batch.all_arguments(),
+        )
         if reply[0] == b"parked":
             return Parked()
         if reply[0] == b"superseded":
@@ -257,7 +329,7 @@ class Tasks(Retrying):
 
     async def release(self, ref: TaskRef, attempt: Writer, op: str) -> Launch | Refusal:
         """Give a running task back to the queue; not counted as a crash."""
-        reply = await self._run(_release, ref.keys, ref.task, op, _shown(attempt))
+        reply = await self._run(_release, ref.keys, ref.task, op, **_shown(attempt))
         return Launch(int(reply[1])) if reply[0] == b"launch" else _refusal(reply)
 
     @whole
@@ -269,9 +341,18 @@ class Tasks(Retrying):
         ``ending`` is ``<status> <why>``. With ``seen`` (from `MustEnd`) only if nothing moved since. With ``look`` a
         rescuer is to look soon whether the end was written, where hints are on this server (`notes`).
         """
-        due = self._due if look else ()
-        arguments = (who, ending, seen, str(ref), LAUNCH_GRACE_MS)
-        reply = await self._run(_take, ref.keys, ref.task, op, arguments, *due)
+        reply = await self._run(
+            _take,
+            ref.keys,
+            ref.task,
+            op,
+            due=self._due if look else None,
+            taker=who,
+            ending=ending,
+            seen=seen,
+            ref=str(ref),
+            look_ms=LAUNCH_GRACE_MS,
+        )
         match reply:
             case [b"taken", number, snapshot]:
                 return await self._attempt(ref, number, snapshot, [])
@@ -291,15 +372,13 @@ class Tasks(Retrying):
             ref.keys,
             ref.task,
             op,
-            (
-                *_shown(attempt),
-                status,
-                why,
-                batch.cut(memory),
-                self._settings.memory_max_bytes,
-                *batch.arguments(),
-            ),
-            batch=batch,
+            batch,
+            **_shown(attempt),
+            ended=status,
+            why=why,
+            memory_element=batch.cut(memory),
+            memory_bytes=self._settings.memory_max_bytes,
+            entries=batch.arguments(),
         )
         if reply[0] == b"ok":
             return Finished(int(reply[1]), reply[2].decode(), int(reply[3]))
@@ -310,15 +389,20 @@ class Tasks(Retrying):
         self, ref: TaskRef, call: str, result: bytes, batch: Batch, op: str
     ) -> Stored | Launch | Repeated | Unknown | Withdrawn | Expired | Ended:
         """Take a client's answer to ``call``; the batch is its ``…_output`` message."""
+        keys = ref.keys
         reply = await self._run(
             _callback,
-            ref.keys,
+            keys,
             ref.task,
             op,
-            (call, batch.cut(result), LAUNCH_GRACE_MS, str(ref), *batch.arguments()),
-            ref.keys.call(call),
-            *self._due,
-            batch=batch,
+            batch,
+            call_key=keys.call(call),
+            due=self._due,
+            call=call,
+            result=batch.cut(result),
+            look_ms=LAUNCH_GRACE_MS,
+            ref=str(ref),
+            entries=batch.arguments(),
         )
         match reply:
             case [b"stored", pending]:
@@ -342,7 +426,11 @@ class Tasks(Retrying):
             ref.keys,
             ref.task,
             op,
-            (LAUNCH_GRACE_MS, MAX_CRASHES, STRANGE_LOOK_MS, self._grace_ms, BACKLOG_LOOK_MS),
+            launch_ms=LAUNCH_GRACE_MS,
+            max_crashes=MAX_CRASHES,
+            strange_ms=STRANGE_LOOK_MS,
+            stay_ms=self._grace_ms,
+            backlog_ms=BACKLOG_LOOK_MS,
         )
         match reply:
             case [b"launch", launch, look]:
@@ -362,7 +450,7 @@ class Tasks(Retrying):
         Where that has ended already nothing is done: `Cleared` then has the present one. None: in whatever epoch it is,
         the session itself is deleted, but for what its turns left under names of their own.
         """
-        reply = await self._run(_clear, keys, "", "", ("" if epoch is None else epoch,))
+        reply = await self._run(_clear, keys, "", "", ending_epoch="" if epoch is None else epoch)
         match reply:
             case [b"cleared", epoch]:
                 return Cleared(int(epoch))
@@ -372,41 +460,30 @@ class Tasks(Retrying):
 
     async def _run(
         self,
-        script: SessionScript,
+        script: Script,
         keys: SessionKeys,
         task: str,
         op: str,
-        arguments: tuple[Argument, ...],
-        *more: str,
         batch: Batch | None = None,
         size: int | None = None,
+        /,
+        **given: Given,
     ) -> Any:
-        names = (
-            keys.meta,
-            keys.log,
-            keys.history,
-            keys.memory,
-            keys.waiting,
-            keys.task(task),
-            keys.calls(task),
-            keys.state(task),
-            keys.tail,
-            *more,
-        )
-        given = (task, op, *self._limits, *arguments)
+        """Run a script with what it is declared to take; ``batch`` has the files that this refers to."""
         if batch is None or not batch.files:
-            return await script(self.redis, names, (*given, 0), size=size)
+            return await script.on_session(self.redis, keys, task, op, self._limits, given, size=size)
+        run = partial(script.on_session, self.redis, keys, task, op, self._limits, given)
         new = batch.new_files()
         staged = sum(map(len, new.values()))
         if staged > PIECE_BYTES:
             # Said to be as large as they are, it goes the same way, behind them.
-            running = script(self.redis, names, (*given, *batch.file_arguments({})), size=staged)
+            running = run(files=batch.file_arguments({}), size=staged)
             reply = await self._staged(keys, new, running)
         else:
             staged = 0
-            reply = await script(self.redis, names, (*given, *batch.file_arguments(new)), size=size)
-        if reply[0] == b"lacking":
-            reply = await script(self.redis, names, (*given, *batch.file_arguments(batch.files)))
+            reply = await run(files=batch.file_arguments(new), size=size)
+        if reply[0] == b"files_missing":
+            reply = await run(files=batch.file_arguments(batch.files))
         if staged and reply[0] not in _TOOK:
             # Data of a refused turn is in no owner's count, so it must not stay: a client may be refused any number of times.
             await _unstage(self.redis, files=keys.files, digests=tuple(new))
@@ -432,10 +509,16 @@ class Tasks(Retrying):
         return await self.offload.run_large(ref.owner, size, _attempt, ref, number, snapshot, memory, files)
 
 
-def _shown(writer: Writer) -> tuple[Argument, ...]:
+def _shown(writer: Writer) -> dict[str, str | int]:
+    """`_WRITER`, of a writer."""
     if isinstance(writer, Claim):
-        return writer.number, writer.holder, writer.epoch, writer.seq
-    return writer, "", 0, 0
+        return {
+            "attempt": writer.number,
+            "holder": writer.holder,
+            "seen_epoch": writer.epoch,
+            "seen_seq": writer.seq,
+        }
+    return {"attempt": writer, "holder": "", "seen_epoch": 0, "seen_seq": 0}
 
 
 def _refusal(reply: list[bytes]) -> Refusal:

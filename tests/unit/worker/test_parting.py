@@ -40,7 +40,7 @@ class Delayed(Tasks):
 
     meanwhile: Callable[[], Awaitable[None]]
 
-    async def _run(self, script: Any, *arguments: Any, **more: Any) -> Any:
+    async def _run(self, script: Any, /, *arguments: Any, **more: Any) -> Any:
         reply = await super()._run(script, *arguments, **more)
         if script.name in ("finish", "park", "release"):
             await self.meanwhile()
