@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import structlog
 
-from turnstream.api.streaming.ring import Shown
+from turnstream.api.streaming.ring import RenderedEntry
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.entry import Cursor
 
@@ -35,7 +35,7 @@ class Over(Enum):
     GONE = "gone"  # the session was cleared or has expired, or its log lost what was shown
 
 
-class Cut(NamedTuple):
+class Gap(NamedTuple):
     """The log no longer has the entries between a feed's place and seq ``before``: see api/streaming/start_position.py."""
 
     before: int
@@ -55,16 +55,16 @@ class Feed:
     """
 
     __slots__ = (
-        "_believes",
         "_ended",
         "_followed",
         "_left",
         "_lost",
+        "_maybe_parked",
         "_pages",
         "_queued",
-        "_stirred",
         "_timer",
         "_timer_at",
+        "_valid_since",
         "_waiter",
         "after",
         "at_once",
@@ -80,15 +80,15 @@ class Feed:
         self.task: str | None = None
         self.parking = False
         self.operator = operator
-        self.at_once: Callable[[list[Shown]], bool] | None = None
+        self.at_once: Callable[[list[RenderedEntry]], bool] | None = None
         self._followed = followed
         self._pages = pages
-        # The doubts after which it has read from the log: until there are more, it believes the ring.
-        self._believes = followed.doubts
+        # The session's invalidations before its last read from the log: until there are more, it uses the ring.
+        self._valid_since = followed.invalidations
         self._ended = False
         self._left = False
         self._lost = False
-        self._stirred = False
+        self._maybe_parked = False
         self._queued = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -121,7 +121,7 @@ class Feed:
         self._ended = True
         self._wake_task()
 
-    def lose(self) -> None:
+    def end_as_gone(self) -> None:
         """Have `entries` answer `Over.GONE` from now on."""
         self._lost = True
         self._wake_task()
@@ -132,7 +132,7 @@ class Feed:
             return
         if self.at_once is not None and not self._ended:
             try:
-                news = self._known()
+                news = self._in_ring()
                 if news and self.at_once(news):
                     return
             except Exception:
@@ -154,13 +154,13 @@ class Feed:
         self._queued = False
         self.wake()
 
-    def stir(self) -> None:
+    def task_may_be_parked(self) -> None:
         """A task may have been parked."""
         if self.parking:
-            self._stirred = True
+            self._maybe_parked = True
             self._wake_task()
 
-    async def entries(self, wait: float) -> list[Shown] | Cut | Over:
+    async def entries(self, wait: float) -> list[RenderedEntry] | Gap | Over:
         """What stands in the log after `after`, oldest first.
 
         Waits up to ``wait`` seconds for something; empty when nothing came, or the broker is away.
@@ -168,18 +168,18 @@ class Feed:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait
         while not self._ended and not self._lost:
-            known = self._known()
+            known = self._in_ring()
             if known:
                 return known
             left = until - loop.time()
-            if left <= 0 or self._stirred:
-                self._stirred = False
+            if left <= 0 or self._maybe_parked:
+                self._maybe_parked = False
                 return []
             if known is None and self._followed.attached:
                 news = await self._read(left)
                 if news:
                     return news
-                known = self._known()
+                known = self._in_ring()
                 if known is None:
                     left = min(left, RETRY_SECONDS)
             if not known:
@@ -198,23 +198,23 @@ class Feed:
         page = await self._pages.trimmed(followed.keys, self.after, before)
         if page is not None and page.epoch == self.after.epoch:
             return page
-        if self._believes == followed.doubts:
-            # What it knows of the hole is older than this, and others may hold it still.
-            followed.doubt()
+        if self._valid_since == followed.invalidations:
+            # What it knows of the gap is older than this, and others may hold it still.
+            followed.invalidate()
         return None
 
-    def shown(self, entry: Entry, kind: type[Shown], number: int | None) -> Shown:
+    def rendered(self, entry: Entry, kind: type[RenderedEntry], number: int | None) -> RenderedEntry:
         """The entry as it is to be shown, with a ``number`` of its own if any; see `Pages.shown`."""
-        return self._pages.shown(self._followed, self.after.epoch, entry, kind, number)
+        return self._pages.rendered(self._followed, self.after.epoch, entry, kind, number)
 
-    def _known(self) -> list[Shown] | None:
-        """What is known without a read: entries, nothing new (empty); None: the log must be read."""
+    def _in_ring(self) -> list[RenderedEntry] | None:
+        """What the ring has: entries, nothing new (empty); None: the log must be read."""
         followed = self._followed
-        return followed.known(self.after) if self._believes == followed.doubts else None
+        return followed.in_ring(self.after) if self._valid_since == followed.invalidations else None
 
-    async def _read(self, left: float) -> list[Shown] | Cut | Over:
+    async def _read(self, left: float) -> list[RenderedEntry] | Gap | Over:
         """Read from the broker; empty when that brought nothing."""
-        followed, after, doubts = self._followed, self.after, self._followed.doubts
+        followed, after, invalidations = self._followed, self.after, self._followed.invalidations
         try:
             async with asyncio.timeout(left):
                 read = await self._pages.read(followed, after)
@@ -234,10 +234,10 @@ class Feed:
             or (self.written and read.written and read.written != self.written)
         ):
             return Over.GONE
-        self._believes = doubts
+        self._valid_since = invalidations
         first = read[0].entry.seq if read else read.seq + 1
         # What the ring has is rendered once for all.
-        return Cut(first) if first > after.seq + 1 else self._known() or read
+        return Gap(first) if first > after.seq + 1 else self._in_ring() or read
 
     async def _changed(self, seconds: float) -> None:
         """Wait to be woken, ``seconds`` at most; perhaps for less, since a timer serves many waits."""

@@ -1,11 +1,11 @@
-"""One session that is followed here: its ring, the doubts about it, and its feeds."""
+"""One session that is followed here: its ring, until that is invalidated, and its feeds."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from turnstream.api.streaming.ring import Ring, Shown
+from turnstream.api.streaming.ring import RenderedEntry, Ring
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.status import TERMINAL
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # turn, a callback, a reconnect) costs no new subscription.
 LINGER_SECONDS = 2.0
 
-# A session's followers that are shown what is heard in the very call that brought it. More have their turns: what
+# A session's followers that are shown a message's entries in the very call that brought it. More have their turns: what
 # one message costs must not grow with the followers of its session.
 FIRST_FOLLOWERS = 8
 
@@ -31,7 +31,8 @@ class Followed:
     """One session that somebody follows.
 
     ``attached``: the broker acknowledged the subscription, and the reader is whole. There is a ring as long as its
-    last entry is the log's last one, for all we know. ``doubts`` counts when that ended, ``news`` what was heard.
+    last entry is the log's last one, for all we know. ``invalidations`` counts when that ended, ``messages`` those of the
+    tail.
     """
 
     __slots__ = (
@@ -41,10 +42,10 @@ class Followed:
         "_lingering",
         "_ring",
         "attached",
-        "doubts",
         "feeds",
+        "invalidations",
         "keys",
-        "news",
+        "messages",
         "part",
         "rounds",
     )
@@ -58,8 +59,8 @@ class Followed:
         self.part = part
         self.feeds: set[Feed] = set()
         self.attached = False
-        self.doubts = 0
-        self.news = 0
+        self.invalidations = 0
+        self.messages = 0
         self._ring: Ring | None = None
         # The ring of the epoch before: who had not read its last entries when the log was cleared still can.
         self._former: Ring | None = None
@@ -86,8 +87,8 @@ class Followed:
         """Have the session forgotten in `LINGER_SECONDS`, unless it is followed again."""
         self._lingering = asyncio.get_running_loop().call_later(LINGER_SECONDS, forget)
 
-    def known(self, after: Cursor) -> list[Shown] | None:
-        """What the ring knows: entries, nothing new (empty); None: the log must be read."""
+    def in_ring(self, after: Cursor) -> list[RenderedEntry] | None:
+        """What the ring has: entries, nothing new (empty); None: the log must be read."""
         ring = self._ring
         if ring is None:
             return None
@@ -98,9 +99,9 @@ class Followed:
             return shown
         return None
 
-    def heard(self, tail: Tail) -> None:
-        """Take what was published."""
-        self.news += 1
+    def message_received(self, tail: Tail) -> None:
+        """Take what was published on the session's tail."""
+        self.messages += 1
         ring = self._ring
         if ring is None or tail.epoch > ring.epoch:
             # Cleared; else the log has lost its end, perhaps, and with it what the ring has.
@@ -108,10 +109,10 @@ class Followed:
             ring = self._ring = Ring(tail.epoch, tail.first - 1)
             self.wake()
         elif tail.epoch < ring.epoch or (
-            # What was read may be ahead of what is heard. Else the log is not what it was.
+            # What was read may be ahead of the messages. Else the log is not what it was.
             tail.first <= min(tail.last, ring.last) and not ring.has(tail.last, tail.written)
         ):
-            self.doubt()
+            self.invalidate()
             return
         if tail.last > ring.last:
             if not tail.entries:
@@ -119,25 +120,25 @@ class Followed:
             else:
                 if tail.first > ring.last + 1:
                     ring.restart(tail.first - 1)
-                ring.add([Shown(entry) for entry in tail.entries])
+                ring.add([RenderedEntry(entry) for entry in tail.entries])
             self.wake()
-            # What came before it was heard: nothing needs the ring's entries but followers. To look at all of those
+            # What came before it was taken: nothing needs the ring's entries but followers. To look at all of those
             # costs each message a few of them.
-            if not self.news % (len(self.feeds) // FIRST_FOLLOWERS or 1):
+            if not self.messages % (len(self.feeds) // FIRST_FOLLOWERS or 1):
                 self._shrink()
         if tail.first > tail.last:
-            self.stir()
+            self.task_may_be_parked()
 
-    def doubt(self) -> None:
-        """What the ring holds may not be so."""
-        self.doubts += 1
+    def invalidate(self) -> None:
+        """Drop the ring: it may not be what the log is. Each follower reads before it uses the next one."""
+        self.invalidations += 1
         self._ring = self._former = None
         self.wake()
-        self.stir()
+        self.task_may_be_parked()
 
-    def learn(self, read: Read | None, doubts: int, news: int) -> None:
-        """Take what was read; when it was asked for, there had been so many ``doubts`` and ``news``."""
-        if self.doubts != doubts:
+    def page_read(self, read: Read | None, invalidations: int, messages: int) -> None:
+        """Take a page that was read; when the read began, there had been so many ``invalidations`` and ``messages``."""
+        if self.invalidations != invalidations:
             return
         ring = self._ring
         if ring is None:
@@ -145,9 +146,9 @@ class Followed:
                 return
             self._ring = _ring_of(read)
         elif read is None or read.epoch != ring.epoch or read.seq < ring.last:
-            # What was heard meanwhile may be newer than what was read.
-            if self.news == news:
-                self.doubt()
+            # A message that came meanwhile may be newer than what was read.
+            if self.messages == messages:
+                self.invalidate()
             return
         elif read and read.whole and (read.seq > ring.last or not len(ring)):
             self._ring = _ring_of(read)
@@ -160,32 +161,32 @@ class Followed:
         ring = self._ring
         if ring is None or not self.attached or not self.feeds:
             return
-        doubts, news = self.doubts, self.news
+        invalidations, messages = self.invalidations, self.messages
         end, written = Cursor(ring.epoch, ring.last), ring.written
         waiting = [feed for feed in self.feeds if feed.task and feed.after == end]
         page = await log.page(self.keys, end, 1)
-        if (self.doubts, self.news) != (doubts, news):
+        if (self.invalidations, self.messages) != (invalidations, messages):
             return
         if (
             page is None
             or (page.epoch, page.seq) != end
             or (written and page.written and page.written != written)
         ):
-            self.doubt()
+            self.invalidate()
             return
         live = await log.live(self.keys) if waiting else []
         for feed in waiting:
             task = None if feed.task is None or feed.task in live else await log.task(self.keys, feed.task)
             if task is not None and task.get("status", "failed") in TERMINAL and feed.after == end:
                 # It has all there is, and no more will be said: the task's hash was lost, or its end.
-                feed.lose()
+                feed.end_as_gone()
 
-    def rest(self) -> None:
-        """Where nothing was heard since the last rest, drop what all followers have, and the former ring."""
-        if self.news == self._idle:
+    def shrink_if_idle(self) -> None:
+        """Where no message came since the last call, drop what all followers have, and the former ring."""
+        if self.messages == self._idle:
             self._former = None
             self._shrink()
-        self._idle = self.news
+        self._idle = self.messages
 
     def _shrink(self) -> None:
         """Drop what all followers have. One that has yet to begin, or is in another epoch, has nothing of it.
@@ -210,10 +211,10 @@ class Followed:
             else:
                 feed.wake_in_turn(self.rounds)
 
-    def stir(self) -> None:
+    def task_may_be_parked(self) -> None:
         """A task may have been parked."""
         for feed in self.feeds:
-            feed.stir()
+            feed.task_may_be_parked()
 
 
 def _ring_of(read: Read) -> Ring:

@@ -1,4 +1,4 @@
-"""Messages that a hole in the log tore: their beginning was trimmed, or fell before what a client can be told.
+"""Gaps in the log: messages whose beginning was trimmed, or lies before what a client can be shown.
 
 A client that never saw a message begin cannot make sense of its pieces. It gets none of them, and the
 message whole when it closes.
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
     from turnstream.shared.session.entry import Entry
 
 
-class Telling(Enum):
-    """How to tell an entry."""
+class Visibility(Enum):
+    """How a client sees an entry."""
 
-    AS_IT_IS = "as it is"
+    UNCHANGED = "unchanged"
     WHOLE = "whole"
-    NOT_AT_ALL = "not at all"
+    HIDDEN = "hidden"
 
 
-class Torn:
-    """Follows the messages after a hole; one per stream, made when it meets its first hole."""
+class GapFilter:
+    """Follows the messages after a gap; one per stream, made when it meets its first gap."""
 
     def __init__(self) -> None:
         self._begun: set[str] = set()
 
-    def telling(self, entry: Entry) -> Telling:
-        """How this entry, the next after the hole, is to be told."""
+    def visibility(self, entry: Entry) -> Visibility:
+        """How the client sees this entry, the next after the gap."""
         if entry.kind in (RESPONSE, END):
-            return Telling.AS_IT_IS
+            return Visibility.UNCHANGED
         event = orjson.loads(entry.event)
         if event.get("object") == "content":
-            return Telling.AS_IT_IS if event.get("msg_id") in self._begun else Telling.NOT_AT_ALL
+            return Visibility.UNCHANGED if event.get("msg_id") in self._begun else Visibility.HIDDEN
         message = event.get("id", "")
         if event.get("status") in ("created", "in_progress"):
             if event["status"] == "created":
                 self._begun.add(message)
-            return Telling.AS_IT_IS if message in self._begun else Telling.NOT_AT_ALL
+            return Visibility.UNCHANGED if message in self._begun else Visibility.HIDDEN
         if message in self._begun:
             self._begun.discard(message)
-            return Telling.AS_IT_IS
-        return Telling.WHOLE
+            return Visibility.UNCHANGED
+        return Visibility.WHOLE

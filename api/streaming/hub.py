@@ -4,9 +4,9 @@ A follower has no queue of its own, so a slow client costs no memory: one that f
 from the broker. Nothing is read before the broker acknowledged the subscription, and nothing from the
 start: what a reconnect costs is what was missed.
 
-What a ring holds is believed until there is reason for doubt: the connection was lost, a message does not follow on
-what is known, or the log itself, asked once in a while, says something else. Then the ring is dropped, and each
-follower reads on from its own place before it believes the next one. So each gets all there is to get, or is told
+A ring is used until it is invalidated: the connection was lost, a message does not follow on what the ring has, or the
+log itself, asked once in a while, is another one. Then the ring is dropped, and each follower reads on from its own place
+before it uses the next one. So each gets all there is to get, or is told
 that the log is not the one it followed. Which states a follower can be in: docs/reference.md.
 """
 
@@ -54,7 +54,7 @@ class Hub:
 
     Duties:
         1. subscribe to each followed session once, and unsubscribe a moment after its last follower left;
-        2. hand what is heard to the session's ring, and wake its followers: many of them in turn with others' (`Rounds`);
+        2. hand each message to the session's ring, and wake its followers: many of them in turn with others' (`Rounds`);
            what all of them have, the ring drops;
         3. look now and then whether each session is still there, and what followers have of those that are idle;
         4. end every feed at shutdown.
@@ -169,25 +169,25 @@ class Hub:
         if followed is None:
             return
         try:
-            followed.heard(parse_tail(message))
+            followed.message_received(parse_tail(message))
         except ValueError:
             # Written by another version of us. What it said can be read from the log.
             log.warning("hub.not_understood", channel=channel.decode())
-            followed.doubt()
+            followed.invalidate()
 
     def subscribed(self, channel: bytes) -> None:
         """From here on nothing is missed; what came before has to be read."""
         followed = self._followed.get(channel)
         if followed is not None:
             followed.attached = True
-            followed.doubt()
+            followed.invalidate()
 
     def connection_lost(self) -> None:
         """Tails are missed. Followers wait, and read on when their session is subscribed again."""
         metrics.tail_losses.n += 1
         for followed in self._followed.values():
             followed.attached = False
-            followed.doubt()
+            followed.invalidate()
 
     async def _look(self) -> None:
         for number in count():
@@ -195,7 +195,7 @@ class Hub:
             looks = []
             for followed in self._followed.values():
                 if followed.part % (_PARTS // 6) == number % (_PARTS // 6):
-                    followed.rest()
+                    followed.shrink_if_idle()
                 if followed.part == number % _PARTS:
                     looks.append(followed.look(self._log))
             for outcome in await asyncio.gather(*looks, return_exceptions=True):

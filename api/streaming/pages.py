@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
-from turnstream.api.streaming.ring import Shown
+from turnstream.api.streaming.ring import RenderedEntry
 from turnstream.api.streaming.rounds import Places
 from turnstream.api.streaming.start_position import trimmed
 from turnstream.shared.session.event_log import PAGE_BYTES
@@ -26,12 +26,12 @@ AT_ONCE = 16
 LARGE_BYTES = 16 * 1024
 
 
-class Read(list[Shown]):
+class Read(list[RenderedEntry]):
     """What one read of a log brought; ``page`` but with its entries as they are shown."""
 
     __slots__ = ("__weakref__", "epoch", "former", "seq", "whole", "written")
 
-    def __init__(self, page: Page, shown: Iterable[Shown]) -> None:
+    def __init__(self, page: Page, shown: Iterable[RenderedEntry]) -> None:
         super().__init__(shown)
         self.epoch = page.epoch
         self.seq = page.seq
@@ -44,11 +44,11 @@ class PagedSession(Protocol):
     """The session for whose followers something is read."""
 
     keys: SessionKeys
-    doubts: int
-    news: int
+    invalidations: int
+    messages: int
 
-    def learn(self, read: Read | None, doubts: int, news: int) -> None:
-        """Take what was read; when it was asked for, there had been so many ``doubts`` and ``news``."""
+    def page_read(self, read: Read | None, invalidations: int, messages: int) -> None:
+        """Take a page that was read; when the read began, there had been so many ``invalidations`` and ``messages``."""
 
 
 class Pages:
@@ -61,17 +61,17 @@ class Pages:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._held: WeakValueDictionary[Hashable, Read] = WeakValueDictionary()
-        self._large: WeakValueDictionary[Hashable, Shown] = WeakValueDictionary()
+        self._large: WeakValueDictionary[Hashable, RenderedEntry] = WeakValueDictionary()
         self._coming: dict[Hashable, asyncio.Task[Read | None]] = {}
         self._places = Places(AT_ONCE)
 
     async def read(self, reader: PagedSession, after: Cursor) -> Read | None:
-        """What stands after the cursor; None: there is no session. Nothing is kept over a doubt.
+        """What stands after the cursor; None: there is no session. Nothing is kept over an invalidation.
 
         Raises:
             redis.exceptions.RedisError, OSError: the broker's trouble.
         """
-        name = (reader.keys.tail, after, reader.doubts)
+        name = (reader.keys.tail, after, reader.invalidations)
         held = self._held.get(name)
         if held is not None:
             return held
@@ -87,21 +87,21 @@ class Pages:
         async with self._places.one(keys.owner):
             return await trimmed(self._log, keys, after, before)
 
-    def shown(
+    def rendered(
         self,
         reader: PagedSession,
         epoch: int,
         entry: Entry,
-        kind: type[Shown] = Shown,
+        kind: type[RenderedEntry] = RenderedEntry,
         number: int | None = None,
-    ) -> Shown:
+    ) -> RenderedEntry:
         """The entry, once for all who hold it if it is large: the pages that have it begin at any place.
 
         ``number`` is its own, where that is not the log's.
         """
         if len(entry.event) + len(entry.extra) < LARGE_BYTES:
             return kind(entry)
-        name = (reader.keys.tail, epoch, entry.seq, reader.doubts, kind, number)
+        name = (reader.keys.tail, epoch, entry.seq, reader.invalidations, kind, number)
         shown = self._large.get(name)
         if shown is None:
             shown = self._large[name] = kind(entry)
@@ -116,12 +116,12 @@ class Pages:
 
     async def _fetch(self, reader: PagedSession, after: Cursor) -> Read | None:
         async with self._places.one(reader.keys.owner):
-            doubts, news = reader.doubts, reader.news
+            invalidations, messages = reader.invalidations, reader.messages
             page = await self._log.page(reader.keys, after, PAGE_BYTES)
         read = None
         if page is not None:
-            read = Read(page, [self.shown(reader, page.epoch, entry) for entry in page.entries])
-        reader.learn(read, doubts, news)
+            read = Read(page, [self.rendered(reader, page.epoch, entry) for entry in page.entries])
+        reader.page_read(read, invalidations, messages)
         return read
 
     def _came(self, name: Hashable, done: asyncio.Task[Read | None]) -> None:

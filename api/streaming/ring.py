@@ -19,7 +19,7 @@ MOST_BYTES = 512 * 1024
 ENTRY_BYTES = 512
 
 
-class Shown:
+class RenderedEntry:
     """An entry, with the frames that were made of it: each dialect renders it once for all followers."""
 
     __slots__ = ("__weakref__", "_dialect", "_frames", "_others", "entry")
@@ -47,13 +47,13 @@ class Shown:
         return frames
 
 
-class Replayed(Shown):
+class ReplayedEntry(RenderedEntry):
     """An entry as those are shown it who missed what came before it: see `Dialect.replay`."""
 
     __slots__ = ()
 
     def frames(self, dialect: Dialect, session: str, epoch: int) -> bytes:
-        """As `Shown.frames`; of one dialect, the one that was asked for last."""
+        """As `RenderedEntry.frames`; of one dialect, the one that was asked for last."""
         if self._dialect is not dialect:
             self._dialect, self._frames = dialect, dialect.replay(session, epoch, self.entry)
         return self._frames
@@ -65,66 +65,66 @@ class Ring:
     ``last`` is that one's seq, also when the ring is empty; ``written`` is when it was written, 0 if that is not known.
     """
 
-    __slots__ = ("_bytes", "_shown", "epoch", "last", "written")
+    __slots__ = ("_bytes", "_entries", "epoch", "last", "written")
 
     def __init__(self, epoch: int, last: int) -> None:
         self.epoch = epoch
         self.last = last
         self.written = 0
-        self._shown: list[Shown] = []
+        self._entries: list[RenderedEntry] = []
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._shown)
+        return len(self._entries)
 
-    def after(self, seq: int) -> list[Shown] | None:
+    def after(self, seq: int) -> list[RenderedEntry] | None:
         """The entries after ``seq``; None when the first of them is not here, or ``seq`` is ahead of all."""
-        index = seq + len(self._shown) - self.last
-        return self._shown[index:] if 0 <= index <= len(self._shown) else None
+        index = seq + len(self._entries) - self.last
+        return self._entries[index:] if 0 <= index <= len(self._entries) else None
 
-    def add(self, news: Sequence[Shown]) -> None:
-        """Add entries that follow `last` without a hole."""
-        shown, size = self._shown, self._bytes
+    def add(self, news: Sequence[RenderedEntry]) -> None:
+        """Add entries that follow `last` without a gap."""
+        entries, size = self._entries, self._bytes
         for each in news:
-            shown.append(each)
+            entries.append(each)
             size += 2 * len(each.entry.event) + len(each.entry.extra) + ENTRY_BYTES
         self._bytes = size
         self.last, self.written = each.entry.seq, each.entry.created
-        if len(shown) > MOST_ENTRIES or size > MOST_BYTES:
+        if len(entries) > MOST_ENTRIES or size > MOST_BYTES:
             self._cut()
 
     def has(self, seq: int, written: int) -> bool:
         """Whether the entry at ``seq`` is known, and was written then."""
         if seq == self.last:
             return written == self.written != 0
-        index = seq + len(self._shown) - self.last - 1
-        return 0 <= index < len(self._shown) and self._shown[index].entry.created == written
+        index = seq + len(self._entries) - self.last - 1
+        return 0 <= index < len(self._entries) and self._entries[index].entry.created == written
 
     def restart(self, last: int, written: int = 0) -> None:
         """Forget the entries: those up to ``last``, which was ``written`` then, are only in the broker."""
         self.last, self.written = last, written
-        self._shown.clear()
+        self._entries.clear()
         self._bytes = 0
 
     def forget(self, seq: int) -> None:
         """Drop the entries up to ``seq``."""
         if seq >= self.last:
-            self._shown.clear()
+            self._entries.clear()
             self._bytes = 0
-        elif (count := seq + len(self._shown) - self.last) > 0:
+        elif (count := seq + len(self._entries) - self.last) > 0:
             self._drop(count)
 
     def _cut(self) -> None:
         """Drop the oldest; more than needed, so that it is not done for each entry."""
         cut, size = 0, self._bytes
-        while len(self._shown) - cut > MOST_ENTRIES * 3 // 4 or size > MOST_BYTES * 3 // 4:
-            size -= _cost(self._shown[cut].entry)
+        while len(self._entries) - cut > MOST_ENTRIES * 3 // 4 or size > MOST_BYTES * 3 // 4:
+            size -= _cost(self._entries[cut].entry)
             cut += 1
         self._drop(cut)
 
     def _drop(self, count: int) -> None:
-        self._bytes -= sum(_cost(each.entry) for each in self._shown[:count])
-        del self._shown[:count]
+        self._bytes -= sum(_cost(each.entry) for each in self._entries[:count])
+        del self._entries[:count]
 
 
 def _cost(entry: Entry) -> int:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from turnstream.api.http.connection import connection_of, watched
-from turnstream.api.streaming.feed import Cut, Over
-from turnstream.api.streaming.gaps import Telling, Torn
-from turnstream.api.streaming.ring import Replayed, Shown
+from turnstream.api.streaming.feed import Gap, Over
+from turnstream.api.streaming.gaps import GapFilter, Visibility
+from turnstream.api.streaming.ring import RenderedEntry, ReplayedEntry
 from turnstream.api.streaming.start_position import ended, opening, renumbered
 from turnstream.shared import metrics
 from turnstream.shared.errors import BrokerAway
@@ -67,6 +67,7 @@ class EventStream:
         "_dialect",
         "_feed",
         "_fresh",
+        "_gap_filter",
         "_headers",
         "_held",
         "_log",
@@ -76,11 +77,10 @@ class EventStream:
         "_session",
         "_settings",
         "_size",
-        "_spoke",
         "_task",
         "_time",
-        "_torn",
         "_waiting",
+        "_wrote_at",
     )
 
     def __init__(
@@ -109,9 +109,9 @@ class EventStream:
         self._waiting: list[bytes] = []
         self._size = 0
         # Whose frames are the last ones that wait: as long as it is held, others write the same ones.
-        self._held: Shown | None = None
-        self._spoke = 0.0
-        self._torn: Torn | None = None
+        self._held: RenderedEntry | None = None
+        self._wrote_at = 0.0
+        self._gap_filter: GapFilter | None = None
         # Set while entries may be shown at once.
         self._connection: Connection | None = None
 
@@ -152,15 +152,15 @@ class EventStream:
         loop = asyncio.get_running_loop()
         settings = self._settings
         self._time = loop.time
-        self._spoke = loop.time()
+        self._wrote_at = loop.time()
         if self._connection is not None:
             self._feed.at_once = self._show_at_once
-        ends = None if self._task else self._spoke + settings.stream_seconds
+        ends = None if self._task else self._wrote_at + settings.stream_seconds
         while not self._over:
             now = loop.time()
             if ends is not None and now >= ends:
                 return
-            wait = self._spoke + settings.heartbeat_seconds - now
+            wait = self._wrote_at + settings.heartbeat_seconds - now
             if wait <= 0:
                 self._put(self._dialect.ping)
                 await self._flush()
@@ -176,18 +176,18 @@ class EventStream:
         news = await self._feed.entries(wait)
         if isinstance(news, Over):
             return False
-        if isinstance(news, Cut):
+        if isinstance(news, Gap):
             return await self._fill(news.before)
         if news:
             await self._feed.turn()
-        self._show(news, self._mended)
+        self._show(news, self._behind_gap)
         del news
         await self._flush()
         return True
 
-    def _show_at_once(self, news: list[Shown]) -> bool:
+    def _show_at_once(self, news: list[RenderedEntry]) -> bool:
         """Show what follows the feed's place while the task waits; False when it has to see to it."""
-        if self._torn is not None or self._connection is None:
+        if self._gap_filter is not None or self._connection is None:
             return False
         feed, task, dialect, session = self._feed, self._task, self._dialect, self._session
         epoch = feed.after.epoch
@@ -205,7 +205,7 @@ class EventStream:
             if len(body) > SEND_BYTES or not self._connection.write_chunk(body):
                 return False
             metrics.bytes_out.n += len(body)
-            self._spoke = self._time()
+            self._wrote_at = self._time()
         last = news[-1].entry
         feed.after, feed.written = Cursor(epoch, last.seq), last.created
         self._fresh = False
@@ -213,7 +213,9 @@ class EventStream:
             feed.end()
         return True
 
-    def _show(self, news: Iterable[Shown], told: Callable[[Shown], Shown | None]) -> None:
+    def _show(
+        self, news: Iterable[RenderedEntry], view: Callable[[RenderedEntry], RenderedEntry | None]
+    ) -> None:
         """Write what the client takes at once, have one more write wait, and move the feed's place behind them.
 
         Not more than is for one turn.
@@ -224,7 +226,7 @@ class EventStream:
         for each in news:
             entry = each.entry
             if task is None or entry.task == task:
-                shown = told(each)
+                shown = view(each)
                 if shown is not None:
                     self._put(shown.frames(dialect, session, epoch), shown)
             feed.after, feed.written = Cursor(epoch, entry.seq), entry.created
@@ -237,43 +239,45 @@ class EventStream:
                 if written >= TURN_BYTES or not self._flush_at_once():
                     return
 
-    def _mended(self, shown: Shown) -> Shown | None:
-        """How to show an entry of the log; behind a hole, perhaps not at all."""
-        if self._torn is None:
+    def _behind_gap(self, shown: RenderedEntry) -> RenderedEntry | None:
+        """How to show an entry of the log; behind a gap, perhaps not at all."""
+        if self._gap_filter is None:
             return shown
         entry = shown.entry
-        telling = self._torn.telling(entry)
-        if telling is Telling.NOT_AT_ALL:
+        visibility = self._gap_filter.visibility(entry)
+        if visibility is Visibility.HIDDEN:
             return None
-        if telling is Telling.WHOLE:
+        if visibility is Visibility.WHOLE:
             return self._replayed(shown)
         number = self._number
         if number is None:
             return shown
-        # How it began was said already.
-        return None if entry.kind == RESPONSE else self._feed.shown(self._renumbered(entry), Shown, number)
+        # How it began was shown already.
+        if entry.kind == RESPONSE:
+            return None
+        return self._feed.rendered(self._renumbered(entry), RenderedEntry, number)
 
-    def _replayed(self, shown: Shown) -> Shown:
+    def _replayed(self, shown: RenderedEntry) -> RenderedEntry:
         """How to show an entry by itself."""
         number = self._number
-        return self._feed.shown(self._renumbered(shown.entry), Replayed, number)
+        return self._feed.rendered(self._renumbered(shown.entry), ReplayedEntry, number)
 
     def _renumbered(self, entry: Entry) -> Entry:
         if self._number is None:
             return entry
-        told = renumbered(entry, self._number)
-        self._number += told is not entry
-        return told
+        made = renumbered(entry, self._number)
+        self._number += made is not entry
+        return made
 
     async def _fill(self, before: int) -> bool:
-        """Tell from the history what was cut before seq ``before``, as far as the broker answers; False: no more comes."""
+        """Show from the history what was cut before seq ``before``, as far as the broker answers; False: no more comes."""
         feed, task = self._feed, self._task
         try:
             if task is not None and self._fresh:
                 begun = await opening(self._log, feed.keys, task)
                 self._number = 0 if begun else None
                 for entry in begun:
-                    shown = self._replayed(Shown(entry))
+                    shown = self._replayed(RenderedEntry(entry))
                     self._put(shown.frames(self._dialect, self._session, feed.after.epoch), shown)
                 await self._flush()
             self._fresh = False
@@ -290,7 +294,7 @@ class EventStream:
                     return False
         except BrokerAway:
             return True
-        self._torn = self._torn or Torn()
+        self._gap_filter = self._gap_filter or GapFilter()
         return True
 
     async def _show_trimmed(self, before: int) -> bool:
@@ -300,14 +304,14 @@ class EventStream:
         if page is None:
             return False
         await feed.turn()
-        self._show(map(Shown, page.entries), self._replayed)
+        self._show(map(RenderedEntry, page.entries), self._replayed)
         if page.last is None:
             feed.after = Cursor(feed.after.epoch, before - 1)
         # It is not in the log.
         feed.written = 0
         return True
 
-    def _put(self, frames: bytes, shown: Shown | None = None) -> None:
+    def _put(self, frames: bytes, shown: RenderedEntry | None = None) -> None:
         if frames:
             self._waiting.append(frames)
             self._size += len(frames)
@@ -349,7 +353,7 @@ class EventStream:
         self._waiting.clear()
         self._size = 0
         self._held = None
-        self._spoke = self._time()
+        self._wrote_at = self._time()
 
     async def _give(self, message: dict[str, object]) -> None:
         try:

@@ -25,7 +25,7 @@ from turnstream.api.access.auth import Caller
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE, AGENTSCOPE_JAVA
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from turnstream.api.services import Services
-from turnstream.api.streaming.gaps import Telling, Torn
+from turnstream.api.streaming.gaps import GapFilter, Visibility
 from turnstream.api.turns.callbacks import answer_call
 from turnstream.api.turns.submit import NewTurn, submit
 from turnstream.shared.agents import config
@@ -110,12 +110,12 @@ def from_trimmed(recording: Recording, wire: Wire, *, stream: bool = True, head:
     dialect = dialect_of(wire, stream=stream)
     session, epoch = recording.session, recording.epoch
     reads = [dialect.replay(session, epoch, entry) for entry in recording.kept if entry.seq < head]
-    torn = Torn()
+    gap_filter = GapFilter()
     for entry in recording.entries:
-        telling = torn.telling(entry) if entry.seq >= head else Telling.NOT_AT_ALL
-        if telling is Telling.AS_IT_IS:
+        visibility = gap_filter.visibility(entry) if entry.seq >= head else Visibility.HIDDEN
+        if visibility is Visibility.UNCHANGED:
             reads.append(dialect.frames(session, epoch, entry))
-        elif telling is Telling.WHOLE:
+        elif visibility is Visibility.WHOLE:
             reads.append(dialect.replay(session, epoch, entry))
     said = recording.history if wire == "liteagent" else None
     return Capture(wire, tuple(filter(None, reads)), stream=stream, resumed=True, history=said)

@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import Response
 
 from turnstream.api.http.connection import connection_of, watched
-from turnstream.api.streaming.feed import Cut, Over
+from turnstream.api.streaming.feed import Gap, Over
 from turnstream.api.streaming.sse import HEADERS
 from turnstream.api.streaming.start_position import PATIENCE_SECONDS, ended
 from turnstream.shared.broker.retry import retry
@@ -94,7 +94,7 @@ class WholeResponse:
                 raise CursorGone
             if isinstance(news, Over):
                 return None
-            if isinstance(news, Cut):
+            if isinstance(news, Gap):
                 if end := await self._end_in_history(news.before):
                     return end
             elif news:

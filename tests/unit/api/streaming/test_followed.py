@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.support.instant import InstantLoop
 from tests.support.waiting import wait_until
 from turnstream.api.streaming import hub as hub_module
-from turnstream.api.streaming.feed import Cut, Feed, Over
+from turnstream.api.streaming.feed import Feed, Gap, Over
 from turnstream.api.streaming.hub import Hub
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import SessionKeys
@@ -32,7 +32,7 @@ from turnstream.shared.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from turnstream.api.streaming.ring import Shown
+    from turnstream.api.streaming.ring import RenderedEntry
     from turnstream.shared.session.event_log import Page
 
 KEYS = SessionKeys("o", "s")
@@ -145,14 +145,14 @@ class Follower:
             feed.at_once = self.at_once
             self.task = asyncio.create_task(self.follow())
 
-    def at_once(self, news: list[Shown]) -> bool:
+    def at_once(self, news: list[RenderedEntry]) -> bool:
         """Show it, but not always."""
         if next(self.shows) % 4 == 3:
             return False
         self.show(news)
         return True
 
-    def show(self, news: list[Shown]) -> None:
+    def show(self, news: list[RenderedEntry]) -> None:
         """Check that these follow on what was given before."""
         for shown in news:
             entry = shown.entry
@@ -166,7 +166,7 @@ class Follower:
     async def step(self, wait: float) -> None:
         """Take what comes."""
         news = await self.feed.entries(wait)
-        if isinstance(news, Cut):
+        if isinstance(news, Gap):
             assert news.before > self.feed.after.seq + 1
             self.feed.after, self.feed.written = Cursor(self.feed.after.epoch, news.before - 1), 0
             self.last = None
@@ -315,7 +315,7 @@ class HubMachine(RuleBasedStateMachine):
 
         async def rest() -> None:
             for followed in self.hub._followed.values():
-                followed.rest()
+                followed.shrink_if_idle()
 
         self.run(rest)
 

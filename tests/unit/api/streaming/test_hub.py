@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.waiting import wait_until
-from turnstream.api.streaming.feed import Cut, Feed, Over
+from turnstream.api.streaming.feed import Feed, Gap, Over
 from turnstream.api.streaming.hub import Hub
-from turnstream.api.streaming.ring import MOST_ENTRIES, Shown
+from turnstream.api.streaming.ring import MOST_ENTRIES, RenderedEntry
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.errors import ShuttingDown
 from turnstream.shared.session.batch import Batch
@@ -110,7 +110,7 @@ async def hub_of(session: Session) -> AsyncIterator[Hub]:
         await hub.stop()
 
 
-async def entries(feed: Feed, after: Cursor, wait: float) -> list[Shown] | Cut | Over:
+async def entries(feed: Feed, after: Cursor, wait: float) -> list[RenderedEntry] | Gap | Over:
     """What stands after the cursor."""
     feed.after = after
     return await feed.entries(wait)
@@ -129,7 +129,7 @@ async def gather(feed: Feed, after: Cursor, count: int) -> list[int]:
 
 
 async def test_old_and_new_entries_come_once_in_order(session: Session) -> None:
-    """A follower that comes late gets what is there, then what is appended, without a hole or a repeat."""
+    """A follower that comes late gets what is there, then what is appended, without a gap or a repeat."""
     await session.say(5)
     async with hub_of(session) as hub:
         with hub.follow(KEYS) as feed:

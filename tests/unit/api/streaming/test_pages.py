@@ -42,13 +42,13 @@ class Session:
 
     def __init__(self) -> None:
         self.keys = SessionKeys("o", "s")
-        self.doubts = 0
-        self.news = 0
-        self.learned: list[tuple[Read | None, int, int]] = []
+        self.invalidations = 0
+        self.messages = 0
+        self.pages_read: list[tuple[Read | None, int, int]] = []
 
-    def learn(self, read: Read | None, doubts: int, news: int) -> None:
+    def page_read(self, read: Read | None, invalidations: int, messages: int) -> None:
         """Take what was read."""
-        self.learned.append((read, doubts, news))
+        self.pages_read.append((read, invalidations, messages))
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ async def shared(pages: Pages, log: HeldLog, session: Session) -> ref[Read]:
     held = [*await asyncio.gather(*readers), await pages.read(session, START)]
     assert [[each.entry.seq for each in read or ()] for read in held] == [[1]] * 4
     assert len({id(read) for read in held}) == 1
-    assert [(id(read), *rest) for read, *rest in session.learned] == [(id(held[0]), 0, 0)]
-    session.learned.clear()
+    assert [(id(read), *rest) for read, *rest in session.pages_read] == [(id(held[0]), 0, 0)]
+    session.pages_read.clear()
     assert held[0] is not None
     return ref(held[0])
 
@@ -90,17 +90,20 @@ async def test_followers_of_one_place_share_a_read(pages: Pages, log: HeldLog) -
 
 
 async def test_a_doubt_separates_reads(pages: Pages, log: HeldLog) -> None:
-    """What was read before a doubt arose serves nobody who asks after it; the session learns when it was read."""
+    """What was read before an invalidation serves nobody who asks after it; the session is given when it was read."""
     session = Session()
     before = asyncio.create_task(pages.read(session, START))
     await wait_until(lambda: log.reads == 1, "the read to begin")
-    session.doubts, session.news = 1, 5
+    session.invalidations, session.messages = 1, 5
     after = asyncio.create_task(pages.read(session, START))
     await wait_until(lambda: log.reads == 2, "a second read to begin")
     log.open.set()
     old, new = await asyncio.gather(before, after)
     assert old is not new
-    assert sorted((doubts, news) for _, doubts, news in session.learned) == [(0, 0), (1, 5)]
+    assert sorted((invalidations, messages) for _, invalidations, messages in session.pages_read) == [
+        (0, 0),
+        (1, 5),
+    ]
 
 
 async def test_who_gives_up_takes_nothing_from_the_others(pages: Pages, log: HeldLog) -> None:
@@ -131,15 +134,15 @@ async def test_a_failed_read_is_not_kept(pages: Pages, log: HeldLog) -> None:
 
 
 async def test_only_large_entries_are_looked_for(pages: Pages) -> None:
-    """A large entry is held once for all pages that have it, but not over a doubt; a small one is not looked for."""
+    """A large entry is held once for all pages that have it, but not over an invalidation; a small one is not looked for."""
     session = Session()
     large = Entry(1, "t", "", "message", 1, b"x" * LARGE_BYTES)
     again = Entry(1, "t", "", "message", 1, b"x" * LARGE_BYTES)
-    shown = pages.shown(session, 7, large)
-    assert pages.shown(session, 7, again) is shown
-    assert pages.shown(session, 8, again) is not shown
-    assert pages.shown(session, 7, again, number=4) is not shown
-    session.doubts += 1
-    assert pages.shown(session, 7, again) is not shown
+    shown = pages.rendered(session, 7, large)
+    assert pages.rendered(session, 7, again) is shown
+    assert pages.rendered(session, 8, again) is not shown
+    assert pages.rendered(session, 7, again, number=4) is not shown
+    session.invalidations += 1
+    assert pages.rendered(session, 7, again) is not shown
     small = Entry(2, "t", "", "message", 1, b"{}")
-    assert pages.shown(session, 7, small) is not pages.shown(session, 7, small)
+    assert pages.rendered(session, 7, small) is not pages.rendered(session, 7, small)

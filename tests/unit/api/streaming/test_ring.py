@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
 from turnstream.api.streaming import ring as ring_module
-from turnstream.api.streaming.ring import MOST_BYTES, MOST_ENTRIES, Ring, Shown
+from turnstream.api.streaming.ring import MOST_BYTES, MOST_ENTRIES, RenderedEntry, Ring
 from turnstream.shared.session.entry import Entry
 
 
-def entries(first: int, last: int, size: int = 10) -> list[Shown]:
+def entries(first: int, last: int, size: int = 10) -> list[RenderedEntry]:
     """A dense run of entries."""
-    return [Shown(Entry(seq, "t", "", "message", 1, b"x" * size)) for seq in range(first, last + 1)]
+    return [RenderedEntry(Entry(seq, "t", "", "message", 1, b"x" * size)) for seq in range(first, last + 1)]
 
 
-def seqs(shown: list[Shown] | None) -> list[int] | None:
+def seqs(shown: list[RenderedEntry] | None) -> list[int] | None:
     """What was given, in short."""
     return None if shown is None else [each.entry.seq for each in shown]
 
@@ -37,7 +37,7 @@ def test_who_is_too_far_behind_is_told() -> None:
 
 
 def test_bounded_by_count() -> None:
-    """However many entries come, a bounded number of the newest stays, without a hole."""
+    """However many entries come, a bounded number of the newest stays, without a gap."""
     ring = Ring(epoch=1, last=0)
     for first in range(1, 3000, 7):
         ring.add(entries(first, first + 6))
@@ -65,6 +65,6 @@ def test_an_entry_larger_than_the_ring_is_passed_over() -> None:
 
 def test_rendered_once() -> None:
     """All followers of a dialect share one rendering of an entry."""
-    shown = Shown(Entry(3, "t", "", "message", 1, b'{"sequence_number":0}'))
+    shown = RenderedEntry(Entry(3, "t", "", "message", 1, b'{"sequence_number":0}'))
     assert shown.frames(AGENTSCOPE, "s", 7) is shown.frames(AGENTSCOPE, "s", 7)
     assert shown.frames(AGENTSCOPE, "s", 7) == b'id: 7-3\ndata: {"sequence_number":0}\n\n'

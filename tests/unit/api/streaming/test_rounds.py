@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from turnstream.api.streaming.feed import Feed
     from turnstream.api.streaming.hub import Hub
     from turnstream.api.streaming.pages import Read
-    from turnstream.api.streaming.ring import Shown
+    from turnstream.api.streaming.ring import RenderedEntry
     from turnstream.shared.session.event_log import Page
 
 MANY = 60
@@ -58,7 +58,7 @@ class Crowd:
             self._show(feed, news)
         assert news is Over.CLOSED
 
-    def _show(self, feed: Feed, news: list[Shown]) -> bool:
+    def _show(self, feed: Feed, news: list[RenderedEntry]) -> bool:
         if news:
             self._shown.append(self._session.ref.owner)
             feed.after = Cursor(feed.after.epoch, news[-1].entry.seq)
@@ -167,9 +167,9 @@ class Plain:
 
     def __init__(self, keys: SessionKeys) -> None:
         self.keys = keys
-        self.doubts = self.news = 0
+        self.invalidations = self.messages = 0
 
-    def learn(self, read: Read | None, doubts: int, news: int) -> None:
+    def page_read(self, read: Read | None, invalidations: int, messages: int) -> None:
         """Its followers are not here."""
 
 
