@@ -172,18 +172,38 @@ async def test_a_phones_drawer_closes(tabs: Tabs, stack: Stack) -> None:
     await focused(page.get_by_label("Message"))
 
 
+AT_END = (
+    "() => { const { scrollHeight, scrollTop, clientHeight } = document.getElementById('log');"
+    " return scrollHeight > clientHeight && scrollHeight - scrollTop - clientHeight < 60; }"
+)
+
+
 async def test_a_phones_keyboard_hides_nothing(tabs: Tabs, stack: Stack) -> None:
     """When the page becomes lower, who read its end goes on seeing it."""
     console = await tabs.tab(viewport=PHONE, has_touch=True)
     await console.add_key(stack.key)
     await console.ended(await console.say("/tokens 600"))
-    at_end = (
-        "() => { const { scrollHeight, scrollTop, clientHeight } = document.getElementById('log');"
-        " return scrollHeight > clientHeight && scrollHeight - scrollTop - clientHeight < 60; }"
-    )
-    await console.page.wait_for_function(at_end)
+    await console.page.wait_for_function(AT_END)
     await console.page.set_viewport_size({"width": 390, "height": 500})
-    await console.page.wait_for_function(at_end)
+    await console.page.wait_for_function(AT_END)
+
+
+async def test_a_keyboard_may_open_while_text_arrives(console: Console) -> None:
+    """What scrolls by itself is not taken for the reader's will, though its event comes after the page became lower."""
+    page = console.page
+    await console.ended(await console.say("/tokens 600"))
+    await page.wait_for_function(AT_END)
+    await page.locator("#log").evaluate(
+        "log => { log.lastElementChild.style.paddingBottom = '300px'; log.scrollTop = log.scrollHeight;"
+        " log.style.flex = 'none'; log.style.height = `${log.clientHeight - 200}px`; }"
+    )
+    await page.wait_for_function(AT_END)
+    # But who scrolls up, stays there.
+    await page.locator("#log").evaluate("log => { log.scrollTop = 0; }")
+    await expect(page.locator("#jump")).to_have_text("Jump to the latest", timeout=PATIENCE_MS)
+    await page.locator("#log").evaluate("log => { log.style.height = `${log.clientHeight - 20}px`; }")
+    await expect(page.locator("#jump")).to_be_visible()
+    assert await page.locator("#log").evaluate("log => log.scrollTop") == 0
 
 
 async def test_who_reads_above_is_told_what_comes_below(console: Console) -> None:

@@ -15,7 +15,10 @@ from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 
 if TYPE_CHECKING:
+    from playwright.async_api import Route
+
     from tests.browser.conftest import Console, Tabs
+    from tests.support.client import Client
     from tests.support.stack import Stack
 
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
@@ -79,6 +82,28 @@ async def test_an_operator_looks_into_a_task_and_stops_its_session(
     await other.page.keyboard.press("Escape")
     await expect(dialog).to_be_hidden()
     await console.sees(turn.locator(".outcome"), "The turn ended without an answer")
+
+
+async def test_a_task_that_ends_while_it_is_looked_at_is_shown_ended(
+    console: Console, tabs: Tabs, stack: Stack, client: Client
+) -> None:
+    """Facts that were read before the end, and events that were read after it, are not the last word."""
+    turn = await console.say("/call f {}")
+    await console.sees(turn.locator(".ask"), "The agent calls f")
+    other = await operator(tabs, stack)
+
+    async def late(route: Route) -> None:
+        """Facts of the running task, that come when it has ended."""
+        facts = await route.fetch()
+        session, task = route.request.url.split("/")[-2:]
+        assert (await client.stop(session, task)).status_code == 200
+        await route.fulfill(response=facts)
+
+    await other.page.route(re.compile(r"/tasks/dev/[^/]+/[^/]+$"), late, times=1)
+    await other.page.locator("tbody tr", has_text="parked").get_by_role("button", name="dev /").click()
+    dialog = other.page.locator("#detail")
+    await other.sees(dialog.locator("tbody"), "response canceled")
+    await other.sees(dialog.locator(".facts"), "canceled")
 
 
 async def test_many_tasks_are_filtered_and_stopped_at_once(tabs: Tabs, stack: Stack) -> None:

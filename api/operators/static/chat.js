@@ -27,6 +27,7 @@ export class Chat {
     this.following = null;
     this.log = byId("log");
     this.stuck = true;
+    this.top = 0;
     this.outbox = new Outbox({
       onSent: (message) => this.sent(message),
       onTrouble: (message, error) => this.delayed(message, error),
@@ -52,7 +53,7 @@ export class Chat {
     byId("backdrop").addEventListener("click", () => this.drawer(false));
     addEventListener("keydown", (event) => { if (event.key === "Escape") this.drawer(false); });
     byId("jump").addEventListener("click", () => { this.stuck = true; this.toEnd(); said.focus(); });
-    this.log.addEventListener("scroll", () => { this.stuck = this.atEnd(); this.showJump(); });
+    this.log.addEventListener("scroll", () => this.scrolled());
     // A phone's keyboard, a picture that arrives, a draft that grows: who read the end goes on seeing it.
     new ResizeObserver(() => { if (this.stuck) this.toEnd(); }).observe(this.log);
     this.log.addEventListener("load", () => { if (this.stuck) this.toEnd(); }, true);
@@ -94,6 +95,7 @@ export class Chat {
     this.dirty.clear();
     this.log.replaceChildren();
     this.stuck = true;
+    this.top = 0;
     if (!this.conversation.turns.length && !session) this.welcome();
     for (const turn of this.conversation.turns) this.view(turn);
     this.idle();
@@ -268,6 +270,15 @@ export class Chat {
 
   toEnd() {
     this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  /** Only who scrolls up leaves the end: the event of our own scrolling may come after the log has grown or become lower. */
+  scrolled() {
+    const top = this.log.scrollTop;
+    if (this.atEnd()) this.stuck = true;
+    else if (top < this.top) this.stuck = false;
+    this.top = top;
+    this.showJump();
   }
 
   showJump() {

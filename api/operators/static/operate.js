@@ -261,6 +261,8 @@ export class Operate {
     let cursor = "";
     while (this.shown === ref && this.dialog.open) {
       try {
+        // The events first: where they end, the facts that are asked for after them have the end, too.
+        const page = await this.get(`tasks/${ref}/events`, { cursor, limit: 200 });
         const task = await this.get(`tasks/${ref}`);
         if (this.shown !== ref) return;
         showFacts(facts, task);
@@ -268,8 +270,6 @@ export class Operate {
         say(calls, pending ? `Waits for ${pending}` : "");
         calls.hidden = !pending;
         stop.hidden = !isLive(task);
-        const page = await this.get(`tasks/${ref}/events`, { cursor, limit: 200 });
-        if (this.shown !== ref) return;
         problem.hidden = true;
         for (const each of page.events) events.append(eventRow(each));
         cursor = page.next ?? page.events.at(-1)?.cursor ?? cursor;
