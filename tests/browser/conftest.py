@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +18,7 @@ from tests.unit.turnstream.client.conftest import port_of
 from tests.unit.turnstream.client.proxy import CuttingProxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from playwright.async_api import Browser, BrowserContext, Locator, Page, Request
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 
 # What a person would call broken on a busy machine, and no sooner.
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 
 
 class Console:
@@ -111,14 +116,39 @@ class Tabs:
         return console
 
 
-@pytest.fixture
-async def browser(stack: Stack) -> AsyncIterator[Browser]:
-    """Chromium; closed before the deployment is."""
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Chromium, one for all tests of the process: the address at which Playwright's server lends it."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("no Chromium here: apt-get install chromium")
+    config = tmp_path_factory.mktemp("chromium") / "launch.json"
+    config.write_text(json.dumps({"executablePath": path, "args": ["--no-sandbox"]}))
+    program = [
+        sys.executable,
+        "-m",
+        "playwright",
+        "launch-server",
+        "--browser=chromium",
+        f"--config={config}",
+    ]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        assert server.stdout is not None
+        try:
+            address = server.stdout.readline().strip()
+            assert address.startswith("ws://"), "Chromium did not start"
+            yield address
+        finally:
+            # The server ends its browser; the pipe closes when both have ended.
+            os.killpg(server.pid, signal.SIGTERM)
+            server.stdout.read()
+
+
+@pytest.fixture
+async def browser(stack: Stack, chromium: str) -> AsyncIterator[Browser]:
+    """A connection to Chromium; what the test opened ends with it, before the deployment does."""
     async with async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = await driver.chromium.connect(chromium)
         yield browser
         await browser.close()
 
