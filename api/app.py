@@ -27,7 +27,6 @@ from turnstream.api.services import Services
 from turnstream.shared.api_keys import well_formed
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import FRONT_ENDS
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
 from turnstream.shared.presence import Presence
 
@@ -140,7 +139,7 @@ def _presence(services: Services) -> Presence:
     def tell() -> dict[str, int]:
         return {"followers": services.hub.followers}
 
-    return Presence(services.broker.primary, FRONT_ENDS, services.name, tell, lambda: None)
+    return Presence(services.broker.once.primary, FRONT_ENDS, services.name, tell, lambda: None)
 
 
 def _keys_to_register(settings: Settings, agents: Agents) -> list[tuple[str, str, str]]:
@@ -171,20 +170,17 @@ async def _register(services: Services, keys: list[tuple[str, str, str]], refuse
     Of ``refused`` are those that an operator revoked or rotated, or that expired: they are not made known again, also
     when the broker has forgotten that.
     """
+    api_keys = services.api_keys.retrying(math.inf)
     for name, token, agent in keys:
         if name in refused:
             continue
         admin = name == "TURNSTREAM_ADMIN_KEY"
-        key = await retry(
-            lambda name=name, token=token, agent=agent, admin=admin: services.api_keys.bring(  # type: ignore[misc]
-                token,
-                setting=name,
-                owner="admin" if admin else "dev",
-                agent=agent,
-                scopes=("admin",) if admin else ("chat",),
-            ),
-            seconds=math.inf,
-            what="register key",
+        key = await api_keys.bring(
+            token,
+            setting=name,
+            owner="admin" if admin else "dev",
+            agent=agent,
+            scopes=("admin",) if admin else ("chat",),
         )
         if key is None or key.replaced_by or not key.valid(time.time()):
             refused.add(name)

@@ -16,7 +16,7 @@ from turnstream.shared.api_keys import ApiKeys
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.deployment_stats import DeploymentStats
-from turnstream.shared.session.endings import Ender
+from turnstream.shared.session.endings import END_RETRY_SECONDS, Ender
 from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.owner_limits import OwnerLimits
 from turnstream.shared.session.queue import LaunchQueue
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from turnstream.shared.agents.config import Agents
     from turnstream.shared.broker.client import Broker
     from turnstream.shared.settings import Settings
+
+
+# How long a request retries what it asks of a broker that is away, before its client gets a 503 and comes back.
+RETRY_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,11 @@ class Services:
     name: str
 
     @classmethod
-    def make(cls, settings: Settings, agents: Agents, broker: Broker) -> Services:
+    def make(
+        cls, settings: Settings, agents: Agents, broker: Broker, retry_seconds: float = RETRY_SECONDS
+    ) -> Services:
         """Bind everything to a broker; nothing is connected yet."""
+        broker = broker.retrying(retry_seconds)
         offload = ThreadOffload()
         tasks = Tasks(broker.sessions, settings, notes=broker.sessions is broker.primary, offload=offload)
         log = Log(broker.sessions)
@@ -62,7 +69,7 @@ class Services:
         api_keys = ApiKeys(broker.primary)
         task_list = TaskList(broker)
         hub = Hub(
-            broker.sessions,
+            broker.once.sessions,
             log,
             most=settings.max_followers,
             most_per_owner=settings.max_followers_per_owner,
@@ -75,7 +82,7 @@ class Services:
             tasks=tasks,
             log=log,
             launches=launches,
-            ender=Ender(tasks, log, launches, broker.primary),
+            ender=Ender(tasks, log, launches, broker.primary).retrying(END_RETRY_SECONDS),
             hub=hub,
             api_keys=api_keys,
             auth=Auth(api_keys, agents),
@@ -86,7 +93,7 @@ class Services:
                 OwnerLimits(broker.primary, broker.sessions),
                 launches,
                 hub,
-                [Memory(redis) for redis in dict.fromkeys((broker.primary, broker.sessions))],
+                [Memory(redis) for redis in dict.fromkeys((broker.once.primary, broker.once.sessions))],
                 name,
             ),
             offload=offload,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How long the command insists with a broker that does not answer.
-PATIENCE_SECONDS = 3.0
+# How long the command retries what it asks of a broker that does not answer.
+RETRY_SECONDS = 3.0
 
 _HEADINGS = ("ID", "KEY", "OWNER", "AGENT", "SCOPES", "TURNS/MIN", "AT ONCE", "STREAMS", "STORAGE", "EXPIRES")
 
@@ -88,9 +88,9 @@ async def rotate(settings: Settings, key_id: str, hours: float) -> str:
 
 
 async def _ask(
-    settings: Settings, ask: Callable[[ApiKeys], Awaitable[T]], seconds: float = PATIENCE_SECONDS
+    settings: Settings, ask: Callable[[ApiKeys], Awaitable[T]], seconds: float = RETRY_SECONDS
 ) -> T:
-    """Ask the broker, and insist for so long: not at all, where to ask twice does it twice.
+    """Ask the broker, with retries for so long: none, where a second request would do it twice.
 
     Raises:
         ConfigurationError: it refuses us.

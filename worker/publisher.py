@@ -8,15 +8,12 @@ slows the agent, not memory.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.session.batch import Batch, TooLarge
 from turnstream.shared.session.outcomes import Appended, Fenced
 from turnstream.shared.session.tasks import operation
@@ -34,10 +31,6 @@ log = structlog.get_logger(__name__)
 # trip; larger, and a broker that is away costs memory, and one append holds the broker for long.
 MOST_GATHERED = 256
 MOST_GATHERED_BYTES = 256 * 1024
-
-# How long a worker insists with a broker that is away: it has nothing better to do, and an attempt that it gave up would
-# look like that of a dead worker. Where others see the broker its lease lapses, and the log refuses what comes then.
-PATIENCE_SECONDS = math.inf
 
 
 class LostAttempt(Exception):  # noqa: N818 - it is not an error to lose one
@@ -153,8 +146,7 @@ class Publisher:
         for call in calls:
             self.batch.withdraw(call)
         await self.flush()
-        asking = partial(self._tasks.answered, self._attempt.ref, calls)
-        return await retry(asking, seconds=PATIENCE_SECONDS, what="withdraw")
+        return await self._tasks.answered(self._attempt.ref, calls)
 
     async def settle(self) -> None:
         """Wait until no append is in flight; what gathered meanwhile stays in `batch`.
@@ -205,9 +197,7 @@ class Publisher:
         try:
             if batch.uncut:
                 await self.offload.run(ref.owner, batch.cut_all)
-            outcome = await retry(
-                lambda: self._tasks.append(ref, claim, batch, op), seconds=PATIENCE_SECONDS, what="append"
-            )
+            outcome = await self._tasks.append(ref, claim, batch, op)
         except Exception:
             # The broker refuses the batch itself. Going on without it would leave a hole.
             log.exception("publisher.failed", ref=str(ref), attempt=claim.number)

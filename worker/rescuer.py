@@ -18,7 +18,7 @@ from turnstream.shared.broker.client import incarnation
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
-from turnstream.shared.session.endings import end_from_outside
+from turnstream.shared.session.endings import END_RETRY_SECONDS, end_from_outside
 from turnstream.shared.session.outcomes import Drop, Launch, MustEnd, Passed, Redate
 from turnstream.shared.session.queue import ALL
 from turnstream.shared.session.tasks import operation
@@ -66,8 +66,9 @@ class Rescuer:
     """
 
     def __init__(self, ender: Ender, settings: Settings) -> None:
-        self._ender = ender
-        self._recall = Recall(ender.tasks.redis, ender.launches)
+        self._ender = ender.once
+        self._retrying = ender.retrying(END_RETRY_SECONDS)
+        self._recall = Recall(self._ender.tasks.redis, self._ender.launches)
         self._lease = settings.lease_seconds
         self._whole_since = time.monotonic()
         self._counted_at = -math.inf
@@ -208,7 +209,7 @@ class Rescuer:
             case MustEnd(seen, status, why):
                 metrics.rescues.add("ended")
                 log.warning("rescuer.ends", ref=str(ref), status=status, why=why)
-                await end_from_outside(self._ender, ref, status, why, who="rescuer", seen=seen)
+                await end_from_outside(self._retrying, ref, status, why, who="rescuer", seen=seen)
             case Redate(ms):
                 await launches.redate(ref, ms, taken)
             case Drop(waiting):

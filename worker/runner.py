@@ -21,7 +21,6 @@ import structlog
 from turnstream.shared import metrics, tracing
 from turnstream.shared.agents import places
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.batch import TooLarge
 from turnstream.shared.session.cancellation import Reason
@@ -32,7 +31,7 @@ from turnstream.shared.session.tasks import operation
 from turnstream.worker.agents.failures import explain, for_operators, full_traceback
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
-from turnstream.worker.publisher import PATIENCE_SECONDS, LostAttempt, Publisher
+from turnstream.worker.publisher import LostAttempt, Publisher
 from turnstream.worker.turn import RunningTurn
 
 if TYPE_CHECKING:
@@ -121,11 +120,7 @@ class Runner:
         """Begin the launch, when there is room for what it is given. Meanwhile another worker may."""
         op = operation()
         while True:
-            begun = await retry(
-                lambda: self._ender.tasks.begin(ref, launch, self._worker, op, room=share.size),
-                seconds=PATIENCE_SECONDS,
-                what="begin",
-            )
+            begun = await self._ender.tasks.begin(ref, launch, self._worker, op, room=share.size)
             if not isinstance(begun, Heavy):
                 return begun
             await share.take(begun.bytes)
@@ -304,17 +299,13 @@ class Runner:
             # The next look at the task is when its lease would be over.
             await self._ender.launches.remind(attempt.ref, wait_ms)
         held.parting = True
-        outcome = await retry(
-            lambda: self._ender.tasks.park(
-                attempt.ref,
-                attempt.claim,
-                batch,
-                op,
-                wait_ms=wait_ms,
-                policy=spec.parked,
-            ),
-            seconds=self._ender.patience,
-            what="park",
+        outcome = await self._ender.tasks.park(
+            attempt.ref,
+            attempt.claim,
+            batch,
+            op,
+            wait_ms=wait_ms,
+            policy=spec.parked,
         )
         metrics.turns_parked.n += isinstance(outcome, Parked)
         log.info("task.parked", outcome=type(outcome).__name__)
@@ -358,20 +349,14 @@ class Runner:
         await publisher.flush()
         op = operation()
         held.parting = True
-        outcome = await retry(
-            lambda: self._ender.tasks.release(attempt.ref, attempt.claim, op),
-            seconds=PARTING_SECONDS,
-            what="release",
-        )
+        outcome = await self._ender.tasks.retrying(PARTING_SECONDS).release(attempt.ref, attempt.claim, op)
         if isinstance(outcome, Launch):
             await self._launch(attempt.ref, outcome.number)
         elif isinstance(outcome, Behind):
             held.launch = outcome.launch
 
     async def _launch(self, ref: TaskRef, number: int) -> None:
-        asking = retry(
-            lambda: self._ender.launches.launch(ref, number), seconds=PARTING_SECONDS, what="launch"
-        )
+        asking = self._ender.launches.retrying(PARTING_SECONDS).launch(ref, number)
         try:
             # The script has said that this launch is due: a cancellation that comes now must not drop it.
             await asyncio.shield(asking)

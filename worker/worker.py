@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import socket
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,7 +15,6 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS
 from turnstream.shared.presence import Presence
-from turnstream.shared.session import endings
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
@@ -27,7 +26,6 @@ from turnstream.worker.budget import Budget
 from turnstream.worker.health_server import Status
 from turnstream.worker.lease import Leases
 from turnstream.worker.live_list import LiveList
-from turnstream.worker.publisher import PATIENCE_SECONDS
 from turnstream.worker.rescuer import Rescuer
 from turnstream.worker.runner import Runner
 from turnstream.worker.signals import SignalListener
@@ -38,6 +36,11 @@ if TYPE_CHECKING:
     from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
+
+# How long a turn retries what it asks of a broker that is away: without end. It has nothing better to do, and an attempt
+# that it gave up would look like that of a dead worker. Where others see the broker its lease lapses, and the log refuses
+# what comes then.
+TURN_RETRY_SECONDS = math.inf
 
 # How long turns may take to give themselves back when the drain is over.
 RELEASE_SECONDS = 10.0
@@ -63,15 +66,16 @@ class WorkerProcess:
         self._broker = broker
         tasks = Tasks(broker.sessions, settings)
         launches = LaunchQueue(broker.primary)
-        ender = Ender(tasks, Log(broker.sessions), launches, broker.primary, patience=PATIENCE_SECONDS)
+        ender = Ender(tasks, Log(broker.sessions), launches, broker.primary)
         self._doorbell = asyncio.Event()
         self.leases = Leases(tasks, settings)
-        # It has others to see to: a turn that it cannot end now is due again soon.
-        self._rescuer = Rescuer(replace(ender, patience=endings.PATIENCE_SECONDS), settings)
+        self._rescuer = Rescuer(ender, settings)
         self._listener = SignalListener(broker.primary, self.leases, self._doorbell)
         self._agents = registry.build(agents)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
-        runner = Runner(self.id, ender, self.leases, self._agents, self.budget, settings)
+        runner = Runner(
+            self.id, ender.retrying(TURN_RETRY_SECONDS), self.leases, self._agents, self.budget, settings
+        )
         self._arq = ArqWorker(
             broker.primary,
             launches,

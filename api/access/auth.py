@@ -7,10 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS, Visitor
+from turnstream.api.streaming.start_position import Visitor
 from turnstream.shared.api_keys import Limits, digest, well_formed
 from turnstream.shared.broker.keys import SessionKeys
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import BadToken, Forbidden, UnknownKey
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Auth:
         if key is None or until < now:
             if self._unknown.get(name, 0.0) >= now:
                 raise UnknownKey
-            key = await retry(lambda: self._api_keys.find(token), seconds=PATIENCE_SECONDS, what="key")
+            key = await self._api_keys.find(token)
             self._remember(name, key)
         if key is None or not key.valid(time.time()):
             raise UnknownKey

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared import metrics
 from turnstream.shared.api_keys import Limits
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.broker.retry import is_transient, retry
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BodyTooLarge, Overloaded, Refused, ShuttingDown, TooMany
 from turnstream.shared.session.owner_limits import NOTHING, Admitted, ManyBytes, ManyTurns, Room, TooFast
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES
@@ -146,11 +145,7 @@ class Limiter:
         rate = caller.limits.rate or SESSIONS_A_MINUTE
         room = self._room(caller, SESSION_BYTES, EMPTY_MS)
         op = operation()
-        outcome = await retry(
-            lambda: self._caps.admit(TaskRef(keys.owner, keys.session, "-"), op, Limits(rate=rate), room),
-            seconds=PATIENCE_SECONDS,
-            what="admit",
-        )
+        outcome = await self._caps.admit(TaskRef(keys.owner, keys.session, "-"), op, Limits(rate=rate), room)
         match outcome:
             case TooFast(ms):
                 metrics.turns_refused.add("rate")
@@ -207,7 +202,7 @@ class Limiter:
         op = uuid.uuid4().hex
         ref = TaskRef(caller.owner, "refused", op)
         try:
-            await self._caps.admit(ref, op, Limits(rate=caller.limits.rate), NOTHING)
+            await self._caps.once.admit(ref, op, Limits(rate=caller.limits.rate), NOTHING)
         except Exception as error:
             if not is_transient(error):
                 raise
@@ -215,7 +210,7 @@ class Limiter:
     async def dismiss(self, ref: TaskRef, op: str, room: Room) -> None:
         """A submit that was counted began nothing; should this fail, it is found out when there seems to be no room."""
         try:
-            await self._caps.dismiss(ref, op, room)
+            await self._caps.once.dismiss(ref, op, room)
         except Exception as error:
             if not is_transient(error):
                 raise
@@ -233,11 +228,7 @@ class Limiter:
         async with self._telling(owner):
             count = self._hub.followers_of(owner) + 1
             self._told.add(owner)
-            room = await retry(
-                lambda: self._caps.tell_followers(owner, self._front_end, count, limit=limit, ms=BELIEVED_MS),
-                seconds=PATIENCE_SECONDS,
-                what="followers",
-            )
+            room = await self._caps.tell_followers(owner, self._front_end, count, limit=limit, ms=BELIEVED_MS)
             if not room:
                 metrics.turns_refused.add("followers")
                 raise TooMany(
@@ -255,13 +246,13 @@ class Limiter:
 
     async def _full(self) -> bool:
         """Whether as many launches wait as may."""
-        waiting = await retry(self._launches.depth, seconds=PATIENCE_SECONDS, what="depth")
+        waiting = await self._launches.depth()
         return waiting >= self._most_queued
 
     async def _look(self) -> None:
         try:
             if self._most_queued:
-                await self._launches.depth()
+                await self._launches.once.depth()
             for memory in self._memories:
                 await memory.look()
         except Exception as error:
@@ -275,7 +266,7 @@ class Limiter:
 
     async def _tell(self, owner: str, count: int) -> None:
         try:
-            await self._caps.tell_followers(owner, self._front_end, count, limit=0, ms=BELIEVED_MS)
+            await self._caps.once.tell_followers(owner, self._front_end, count, limit=0, ms=BELIEVED_MS)
         except Exception as error:
             if not is_transient(error):
                 log.exception("limits.not_told")
@@ -302,11 +293,7 @@ class Limiter:
         if until < asyncio.get_running_loop().time():
             del self._slack[caller.owner]
             slack = 0
-        return await retry(
-            lambda: self._caps.admit(ref, op, caller.limits, room, slack=slack),
-            seconds=PATIENCE_SECONDS,
-            what="admit",
-        )
+        return await self._caps.admit(ref, op, caller.limits, room, slack=slack)
 
     async def _ask_the_turns(
         self, ref: TaskRef, op: str, caller: Caller, room: Room
@@ -321,9 +308,7 @@ class Limiter:
                 # One that was begun while this request waited serves it as well.
                 if self._asked.get(owner, -math.inf) <= came:
                     self._asked[owner] = loop.time()
-                    parked = await retry(
-                        lambda: self._caps.recount(owner), seconds=PATIENCE_SECONDS, what="recount"
-                    )
+                    parked = await self._caps.recount(owner)
                     self._slack[owner] = loop.time() + SLACK_SECONDS, parked
                 return await self._ask(ref, op, caller, room)
         finally:

@@ -8,8 +8,6 @@ from turnstream.api.admin.schemas import AgentList, Processes, Stats
 from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
-from turnstream.shared.broker.retry import retry
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,15 +36,15 @@ class AdminDeploymentRoutes:
         services = self._services
         await services.auth.admin(request)
         deployment_stats = services.deployment_stats
-        workers = await retry(deployment_stats.workers, seconds=PATIENCE_SECONDS, what="workers")
-        front_ends = await retry(deployment_stats.front_ends, seconds=PATIENCE_SECONDS, what="front ends")
+        workers = await deployment_stats.workers()
+        front_ends = await deployment_stats.front_ends()
         return answer(Processes, {"workers": workers, "front_ends": front_ends})
 
     async def stats(self, request: Request) -> Response:
         """Queue, tasks, processes and totals in numbers."""
         services = self._services
         await services.auth.admin(request)
-        stats = await retry(services.deployment_stats.stats, seconds=PATIENCE_SECONDS, what="stats")
+        stats = await services.deployment_stats.stats()
         return answer(Stats, stats)
 
     async def agents(self, request: Request) -> Response:

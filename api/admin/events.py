@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS, trimmed
-from turnstream.shared.broker.retry import retry
+from turnstream.api.streaming.start_position import trimmed
 from turnstream.shared.errors import NoTask
 from turnstream.shared.session.entry import END, Cursor
 from turnstream.shared.session.status import TERMINAL
@@ -32,8 +30,8 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
         NoTask: there is no such task (any more).
         BrokerAway: the broker did not answer.
     """
-    known = await retry(lambda: services.log.task(ref.keys, ref.task), seconds=PATIENCE_SECONDS, what="task")
-    meta = await retry(lambda: services.log.meta(ref.keys), seconds=PATIENCE_SECONDS, what="session")
+    known = await services.log.task(ref.keys, ref.task)
+    meta = await services.log.meta(ref.keys)
     if not known or meta is None:
         raise NoTask
     live = known["status"] not in TERMINAL
@@ -44,8 +42,7 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
     after = max(Cursor(meta.epoch, int(known["first"]) - 1), place or Cursor(meta.epoch, 0))
     found: list[tuple[Cursor, Entry]] = []
     for _ in range(_MOST_PAGES):
-        reading = partial(services.log.page, ref.keys, after)
-        page = await retry(reading, seconds=PATIENCE_SECONDS, what="log")
+        page = await services.log.page(ref.keys, after)
         place = page.place(after) if page else None
         if page is None or place is None:
             return _page(found, None, live=False)

@@ -13,9 +13,7 @@ from turnstream.api.admin.schemas import KeyList, KeyMade, KeyRevoked
 from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared.api_keys import Limits, Scope, make_token
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import InvalidBody
 from turnstream.shared.names import IDENTIFIER
 
@@ -71,7 +69,7 @@ class AdminKeyRoutes:
         """Every key, without what only its holder knows."""
         services = self._services
         await services.auth.admin(request)
-        found = await retry(services.api_keys.all, seconds=PATIENCE_SECONDS, what="keys")
+        found = await services.api_keys.all()
         return answer(KeyList, {"keys": [told(key) for key in found]})
 
     async def create(self, request: Request) -> Response:
@@ -85,12 +83,8 @@ class AdminKeyRoutes:
         token = make_token()
         expires = int(time.time()) + body.days * 86_400 if body.days else 0
         limits = Limits.model_validate(body.model_dump(include=set(Limits.model_fields)))
-        key = await retry(
-            lambda: services.api_keys.register(
-                token, owner=body.owner, agent=body.agent, scopes=body.scopes, expires=expires, limits=limits
-            ),
-            seconds=PATIENCE_SECONDS,
-            what="keys",
+        key = await services.api_keys.register(
+            token, owner=body.owner, agent=body.agent, scopes=body.scopes, expires=expires, limits=limits
         )
         log.info("admin.key_created", by=by.id, key=key.id, owner=key.owner, scopes=key.scopes)
         return answer(KeyMade, {**told(key), "token": token})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import structlog
@@ -15,11 +14,9 @@ from turnstream.api.admin.schemas import SessionList, SessionsDeleted
 from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.stop import clear
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import SessionKeys, sessions_pattern
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import BadRequest, NoSession
 from turnstream.shared.names import IDENTIFIER
 
@@ -74,9 +71,7 @@ class AdminSessionRoutes:
         if not IDENTIFIER.fullmatch(owner):
             raise BadRequest("owner: name the owner whose sessions are wanted")
         limit = limit_of(request, USUAL_ROWS, MOST_ROWS)
-        held, found = await retry(
-            lambda: services.storage.of(owner), seconds=PATIENCE_SECONDS, what="sessions"
-        )
+        held, found = await services.storage.of(owner)
         rows = [
             {"session": each.session, "bytes": each.bytes, "expires_at": each.expires}
             for each in found[:limit]
@@ -107,11 +102,7 @@ class AdminSessionRoutes:
         left = [name for name in names if ":" in name.removeprefix(keys.prefix)]
         for at in range(0, len(left), KEYS_AT_ONCE):
             some = left[at : at + KEYS_AT_ONCE]
-            await retry(
-                partial(command, services.broker.sessions, "DEL", *some),
-                seconds=PATIENCE_SECONDS,
-                what="delete",
-            )
+            await command(services.broker.sessions, "DEL", *some)
         await services.storage.try_report(keys)
         log.info("admin.session_deleted", key=key_id, owner=keys.owner, session=keys.session)
 
@@ -120,11 +111,10 @@ class AdminSessionRoutes:
         found: dict[str, list[str]] = defaultdict(list)
         cursor = "0"
         while True:
-            scan = partial(
-                command, self._services.broker.sessions,
+            after, names = await command(
+                self._services.broker.sessions,
                 "SCAN", cursor, "MATCH", sessions_pattern(owner, session), "COUNT", KEYS_AT_ONCE,
             )  # fmt: skip
-            after, names = await retry(scan, seconds=PATIENCE_SECONDS, what="scan")
             for name in names:
                 text = name.decode()
                 found[text[text.index("/") + 1 : text.index("}")]].append(text)

@@ -16,12 +16,11 @@ from turnstream.api.admin.schemas import TaskPage, TaskShown, TasksStopped, Task
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import cursor_of, route
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS, Visitor
+from turnstream.api.streaming.start_position import Visitor
 from turnstream.api.turns.follow import watch
 from turnstream.api.turns.stop import stop
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import NoTask
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.outcomes import Finished, Gone
@@ -156,9 +155,7 @@ class AdminTaskRoutes:
 
     async def _waiting_first(self, refs: list[TaskRef]) -> list[TaskRef]:
         """The tasks that wait for their turn, and then the others."""
-        rows = await retry(
-            lambda: self._services.task_list.rows(refs), seconds=PATIENCE_SECONDS, what="tasks"
-        )
+        rows = await self._services.task_list.rows(refs)
         waiting = {row["ref"] for row in rows if row["waits_for_turn"]}
         return sorted(refs, key=lambda ref: str(ref) not in waiting)
 
@@ -174,16 +171,10 @@ class AdminTaskRoutes:
     async def _page(
         self, wanted: Filter, limit: int, place: Place | None
     ) -> tuple[list[dict[str, Any]], Place | None]:
-        return await retry(
-            lambda: self._services.task_list.page(wanted, limit, place),
-            seconds=PATIENCE_SECONDS,
-            what="tasks",
-        )
+        return await self._services.task_list.page(wanted, limit, place)
 
     async def _row(self, ref: TaskRef) -> dict[str, Any]:
-        rows = await retry(
-            lambda: self._services.task_list.rows([ref]), seconds=PATIENCE_SECONDS, what="task"
-        )
+        rows = await self._services.task_list.rows([ref])
         if not rows:
             raise NoTask
         return rows[0]
@@ -191,21 +182,19 @@ class AdminTaskRoutes:
     async def _traceback(self, ref: TaskRef) -> str:
         """The traceback that a worker in debug mode kept with the turn's end; empty when there is none."""
         log_ = self._services.log
-        known = await retry(lambda: log_.task(ref.keys, ref.task), seconds=PATIENCE_SECONDS, what="task")
+        known = await log_.task(ref.keys, ref.task)
         if not known.get("out"):
             return ""
         place = Cursor(int(known["epoch"]), int(known["out"]))
-        end = await retry(lambda: log_.at(ref.keys, place), seconds=PATIENCE_SECONDS, what="end")
+        end = await log_.at(ref.keys, place)
         if end is None or end.task != ref.task or not end.extra:
             return ""
         return str(orjson.loads(end.extra).get("traceback", ""))
 
     async def _calls(self, ref: TaskRef) -> list[dict[str, Any]]:
         """The calls that are pending, without their arguments: those are in the events."""
-        kept: dict[bytes, bytes] = await retry(
-            lambda: command(self._services.broker.sessions, "HGETALL", ref.keys.calls(ref.task)),
-            seconds=PATIENCE_SECONDS,
-            what="calls",
+        kept: dict[bytes, bytes] = await command(
+            self._services.broker.sessions, "HGETALL", ref.keys.calls(ref.task)
         )
         found = []
         for name, record in kept.items():

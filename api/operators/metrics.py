@@ -40,7 +40,7 @@ class MetricsRoutes:
         hub = self._services.hub
         own = {metrics.followers: hub.followers, metrics.sessions_followed: hub.sessions}
         try:
-            stats = await self._services.deployment_stats.stats()
+            stats = await self._services.deployment_stats.once.stats()
         except Exception as error:
             # The broker is away: what this process knows by itself is told all the same.
             if not is_transient(error):

@@ -197,7 +197,7 @@ class Hub:
                 if followed.part % (_PARTS // 6) == number % (_PARTS // 6):
                     followed.shrink_if_idle()
                 if followed.part == number % _PARTS:
-                    looks.append(followed.look(self._log))
+                    looks.append(followed.look(self._log.once))
             for outcome in await asyncio.gather(*looks, return_exceptions=True):
                 if isinstance(outcome, Exception) and not is_transient(outcome):
                     log.error("hub.look_failed", exc_info=outcome)

@@ -117,7 +117,7 @@ class Pages:
     async def _fetch(self, reader: PagedSession, after: Cursor) -> Read | None:
         async with self._places.one(reader.keys.owner):
             invalidations, messages = reader.invalidations, reader.messages
-            page = await self._log.page(reader.keys, after, PAGE_BYTES)
+            page = await self._log.once.page(reader.keys, after, PAGE_BYTES)
         read = None
         if page is not None:
             read = Read(page, [self.rendered(reader, page.epoch, entry) for entry in page.entries])

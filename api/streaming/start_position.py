@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import CursorGone, NoSession, NoTask
 from turnstream.shared.session.endings import numbered, without_number
 from turnstream.shared.session.entry import RESPONSE, Cursor, Entry
@@ -27,9 +26,6 @@ BEGINNING = ("queued", "created", "in_progress")
 
 # Tasks that are looked at for one to which a cursor belongs that was cut from the log.
 MOST_OWNERS = 64
-
-# How long a request insists with a broker that is away, before its client is told to come back.
-PATIENCE_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ async def session(log: Log, keys: SessionKeys, visitor: Visitor) -> SessionMeta:
         NoSession: it is unknown, or belongs to another agent or user.
         BrokerAway: the broker did not answer.
     """
-    meta = await retry(lambda: log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
+    meta = await log.meta(keys)
     if meta is None or meta.agent != visitor.agent:
         raise NoSession
     if visitor.user and meta.user and meta.user != visitor.user:
@@ -90,7 +86,7 @@ async def start(
     cursor = _place(cursor, meta) if cursor else None
     if task is None:
         return Start(cursor or Cursor(meta.epoch, meta.head - 1))
-    known = await retry(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
+    known = await log.task(keys, task)
     if not known:
         raise NoTask
     if not meta.has_epoch(int(known["epoch"])):
@@ -115,16 +111,16 @@ async def task_of(log: Log, keys: SessionKeys, visitor: Visitor, cursor: Cursor)
     """
     meta = await session(log, keys, visitor)
     cursor = _place(cursor, meta)
-    entry = await retry(lambda: log.at(keys, cursor), seconds=PATIENCE_SECONDS, what="cursor")
+    entry = await log.at(keys, cursor)
     if entry is not None:
         return entry.task
     # A piece that was cut. It is of a task that began before it and ended after it, and the terminal event of each
     # task that has ended since is in what follows, unless that was cut, too.
-    if await retry(lambda: log.reaches_back(keys, cursor), seconds=PATIENCE_SECONDS, what="cursor"):
+    if await log.reaches_back(keys, cursor):
         owners: dict[str, bool] = {}
-        for task in await retry(lambda: log.live(keys), seconds=PATIENCE_SECONDS, what="live"):
+        for task in await log.live(keys):
             owners[task] = await _spans(log, keys, task, cursor)
-        async for entry in log.all_kept(keys, cursor, seconds=PATIENCE_SECONDS):
+        async for entry in log.all_kept(keys, cursor):
             if entry.task not in owners:
                 if len(owners) == MOST_OWNERS:
                     raise CursorGone
@@ -136,7 +132,7 @@ async def task_of(log: Log, keys: SessionKeys, visitor: Visitor, cursor: Cursor)
 
 async def _spans(log: Log, keys: SessionKeys, task: str, cursor: Cursor) -> bool:
     """Whether the entry at a cursor may be the task's."""
-    known = await retry(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
+    known = await log.task(keys, task)
     if not known:
         return True
     return int(known["first"]) <= cursor.seq and (
@@ -146,7 +142,7 @@ async def _spans(log: Log, keys: SessionKeys, task: str, cursor: Cursor) -> bool
 
 async def _stands(log: Log, keys: SessionKeys, cursor: Cursor) -> bool:
     """Whether the log or the history has an entry there."""
-    return await retry(lambda: log.at(keys, cursor), seconds=PATIENCE_SECONDS, what="end") is not None
+    return await log.at(keys, cursor) is not None
 
 
 async def ended(log: Log, keys: SessionKeys, task: str) -> int | None:
@@ -155,7 +151,7 @@ async def ended(log: Log, keys: SessionKeys, task: str) -> int | None:
     Raises:
         BrokerAway: the broker did not answer.
     """
-    known = await retry(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
+    known = await log.task(keys, task)
     if not known:
         return 0
     return int(known["out"]) if known["status"] in TERMINAL else None
@@ -169,7 +165,7 @@ async def running_task(log: Log, keys: SessionKeys, visitor: Visitor) -> str:
         Others: as `start`.
     """
     meta = await session(log, keys, visitor)
-    live = await retry(lambda: log.live(keys), seconds=PATIENCE_SECONDS, what="live")
+    live = await log.live(keys)
     if not live:
         raise NoTask("No turn of this session is running.")
     return meta.active if meta.active in live else live[0]
@@ -181,7 +177,7 @@ async def opening(log: Log, keys: SessionKeys, task: str) -> list[Entry]:
     Raises:
         BrokerAway: the broker did not answer.
     """
-    known = await retry(lambda: log.task(keys, task), seconds=PATIENCE_SECONDS, what="task")
+    known = await log.task(keys, task)
     if known.get("status") not in TERMINAL:
         return []
     statuses = ["queued"]
@@ -225,9 +221,7 @@ async def trimmed(log: Log, keys: SessionKeys, after: Cursor, before: int) -> Pa
     Raises:
         BrokerAway: the broker did not answer.
     """
-    return await retry(
-        lambda: log.kept(keys, after, Cursor(after.epoch, before)), seconds=PATIENCE_SECONDS, what="history"
-    )
+    return await log.kept(keys, after, Cursor(after.epoch, before))
 
 
 def _place(cursor: Cursor, meta: SessionMeta) -> Cursor:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.durable_submit import accept, launch
 from turnstream.shared import metrics
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import CallEnded, CallExpired, CallWithdrawn, InvalidBody, UnknownCall
 from turnstream.shared.protocol import (
     FunctionCallOutput,
@@ -46,11 +44,7 @@ async def task_of_call(services: Services, keys: SessionKeys, call: str) -> str:
         UnknownCall: this session never made it.
         BrokerAway: the broker did not answer.
     """
-    found: Any = await retry(
-        lambda: command(services.broker.sessions, "GET", keys.call(call)),
-        seconds=PATIENCE_SECONDS,
-        what="call",
-    )
+    found: Any = await command(services.broker.sessions, "GET", keys.call(call))
     if found is None:
         raise UnknownCall
     return str(found.decode().partition(" ")[0])
@@ -69,11 +63,7 @@ async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) 
     """
     if too_deep(result):
         raise InvalidBody(f"result: nested deeper than {MOST_LEVELS} levels")
-    record: Any = await retry(
-        lambda: command(services.broker.sessions, "HGET", ref.keys.calls(ref.task), call),
-        seconds=PATIENCE_SECONDS,
-        what="call",
-    )
+    record: Any = await command(services.broker.sessions, "HGET", ref.keys.calls(ref.task), call)
     batch = Batch()
     # Without a record the call was answered or has ended; the script knows which.
     if record is not None:

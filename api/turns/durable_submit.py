@@ -7,12 +7,10 @@ launches it: the script leaves it a hint. Where hints are on another server than
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
 
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.retry import is_transient, retry
@@ -58,21 +56,25 @@ async def accept(
     if settings.wait_replicas and not settings.embedded:
         outcome, replicas = await _accept_safely(services, ref, ask, what)
     elif number and services.tasks.notes:
-        at_once = partial(_accept_at_once, services, ref, ask, number)
-        return await retry(at_once, seconds=PATIENCE_SECONDS, what=what), None
+        return await _accept_at_once(services, ref, ask, number), None
     else:
-        asking = partial(_ask, services, ref, ask, services.tasks)
-        outcome, replicas = await retry(asking, seconds=PATIENCE_SECONDS, what=what), None
+        outcome, replicas = await _ask(services, ref, ask, services.tasks, what), None
     if isinstance(outcome, Launch):
         await launch(services, ref, outcome.number)
     return outcome, replicas
 
 
-async def _ask(services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], tasks: Tasks) -> T:
+async def _ask(
+    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], tasks: Tasks, what: str
+) -> T:
     """Run the script; where it cannot leave a hint itself, the hint comes right before each try."""
-    if not tasks.notes:
-        await services.launches.remind(ref, LAUNCH_GRACE_MS)
-    return await ask(tasks)
+
+    async def attempt() -> T:
+        if not tasks.notes:
+            await services.launches.once.remind(ref, LAUNCH_GRACE_MS)
+        return await ask(tasks.once)
+
+    return await retry(attempt, seconds=services.tasks.retry_seconds, what=what)
 
 
 async def _accept_at_once(
@@ -82,7 +84,8 @@ async def _accept_at_once(
     task = ref.keys.task(ref.task)
     outcome, launched = await asyncio.gather(
         ask(services.tasks),
-        services.launches.launch(ref, number, if_queued=task),
+        # A retry of its own could come before that of the submit.
+        services.launches.once.launch(ref, number, if_queued=task),
         return_exceptions=True,
     )
     if isinstance(outcome, BaseException):
@@ -99,8 +102,7 @@ async def _accept_safely(
     """Wait for replicas before anything else happens."""
     async with services.broker.apart() as connection:
         tasks = Tasks(connection, services.settings, notes=services.tasks.notes, offload=services.offload)
-        asking = partial(_ask, services, ref, ask, tasks)
-        outcome = await retry(asking, seconds=PATIENCE_SECONDS, what=what)
+        outcome = await _ask(services, ref, ask, tasks, what)
         if not isinstance(outcome, _STORED):
             # What was refused promises nothing, and must not wait for what is wanted of promises.
             return outcome, None
@@ -141,9 +143,7 @@ async def _replicas(services: Services, connection: PipedRedis) -> int:
 async def _remind(services: Services, ref: TaskRef) -> None:
     """Leave a hint for what is accepted already: the next one to launch it may be a rescuer."""
     try:
-        await retry(
-            lambda: services.launches.remind(ref, LAUNCH_GRACE_MS), seconds=PATIENCE_SECONDS, what="remind"
-        )
+        await services.launches.remind(ref, LAUNCH_GRACE_MS)
     except BrokerAway:
         log.warning("remind.failed", ref=str(ref))
 
@@ -151,7 +151,7 @@ async def _remind(services: Services, ref: TaskRef) -> None:
 async def launch(services: Services, ref: TaskRef, number: int) -> None:
     """Queue a launch of an accepted task; when the broker is away by now, a rescuer will."""
     try:
-        await retry(lambda: services.launches.launch(ref, number), seconds=PATIENCE_SECONDS, what="launch")
+        await services.launches.launch(ref, number)
     except BrokerAway:
         log.warning("launch.left_to_rescuers", ref=str(ref), launch=number)
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.shared import metrics
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import NoSession, SessionBusy
 from turnstream.shared.session.endings import end_all, end_from_outside
 from turnstream.shared.session.outcomes import Cleared, Finished, Missing
@@ -65,9 +63,7 @@ async def clear(services: Services, keys: SessionKeys, epoch: int | None, why: s
         BrokerAway: the broker did not answer.
     """
     for _ in range(MOST_CLEAR_ROUNDS):
-        outcome = await retry(
-            lambda: services.tasks.clear(keys, epoch), seconds=PATIENCE_SECONDS, what="clear"
-        )
+        outcome = await services.tasks.clear(keys, epoch)
         if isinstance(outcome, Cleared):
             await services.storage.try_report(keys)
             return

@@ -13,13 +13,12 @@ import orjson
 from pydantic_core import PydanticSerializationError
 
 from turnstream.api.streaming import start_position
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS, Start
+from turnstream.api.streaming.start_position import Start
 from turnstream.api.turns.durable_submit import accept, replica_headers
 from turnstream.api.turns.overrides import NONE, Overrides
 from turnstream.shared import metrics, tracing
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import (
     BadRequest,
     BodyTooLarge,
@@ -212,7 +211,7 @@ async def _submit(
                 return Accepted(epoch, first, replicas)
             case Waits(epoch, first):
                 metrics.turns_submitted.n += 1
-                await retry(lambda: services.launches.note(turn.ref), seconds=PATIENCE_SECONDS, what="note")
+                await services.launches.note(turn.ref)
                 return Accepted(epoch, first, replicas)
             case Same(task, digest):
                 # What an older release kept is longer, or nothing, and is no digest of the same bytes.
@@ -247,12 +246,8 @@ async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str, siz
     except (TooMany, BodyTooLarge, Overloaded):
         keys = turn.ref.keys
         sessions = services.broker.sessions
-        known = await retry(
-            lambda: command(
-                sessions, "EXISTS", keys.task(turn.ref.task), keys.idempotency(turn.idempotency or "-")
-            ),
-            seconds=PATIENCE_SECONDS,
-            what="known",
+        known = await command(
+            sessions, "EXISTS", keys.task(turn.ref.task), keys.idempotency(turn.idempotency or "-")
         )
         if not known:
             raise

@@ -20,7 +20,7 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.broker.retry import is_transient, retry
+from turnstream.shared.broker.retry import Retrying, is_transient
 from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.cancellation import Reason
@@ -61,23 +61,19 @@ ENDED_AT_ONCE = 32
 
 _NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
 
-# How long an ender insists with a broker that is away, unless it says otherwise.
-PATIENCE_SECONDS = 5.0
+# How long the end of a turn is retried by who has others to see to: a request whose client waits, a rescuer to which the
+# turn is due again soon.
+END_RETRY_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ender:
-    """What is needed to end a task: the scripts, the log, the queue for the session's next turn.
-
-    ``patience`` is how long to insist with a broker that is away, in seconds. A request has a client that
-    waits; a worker has nothing better to do, and would lose what its agent just said.
-    """
+@dataclass(frozen=True)
+class Ender(Retrying):
+    """What is needed to end a task: the scripts, the log, the queue for the session's next turn."""
 
     tasks: Tasks
     log: Log
     launches: LaunchQueue
     primary: Redis
-    patience: float = PATIENCE_SECONDS
 
     @property
     def offload(self) -> ThreadOffload:
@@ -87,7 +83,7 @@ class Ender:
     @property
     def storage(self) -> Storage:
         """Where to report what a session holds."""
-        return Storage(self.primary, self.tasks.redis)
+        return Storage(self.once.primary, self.once.tasks.redis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,21 +144,13 @@ async def write_end(
         attempt.ref.owner, size, _remembered, attempt, end, batch, said, [*output, *messages]
     )
     op = operation()
-    outcome = await retry(
-        lambda: ender.tasks.finish(
-            attempt.ref, attempt.claim, batch, op, status=end.status, why=end.why, memory=memory
-        ),
-        seconds=ender.patience,
-        what="finish",
+    outcome = await ender.tasks.finish(
+        attempt.ref, attempt.claim, batch, op, status=end.status, why=end.why, memory=memory
     )
     if isinstance(outcome, Finished):
         if outcome.next:
             following = TaskRef(attempt.ref.owner, attempt.ref.session, outcome.next)
-            launching = retry(
-                lambda: ender.launches.launch(following, outcome.launch),
-                seconds=ender.patience,
-                what="launch",
-            )
+            launching = ender.launches.launch(following, outcome.launch)
             # The turn is passed on in the broker; a cancellation that comes now must not drop the launch.
             await asyncio.shield(launching)
         metrics.turns_ended.add(end.status)
@@ -175,7 +163,7 @@ async def _unlist(ender: Ender, attempt: Attempt) -> None:
     """Take an ended task off the list of live ones; should that fail, a worker finds it there later."""
     try:
         await asyncio.gather(
-            ender.launches.ended(attempt.ref, attempt.task["submit_op"].decode()),
+            ender.once.launches.ended(attempt.ref, attempt.task["submit_op"].decode()),
             ender.storage.try_report(attempt.ref.keys),
         )
     except Exception as error:
@@ -259,21 +247,13 @@ async def _take(
     op = operation()
     if look and not ender.tasks.notes:
         # The script cannot leave the hint: it comes first.
-        await retry(
-            lambda: ender.launches.remind(ref, LAUNCH_GRACE_MS), seconds=ender.patience, what="remind"
-        )
-    return await retry(
-        lambda: ender.tasks.take(ref, who, ending, op, seen, look=look), seconds=ender.patience, what="take"
-    )
+        await ender.launches.remind(ref, LAUNCH_GRACE_MS)
+    return await ender.tasks.take(ref, who, ending, op, seen, look=look)
 
 
 async def _tell(ender: Ender, ref: TaskRef, attempt: int, reason: Reason) -> None:
     said = f"{ref} {attempt} {reason}"
-    await retry(
-        lambda: command(ender.primary, "PUBLISH", keys.CONTROL, said),
-        seconds=ender.patience,
-        what="control",
-    )
+    await command(ender.primary, "PUBLISH", keys.CONTROL, said)
 
 
 async def close_open(
@@ -307,7 +287,7 @@ async def _begun(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, dict[st
     before = Cursor(newest.epoch, min(places) - 1)
     waiting = {each.ref.task: each.open for each in attempts if each.open}
     # Nothing of these tasks is appended any more: what is there now is all.
-    async for entry in ender.log.all_after(newest.ref.keys, before, seconds=ender.patience):
+    async for entry in ender.log.all_after(newest.ref.keys, before):
         if entry.task not in waiting or (message := message_of(entry.event)) not in waiting[entry.task]:
             continue
         opened = begun[entry.task]
@@ -329,7 +309,7 @@ async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[
     before_it = Cursor(oldest.epoch, oldest.first - 1)
     entries = [
         entry
-        async for entry in ender.log.all_kept(oldest.ref.keys, before_it, seconds=ender.patience)
+        async for entry in ender.log.all_kept(oldest.ref.keys, before_it)
         if entry.task in outputs and entry.kind != END and numbered(entry.event)
     ]
     for entry in sorted(entries, key=lambda entry: entry.opened):

@@ -7,12 +7,11 @@ was missed, however long the log is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnstream.shared.broker.client import command
-from turnstream.shared.broker.retry import Retrying, retry, whole
+from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.entry import Cursor, Entry
 from turnstream.shared.session.files import fetch, fill
@@ -187,31 +186,27 @@ class Log(Retrying):
         stop = f"({before}" if before else "+"
         return await self._read(keys, keys.history, str(after or _FIRST), stop, PAGE_BYTES)
 
-    def all_kept(
-        self, keys: SessionKeys, after: Cursor | None = None, *, seconds: float
-    ) -> AsyncIterator[Entry]:
-        """All that the history has after the cursor, page by page, insisting for ``seconds`` on each.
+    def all_kept(self, keys: SessionKeys, after: Cursor | None = None) -> AsyncIterator[Entry]:
+        """All that the history has after the cursor, page by page.
 
         Each entry once, also where the log begins a new epoch between two pages; no more when it was cleared.
 
         Raises:
             BrokerAway: the broker did not answer.
         """
-        return self._all(lambda place: self.kept(keys, place), after, seconds, "history")
+        return self._all(lambda place: self.kept(keys, place), after)
 
-    def all_after(self, keys: SessionKeys, after: Cursor, *, seconds: float) -> AsyncIterator[Entry]:
+    def all_after(self, keys: SessionKeys, after: Cursor) -> AsyncIterator[Entry]:
         """All that the log has after the cursor, as `all_kept`; it ends where it ends when that is read."""
-        return self._all(lambda place: self.page(keys, place or after), after, seconds, "log")
+        return self._all(lambda place: self.page(keys, place or after), after)
 
     async def _all(
         self,
         read: Callable[[Cursor | None], Awaitable[Page | None]],
         after: Cursor | None,
-        seconds: float,
-        what: str,
     ) -> AsyncIterator[Entry]:
         while True:
-            page = await retry(partial(read, after), seconds=seconds, what=what)
+            page = await read(after)
             if page is not None and after is not None and page.epoch != after.epoch:
                 if (after := page.place(after)) is None:
                     return

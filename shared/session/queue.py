@@ -142,13 +142,22 @@ class Slots:
 ANY = Slots(0, 1.0, {})
 
 
+@dataclass(slots=True)
+class _Backlog:
+    launches: int = 0
+
+
 class LaunchQueue(Retrying):
     """The queue, and the hints that tell rescuers when to look at a task."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        # Launches that waited when this process looked last, or launched something.
-        self.waiting = 0
+        self._backlog = _Backlog()
+
+    @property
+    def waiting(self) -> int:
+        """Launches that waited when this process looked last, or launched something, with whatever retry limit."""
+        return self._backlog.launches
 
     async def launch(self, ref: TaskRef, number: int, *, if_queued: str = "") -> bool:
         """Queue launch ``number`` of a task and ring the doorbell; safe to repeat.
@@ -181,7 +190,7 @@ class LaunchQueue(Retrying):
         )
         if waiting < 0:
             return False
-        self.waiting = waiting
+        self._backlog.launches = waiting
         return True
 
     async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS, slots: Slots = ANY) -> dict[str, bytes]:
@@ -211,8 +220,8 @@ class LaunchQueue(Retrying):
 
     async def depth(self) -> int:
         """How many launches wait."""
-        self.waiting = int(await command(self._redis, "ZCARD", keys.QUEUE))
-        return self.waiting
+        self._backlog.launches = int(await command(self._redis, "ZCARD", keys.QUEUE))
+        return self._backlog.launches
 
     async def try_writing(self) -> None:
         """Nothing, by a command that a read-only broker refuses; a full one still keeps leases and hints.

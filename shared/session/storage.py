@@ -107,7 +107,7 @@ class Storage(Retrying):
     async def try_report(self, session: SessionKeys) -> None:
         """Report; should the broker be away, the session's next report makes it good."""
         try:
-            await self.report(session)
+            await self.once.report(session)
         except Exception as error:
             if not is_transient(error):
                 raise
@@ -118,7 +118,7 @@ class Storage(Retrying):
             await asyncio.sleep(REPORT_SECONDS)
             try:
                 for session in {(each.owner, each.session): each for each in live()}.values():
-                    await self.report(session)
+                    await self.once.report(session)
             except Exception as error:
                 if not is_transient(error):
                     log.exception("storage.not_reported")

@@ -24,4 +24,4 @@ class WholeLog(Log):
 
     async def history(self, keys: SessionKeys, after: Cursor | None = None) -> list[Entry]:
         """The history after the cursor."""
-        return [entry async for entry in self.all_kept(keys, after, seconds=5)]
+        return [entry async for entry in self.all_kept(keys, after)]

@@ -10,8 +10,7 @@ from starlette.responses import Response
 from turnstream.api.http.connection import connection_of, watched
 from turnstream.api.streaming.feed import Gap, Over
 from turnstream.api.streaming.sse import HEADERS
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS, ended
-from turnstream.shared.broker.retry import retry
+from turnstream.api.streaming.start_position import ended
 from turnstream.shared.errors import CursorGone, NoTask, SessionBusy, ShuttingDown
 from turnstream.shared.protocol import ResponseBuilder
 from turnstream.shared.session.endings import numbered, without_number
@@ -138,13 +137,13 @@ class WholeResponse:
     async def _parked(self) -> bytes | None:
         """The response in progress, when the task is parked."""
         keys = self._feed.keys
-        task = await retry(lambda: self._log.task(keys, self._task), seconds=PATIENCE_SECONDS, what="task")
+        task = await self._log.task(keys, self._task)
         if task.get("status") != TaskStatus.PARKED:
             return None
         before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)
         output = [
             orjson.Fragment(without_number(entry.event))
-            async for entry in self._log.all_kept(keys, before_it, seconds=PATIENCE_SECONDS)
+            async for entry in self._log.all_kept(keys, before_it)
             if entry.task == self._task and entry.kind != END and numbered(entry.event)
         ]
         response: dict[str, Any] = {

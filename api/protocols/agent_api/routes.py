@@ -12,7 +12,6 @@ from turnstream.api.protocols.agent_api.requests import CallResult, answers_in, 
 from turnstream.api.protocols.agent_api.response import WholeResponse, rejected
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer_call, task_of_call
 from turnstream.api.turns.follow import following, watch
 from turnstream.api.turns.overrides import overrides_of
@@ -186,7 +185,7 @@ class ProcessRoutes:
     async def _before_answers(self, keys: SessionKeys, calls: set[str]) -> int:
         """The place before answers that were given earlier: their first reply may have been lost."""
         kinds = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
-        async for entry in self._services.log.all_kept(keys, seconds=PATIENCE_SECONDS):
+        async for entry in self._services.log.all_kept(keys):
             if entry.kind in kinds and any(call.encode() in entry.event for call in calls):
                 return entry.seq - ENTRIES_PER_ANSWER
         return 0

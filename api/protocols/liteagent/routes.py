@@ -16,7 +16,6 @@ from turnstream.api.protocols.liteagent.requests import parse_callback, parse_ch
 from turnstream.api.protocols.liteagent.schemas import CallbackTaken, NewSession, SessionCleared, Stopped
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
-from turnstream.api.streaming.start_position import PATIENCE_SECONDS
 from turnstream.api.turns.callbacks import answer_call, task_of_call
 from turnstream.api.turns.durable_submit import replica_headers
 from turnstream.api.turns.follow import following, watch
@@ -31,7 +30,6 @@ from turnstream.api.turns.submit import (
     trace_of,
 )
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
-from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import BadRequest, NoSession, NoTask, UnknownCall
 from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.protocol import Message
@@ -83,11 +81,7 @@ class LiteAgentRoutes:
         session = uuid.uuid4().hex
         keys = caller.keys(session)
         await self._services.limiter.admit_session(keys, caller)
-        await retry(
-            lambda: self._services.tasks.create(keys, caller.spec.name, ""),
-            seconds=PATIENCE_SECONDS,
-            what="create",
-        )
+        await self._services.tasks.create(keys, caller.spec.name, "")
         return answer(NewSession, {"sessionId": session})
 
     async def chat(self, request: Request) -> EventStream:
@@ -144,7 +138,7 @@ class LiteAgentRoutes:
         caller = await services.auth.caller(request)
         keys = caller.keys(session_id(request, "sessionId"))
         await start_position.session(services.log, keys, caller.visitor())
-        entries = [entry async for entry in services.log.all_kept(keys, seconds=PATIENCE_SECONDS)]
+        entries = [entry async for entry in services.log.all_kept(keys)]
         return Response(history(keys.session, entries), media_type="application/json")
 
     async def stop(self, request: Request) -> Response:
@@ -152,7 +146,7 @@ class LiteAgentRoutes:
         keys = await self._to_stop(request)
         task = task_id(request.query_params.get("taskId"))
         if task is None:
-            live = await retry(lambda: self._services.log.live(keys), seconds=PATIENCE_SECONDS, what="live")
+            live = await self._services.log.live(keys)
             await stop_all(self._services, keys, live, "stop", who="client")
             return answer(Stopped, {"sessionId": keys.session})
         ref = TaskRef(keys.owner, keys.session, task)
@@ -217,7 +211,7 @@ class LiteAgentRoutes:
         if not IDENTIFIER.fullmatch(owner):
             raise NoSession
         keys = SessionKeys(owner, session_id(request, "sessionId"))
-        meta = await retry(lambda: services.log.meta(keys), seconds=PATIENCE_SECONDS, what="session")
+        meta = await services.log.meta(keys)
         if meta is None:
             raise NoSession
         log.info("admin.stops_session", key=key.id, owner=owner, session=keys.session)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.unit.shared.session.support import Desk, answer, closed, delta, opened, ref
 from turnstream.shared.agents.config import AgentSpec
-from turnstream.shared.broker.retry import TRANSIENT
+from turnstream.shared.broker.retry import TRANSIENT, limited
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
@@ -127,11 +128,13 @@ async def test_a_turn_whose_answers_are_in_is_launched(place: Place) -> None:
 class Cut(Log):
     """A log whose connection is cut at the first read."""
 
-    reads = 0
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(limited(desk.redis, math.inf))
+        self.reads: list[Any] = []
 
     async def _read(self, *arguments: Any, **options: Any) -> Page | None:
-        self.reads += 1
-        if self.reads == 1:
+        self.reads.append(arguments)
+        if len(self.reads) == 1:
             raise TRANSIENT[0]
         return await super()._read(*arguments, **options)
 
@@ -152,11 +155,11 @@ async def test_an_end_outlives_a_cut_connection(place: Place, open_message: bool
 
     worker = Worker(desk, run)
     worker.tasks.meanwhile = worker.renew
-    cut = Cut(desk.redis)
+    cut = Cut(desk)
     worker.runner._ender = Ender(worker.tasks, cut, desk.launches, desk.primary)
     await desk.tasks.release(ref(), 1, operation())
     await worker.runner.run_task({}, str(ref()), 2)
-    assert cut.reads > 1
+    assert len(cut.reads) > 1
     assert (await desk.log.task(ref().keys, "t1"))["status"] == "completed"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import Desk, closed, delta, opened, ref
+from turnstream.shared.broker.retry import limited, whole
 from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.outcomes import Ended, Fenced
@@ -50,14 +52,15 @@ class Lossy(Tasks):
     """The first reply of an append is lost after the broker did it."""
 
     def __init__(self, desk: Desk) -> None:
-        super().__init__(desk.redis, desk.settings)
-        self.lost = 0
+        super().__init__(limited(desk.redis, math.inf), desk.settings)
+        self.lost: list[str] = []
 
+    @whole
     async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Append, and lose the first reply."""
         outcome = await super().append(ref, attempt, batch, op)
         if not self.lost:
-            self.lost += 1
+            self.lost.append(op)
             raise RedisConnectionError("the reply was lost")
         return outcome
 
@@ -73,12 +76,15 @@ class Broken(Tasks):
 class Away(Tasks):
     """The broker is away for some tries."""
 
-    tries = 6
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(limited(desk.redis, math.inf), desk.settings)
+        self.tries = list(range(6))
 
+    @whole
     async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
         """Answer the last one."""
         if self.tries:
-            self.tries -= 1
+            self.tries.pop()
             raise RedisConnectionError("away")
         return await super().append(ref, attempt, batch, op)
 
@@ -173,7 +179,7 @@ async def test_a_lost_reply_does_not_double(place: Place) -> None:
         _say(publisher, "c")
         await publisher.flush()
         assert publisher.open == {"m1": 3}
-    assert lossy.lost == 1
+    assert len(lossy.lost) == 1
     assert await _texts(desk) == ["a", "b", "c"]
 
 
@@ -229,15 +235,15 @@ async def test_no_absence_of_the_broker_costs_the_attempt(
     """It is away for ten minutes; then the batch goes into the log as if nothing had been."""
     desk = Desk(place)
     refusals: list[Refusal] = []
-    away = Away(desk.redis, desk.settings)
+    away = Away(desk)
     loop = asyncio.get_running_loop()
     clock = loop.time
-    monkeypatch.setattr(loop, "time", lambda: clock() + 120 * (6 - away.tries))
+    monkeypatch.setattr(loop, "time", lambda: clock() + 120 * (6 - len(away.tries)))
     async with _publisher(away, await desk.running(), refusals) as publisher:
         _say(publisher, "a")
         await publisher.flush()
     assert refusals == []
-    assert away.tries == 0
+    assert not away.tries
     assert b"a" in (await desk.entries())[-1].event
 
 

@@ -81,7 +81,8 @@ ROUTES = routes()
 
 # ── what a function can raise, read from its source ──
 
-# The class behind each field of Services: `….auth.caller(…)` is a call of `Auth.caller`.
+# The class behind each field of Services: `….auth.caller(…)` is a call of `Auth.caller`, and
+# `self._log.meta(…)` one of `Log.meta`.
 SERVICES = {name: vars(services).get(kind) for name, kind in Services.__annotations__.items()}
 
 
@@ -120,8 +121,8 @@ def named(node: ast.AST | None, function: Callable[..., Any]) -> Any:
         return None
     if isinstance(node.value, ast.Name) and node.value.id == "self":
         base = function.__globals__.get(function.__qualname__.partition(".")[0])
-    elif isinstance(node.value, ast.Attribute) and node.value.attr in SERVICES:
-        base = SERVICES[node.value.attr]
+    elif isinstance(node.value, ast.Attribute) and node.value.attr.lstrip("_") in SERVICES:
+        base = SERVICES[node.value.attr.lstrip("_")]
     else:
         base = named(node.value, function)
     made = inspect.getattr_static(base, node.attr, None) if base is not None else None

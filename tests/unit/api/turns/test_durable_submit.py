@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.unit.shared.session.support import HOUR_MS, Desk, answer, ref, turn
 from turnstream.api.services import Services
-from turnstream.api.turns import durable_submit
 from turnstream.api.turns.durable_submit import accept
 from turnstream.shared.agents import config
 from turnstream.shared.broker import keys
+from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.outcomes import Launch
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS, LaunchQueue
 from turnstream.shared.session.tasks import operation
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _services(desk: Desk) -> Services:
-    return Services.make(desk.settings, config.load(None), desk.broker)
+    return Services.make(desk.settings, config.load(None), desk.broker, retry_seconds=0.05)
 
 
 @pytest.fixture
@@ -31,10 +30,9 @@ def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A front end that dies before it has launched anything."""
 
     async def lost(*_: Any, **__: Any) -> bool:
-        raise RedisConnectionError
+        raise BrokerAway
 
     monkeypatch.setattr(LaunchQueue, "launch", lost)
-    monkeypatch.setattr(durable_submit, "PATIENCE_SECONDS", 0.05)
 
 
 async def _looked_at_soon(desk: Desk) -> bool:

@@ -297,14 +297,14 @@ async def test_a_new_epoch_between_two_pages_of_a_history(
         await desk.append(attempt, closed(f"m{number}", "x"))
     before = await desk.log.history(keys_of())
     monkeypatch.setattr("turnstream.shared.session.event_log.PAGE_BYTES", 1)
-    pages = desk.log.all_kept(keys_of(), seconds=5)
+    pages = desk.log.all_kept(keys_of())
     told = [await anext(pages), await anext(pages)]
     incarnation("second")
     await desk.append(attempt, closed("m4", "x"))
     told += [entry async for entry in pages]
     assert [entry.seq for entry in told] == [entry.seq for entry in before] + [before[-1].seq + 1]
     # One that was cleared is over.
-    pages = desk.log.all_kept(keys_of(), seconds=5)
+    pages = desk.log.all_kept(keys_of())
     await anext(pages)
     await desk.finish(attempt)
     await desk.tasks.clear(keys_of(), await desk.epoch())
