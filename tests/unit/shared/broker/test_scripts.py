@@ -90,6 +90,26 @@ def test_a_script_uses_the_names_it_is_declared_with(script: Script) -> None:
     assert set(_locals(code)).isdisjoint(names)
 
 
+def test_every_call_gives_the_declared_names() -> None:
+    """Each script is called in its module, directly or through a function that takes it first; a type checker knows no names."""
+    called = set()
+    for module in MODULES:
+        scripts = {name: each for name, each in vars(module).items() if isinstance(each, Script)}
+        for call in ast.walk(_tree(Path(str(module.__file__)))):
+            if not isinstance(call, ast.Call):
+                continue
+            for node in (call.func, *call.args[:1]):
+                if isinstance(node, ast.Name) and node.id in scripts:
+                    script = scripts[node.id]
+                    names = {*script.keys, *script.args, *filter(None, [script.rest])}
+                    given = {keyword.arg for keyword in call.keywords}
+                    assert given - {None} <= names, script.name
+                    # A dict may have the others.
+                    assert None in given or given == names, script.name
+                    called.add(script.name)
+    assert called == {script.name for script in _declared()}
+
+
 def test_lua_knows_keys_and_arguments_by_name() -> None:
     """Only what there may be any number of is found by its index, counted from a named one."""
     numbered = {
