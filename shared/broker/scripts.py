@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 # One of a file's own functions, with the comment on it.
 _FUNCTION = re.compile(r"(?:^--.*\n)*^local function (\w+)\(.*\n(?:.*\n)*?end\n+", re.MULTILINE)
 
+# The function that makes what a run seldom comes to; its body.
+_SLOW_PATHS = re.compile(r"^local function slow_paths\(\)\n((?:.*\n)*?)end\n", re.MULTILINE)
+
 # What is larger would hold up others' commands on its way.
 LARGE_BYTES = 64 * 1024
 
@@ -226,12 +229,24 @@ def _session(text: str, args: int) -> str:
 
 
 def _used(shared: str, text: str) -> str:
-    """What is shared, without the functions that nothing in ``text`` leads to: Lua makes each anew in every run."""
+    """What is shared, without the functions that nothing in ``text`` leads to: Lua makes each anew in every run.
+
+    Those to which only `slow_paths` leads go into it, so that they are made when it is called.
+    """
     for function in reversed(list(_FUNCTION.finditer(shared))):
         # Functions call only what stands above them, or themselves.
-        if not re.search(rf"\b{function[1]}\(", shared[function.end() :] + text):
-            shared = shared[: function.start()] + shared[function.end() :]
+        before, behind = shared[: function.start()], shared[function.end() :]
+        call = re.compile(rf"\b{function[1]}\(")
+        if call.search(behind + text) is None:
+            shared = before + behind
+        elif (slow := _SLOW_PATHS.search(behind)) and not call.search(_without(slow, behind) + text):
+            inner = re.sub("^(?=.)", "  ", function[0], flags=re.MULTILINE)
+            shared = before + behind[: slow.start(1)] + inner + behind[slow.start(1) :]
     return shared
+
+
+def _without(part: re.Match[str], text: str) -> str:
+    return text[: part.start()] + text[part.end() :]
 
 
 def _sha(text: str) -> str:

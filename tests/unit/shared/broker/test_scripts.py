@@ -120,6 +120,14 @@ def test_lua_knows_keys_and_arguments_by_name() -> None:
     assert numbered == {}
 
 
+def test_what_only_slow_paths_needs_is_made_in_it() -> None:
+    """Each function at the top of a script costs something in each run."""
+    for script in (tasks._renew, tasks._append):
+        made = re.findall(r"^( *)local function (\w+)", script.text, re.MULTILINE)
+        assert ("  ", "touch_session") in made
+        assert ("", "touch_session") not in made
+
+
 def test_every_lua_file_has_one_python_caller() -> None:
     """No script lies around, and none is loaded twice."""
     called = [
