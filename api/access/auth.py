@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from turnstream.api.streaming.start_position import Visitor
+from turnstream.api.access.session_access import Visitor
 from turnstream.shared.api_keys import Limits, digest, well_formed
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.errors import BadToken, Forbidden, UnknownKey

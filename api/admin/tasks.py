@@ -10,13 +10,13 @@ import orjson
 import structlog
 from starlette.responses import Response
 
+from turnstream.api.access.session_access import Visitor
 from turnstream.api.admin.events import MOST_EVENTS, USUAL_EVENTS, events_of
 from turnstream.api.admin.params import StopBody, body_of, filter_of, limit_of, place_of, ref_of
 from turnstream.api.admin.schemas import TaskPage, TaskShown, TasksStopped, TaskStopped
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import cursor_of, route
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
-from turnstream.api.streaming.start_position import Visitor
 from turnstream.api.turns.follow import watch
 from turnstream.api.turns.stop import stop
 from turnstream.shared.broker.client import command

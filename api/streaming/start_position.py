@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from turnstream.shared.errors import CursorGone, NoSession, NoTask
+from turnstream.shared.errors import CursorGone, NoTask
 from turnstream.shared.session.endings import numbered, without_number
 from turnstream.shared.session.entry import RESPONSE, Cursor, Entry
 from turnstream.shared.session.status import TERMINAL
@@ -45,44 +45,19 @@ class Start:
     fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Visitor:
-    """Who wants to see a session: the agent of the key, and the user that the request named, or ``""``."""
-
-    agent: str
-    user: str = ""
-
-
-async def session(log: Log, keys: SessionKeys, visitor: Visitor) -> SessionMeta:
-    """The session, as this visitor may see it.
-
-    Raises:
-        NoSession: it is unknown, or belongs to another agent or user.
-        BrokerAway: the broker did not answer.
-    """
-    meta = await log.meta(keys)
-    if meta is None or meta.agent != visitor.agent:
-        raise NoSession
-    if visitor.user and meta.user and meta.user != visitor.user:
-        raise NoSession
-    return meta
-
-
 async def start(
-    log: Log, keys: SessionKeys, visitor: Visitor, *, task: str | None = None, cursor: Cursor | None = None
+    log: Log, keys: SessionKeys, meta: SessionMeta, *, task: str | None = None, cursor: Cursor | None = None
 ) -> Start:
     """Where to start following a session, or one task of it, after ``cursor`` if there is one.
 
     Without a cursor a task is followed from its first event, a session from the beginning of its log.
 
     Raises:
-        NoSession: it is unknown, or belongs to another agent or user.
         NoTask: the session has no such task (any more).
         CursorGone: the session was cleared since the cursor, or since the task, or what stood at the cursor was lost,
             or the task's end was cut from the history, too.
         BrokerAway: the broker did not answer.
     """
-    meta = await session(log, keys, visitor)
     cursor = _place(cursor, meta) if cursor else None
     if task is None:
         return Start(cursor or Cursor(meta.epoch, meta.head - 1))
@@ -102,14 +77,13 @@ async def start(
     return Start(after, task, over=over, fresh=cursor is None)
 
 
-async def task_of(log: Log, keys: SessionKeys, visitor: Visitor, cursor: Cursor) -> str:
+async def task_of(log: Log, keys: SessionKeys, meta: SessionMeta, cursor: Cursor) -> str:
     """The task that the entry at a cursor belongs to.
 
     Raises:
         CursorGone: nothing stands at the cursor any more, and it cannot be told for certain whose it was.
-        Others: as `start`.
+        BrokerAway: the broker did not answer.
     """
-    meta = await session(log, keys, visitor)
     cursor = _place(cursor, meta)
     entry = await log.at(keys, cursor)
     if entry is not None:
@@ -157,14 +131,13 @@ async def ended(log: Log, keys: SessionKeys, task: str) -> int | None:
     return int(known["out"]) if known["status"] in TERMINAL else None
 
 
-async def running_task(log: Log, keys: SessionKeys, visitor: Visitor) -> str:
+async def running_task(log: Log, keys: SessionKeys, meta: SessionMeta) -> str:
     """The task that a session is working on; the newest one where several run at once.
 
     Raises:
         NoTask: none is live.
-        Others: as `start`.
+        BrokerAway: the broker did not answer.
     """
-    meta = await session(log, keys, visitor)
     live = await log.live(keys)
     if not live:
         raise NoTask("No turn of this session is running.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from turnstream.api.access.session_access import visible_session
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 
@@ -12,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from turnstream.api.access.auth import Caller
+    from turnstream.api.access.session_access import Visitor
     from turnstream.api.services import Services
     from turnstream.api.streaming.dialect import Dialect
     from turnstream.api.streaming.feed import Feed
-    from turnstream.api.streaming.start_position import Visitor
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.entry import Cursor
 
@@ -55,9 +56,11 @@ async def watch(
 
     Raises:
         TooMany, Overloaded, ShuttingDown: as `following`.
-        NoSession, NoTask, CursorGone: as `start_position.start`.
+        NoSession: as `visible_session`.
+        NoTask, CursorGone: as `start_position.start`.
         BrokerAway: the broker did not answer.
     """
     async with following(services, keys, caller) as feed:
-        start = await start_position.start(services.log, keys, visitor, task=task, cursor=cursor)
+        meta = await visible_session(services.log, keys, visitor)
+        start = await start_position.start(services.log, keys, meta, task=task, cursor=cursor)
         return EventStream(feed, start, dialect, services.log, services.settings)

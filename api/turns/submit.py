@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic_core import PydanticSerializationError
 
+from turnstream.api.access.session_access import visible_session
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.start_position import Start
 from turnstream.api.turns.durable_submit import accept, replica_headers
@@ -161,14 +162,14 @@ async def begin(services: Services, caller: Caller, turn: NewTurn) -> tuple[Star
     """Take a turn, or find the task that it made before; where to follow it from, and what else to tell.
 
     Raises:
-        As `submit` and `start_position.start`.
+        As `submit`, `visible_session` and `start_position.start`.
     """
     taken = await submit(services, caller, turn)
     if isinstance(taken, Accepted):
         start = Start(Cursor(taken.epoch, taken.first - 1), turn.ref.task, fresh=True)
         return start, replica_headers(taken.replicas)
-    visitor = caller.visitor(turn.user)
-    return await start_position.start(services.log, turn.ref.keys, visitor, task=taken.task), ()
+    meta = await visible_session(services.log, turn.ref.keys, caller.visitor(turn.user))
+    return await start_position.start(services.log, turn.ref.keys, meta, task=taken.task), ()
 
 
 async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted | Known:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from turnstream.api.access.session_access import visible_session
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
 from turnstream.api.protocols.agent_api.requests import CallResult, answers_in, dialect_of, parse_process
 from turnstream.api.protocols.agent_api.response import WholeResponse, rejected
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from turnstream.api.turns.overrides import Overrides
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.protocol import AgentRequest
+    from turnstream.shared.session.event_log import SessionMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +136,20 @@ class ProcessRoutes:
         answers = answers_in(asked.body.input)
         if answers:
             return await self._answer(asked, answers), ()
-        log, keys, visitor = self._services.log, asked.keys, asked.caller.visitor(asked.user)
+        log, keys = self._services.log, asked.keys
         task = task_of_response(asked.response) if asked.response else None
         if asked.body.reconnect:
             _named(asked, "to reconnect")
-            task = task or await start_position.running_task(log, keys, visitor)
-            return await start_position.start(log, keys, visitor, task=task, cursor=asked.cursor), ()
+            meta = await self._visible(asked)
+            task = task or await start_position.running_task(log, keys, meta)
+            return await start_position.start(log, keys, meta, task=task, cursor=asked.cursor), ()
         if asked.cursor is not None:
             # Whatever else it says: who has received something of a task wants the rest of it.
             if asked.response is None and not asked.idempotency:
                 _named(asked, "with Last-Event-ID")
-            task = task or await start_position.task_of(log, keys, visitor, asked.cursor)
-            return await start_position.start(log, keys, visitor, task=task, cursor=asked.cursor), ()
+            meta = await self._visible(asked)
+            task = task or await start_position.task_of(log, keys, meta, asked.cursor)
+            return await start_position.start(log, keys, meta, task=task, cursor=asked.cursor), ()
         return await self._begin(asked, task or new_task_id())
 
     async def _begin(self, asked: _Asked, task: str) -> tuple[Start, Headers]:
@@ -168,8 +172,7 @@ class ProcessRoutes:
         """Answer calls, and follow their task from before the answers."""
         services, keys = self._services, asked.keys
         _named(asked, "to answer a call")
-        visitor = asked.caller.visitor(asked.user)
-        meta = await start_position.session(services.log, keys, visitor)
+        meta = await self._visible(asked)
         tasks = [await task_of_call(services, keys, each.call) for each in answers]
         first = False
         for task, each in zip(tasks, answers, strict=True):
@@ -180,7 +183,12 @@ class ProcessRoutes:
         if cursor is None:
             before = meta.seq if first else await self._before_answers(keys, {each.call for each in answers})
             cursor = Cursor(meta.epoch, before)
-        return await start_position.start(services.log, keys, visitor, task=tasks[0], cursor=cursor)
+        # The answers may have found that the log begins a new epoch.
+        meta = await self._visible(asked)
+        return await start_position.start(services.log, keys, meta, task=tasks[0], cursor=cursor)
+
+    async def _visible(self, asked: _Asked) -> SessionMeta:
+        return await visible_session(self._services.log, asked.keys, asked.caller.visitor(asked.user))
 
     async def _before_answers(self, keys: SessionKeys, calls: set[str]) -> int:
         """The place before answers that were given earlier: their first reply may have been lost."""
@@ -197,8 +205,8 @@ class ProcessRoutes:
         if asked.body.stream:
             return EventStream(feed, start, dialect, services.log, services.settings, headers=headers)
         # The outcome holds the whole output, so the cursor does not matter; open calls do, from the first on.
-        visitor = asked.caller.visitor(asked.user)
-        whole = await start_position.start(services.log, feed.keys, visitor, task=start.task)
+        meta = await self._visible(asked)
+        whole = await start_position.start(services.log, feed.keys, meta, task=start.task)
         return WholeResponse(feed, whole, dialect, services.log, headers=headers)
 
 

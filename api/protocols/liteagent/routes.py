@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 from starlette.responses import Response
 
+from turnstream.api.access.session_access import visible_session
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
 from turnstream.api.http.schemas import Version
@@ -97,9 +98,9 @@ class LiteAgentRoutes:
             headers: Headers = ()
             if cursor is not None:
                 # Whatever else it says: who has received something of a task wants the rest of it.
-                visitor = caller.visitor()
-                task = chat.task_id or await start_position.task_of(services.log, keys, visitor, cursor)
-                start = await start_position.start(services.log, keys, visitor, task=task, cursor=cursor)
+                meta = await visible_session(services.log, keys, caller.visitor())
+                task = chat.task_id or await start_position.task_of(services.log, keys, meta, cursor)
+                start = await start_position.start(services.log, keys, meta, task=task, cursor=cursor)
             else:
                 start, headers = await self._begin(request, caller, keys, chat, body, create=not named)
             dialect = _dialect(chat.stream)
@@ -122,7 +123,7 @@ class LiteAgentRoutes:
         keys = caller.keys(session_id(request, "sessionId"))
         async with services.limiter.counting_refusals(caller):
             _, given = await services.bodies.read(request, caller, parse_callback)
-        await start_position.session(services.log, keys, caller.visitor())
+        await visible_session(services.log, keys, caller.visitor())
         if not IDENTIFIER.fullmatch(given.id):
             raise UnknownCall
         task = await task_of_call(services, keys, given.id)
@@ -137,7 +138,7 @@ class LiteAgentRoutes:
         services = self._services
         caller = await services.auth.caller(request)
         keys = caller.keys(session_id(request, "sessionId"))
-        await start_position.session(services.log, keys, caller.visitor())
+        await visible_session(services.log, keys, caller.visitor())
         entries = [entry async for entry in services.log.all_kept(keys)]
         return Response(history(keys.session, entries), media_type="application/json")
 
@@ -163,7 +164,7 @@ class LiteAgentRoutes:
                 "This agent is one-shot: each turn has a session of its own, and nothing to clear."
             )
         keys = caller.keys(session_id(request, "sessionId"))
-        meta = await start_position.session(services.log, keys, caller.visitor())
+        meta = await visible_session(services.log, keys, caller.visitor())
         await clear(services, keys, meta.epoch, "clear", who="client")
         return answer(SessionCleared, {"id": keys.session, "sessionId": keys.session})
 
@@ -205,7 +206,7 @@ class LiteAgentRoutes:
         if owner is None:
             caller = await services.auth.caller(request)
             keys = caller.keys(session_id(request, "sessionId"))
-            await start_position.session(services.log, keys, caller.visitor())
+            await visible_session(services.log, keys, caller.visitor())
             return keys
         key = await services.auth.admin(request)
         if not IDENTIFIER.fullmatch(owner):
