@@ -27,6 +27,8 @@ class HeldLog:
         self.reads = 0
         self.open = asyncio.Event()
         self.error: Exception | None = None
+        # As `Log.once`, which is not retried.
+        self.once = self
 
     async def page(self, _keys: SessionKeys, _after: Cursor, _size: int) -> Page:
         """One page."""
