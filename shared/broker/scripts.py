@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,15 +48,17 @@ LUA = Path(__file__).parent.parent / "lua"
 Given = str | bytes | int | None | Sequence[str | bytes | int]
 
 
-# Bounds that each script on a session gets, and the settings that have them. TTL and LEASE are in ms.
-_LIMITS = {"TTL": "ttl_ms", "LEASE": "lease_ms", "MAX_EVENTS": "log_max_events", "MAX_BYTES": "log_max_bytes"}
+# Bounds that each script on a session gets, in the order of `limits_of`. TTL and LEASE are in ms.
+_LIMITS = ("TTL", "LEASE", "MAX_EVENTS", "MAX_BYTES")
 
 # All that each script on a session gets, as `on_session` gives it.
 _SESSION_KEYS = tuple(name.upper() for name in FOR_SCRIPTS)
 _SESSION_ARGS = ("INCARNATION", "FILE_COUNT", "TID", "OP", *_LIMITS)
 
-# Of a server's settings, what each script on a session gets.
-limits_of: Callable[[Settings], tuple[int, ...]] = attrgetter(*_LIMITS.values())
+
+def limits_of(settings: Settings) -> tuple[int, ...]:
+    """Of the settings, the bounds that each script on a session gets."""
+    return settings.ttl_ms, settings.lease_ms, settings.log_max_events, settings.log_max_bytes
 
 
 class Script:
