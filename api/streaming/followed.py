@@ -57,7 +57,8 @@ class Followed:
         self.rounds = rounds
         self._left = left
         self.part = part
-        self.feeds: set[Feed] = set()
+        # In the order in which they came.
+        self.feeds: dict[Feed, None] = {}
         self.attached = False
         self.invalidations = 0
         self.messages = 0
@@ -70,11 +71,11 @@ class Followed:
     def join(self, feed: Feed) -> None:
         """One more follower."""
         self.stay()
-        self.feeds.add(feed)
+        self.feeds[feed] = None
 
     def leave(self, feed: Feed) -> None:
         """A follower is done."""
-        self.feeds.discard(feed)
+        self.feeds.pop(feed, None)
         self._left(self, feed)
 
     def stay(self) -> None:
