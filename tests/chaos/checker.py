@@ -278,7 +278,9 @@ def expected_text(turn: Turn) -> str | None:
             return f"The result is {int(rest[1]) + int(rest[2])}."
         case "/slow":
             return f"The result is That took {float(rest[0]):g} seconds.."
-        case "/call" | "/calls" | "/dispatch":
+        case "/think":
+            return "I thought about it: it is fine."
+        case "/call" | "/calls" | "/dispatch" | "/reflect":
             return None
     return f"You said: {turn.prompt}"
 

@@ -25,6 +25,10 @@ SILENT_SECONDS = 4.0
 # How long a client waits for its answer to a call to come back, once something has been lost.
 ANSWER_SECONDS = 3.0
 
+# How late some answers to calls come, and what share of them.
+ANSWERED_LATE_SECONDS = (0.3, 3.0)
+LATE_SHARE = 0.15
+
 # How often a client sees to its former turns, and to how many of them: those of a second or two.
 LOOK_BACK_SECONDS = 1.0
 MOST_LOOKED_BACK = 20
@@ -44,6 +48,10 @@ class Town:
         self.losses = 0
         self.healed = asyncio.Event()
 
+    def headers_of(self, session: str) -> dict[str, str]:
+        """With which a session's client comes."""
+        return self.headers
+
     def lose(self) -> None:
         """The broker is about to lose something."""
         self.losses += 1
@@ -58,7 +66,11 @@ class ChaosClient:
         self._rng = rng
         self._turns: list[Turn] = []
         self._http = httpx.AsyncClient(
-            headers=town.headers, timeout=httpx.Timeout(SILENT_SECONDS, pool=60), trust_env=False
+            headers=town.headers_of(self._session(0)),
+            timeout=httpx.Timeout(SILENT_SECONDS, pool=60),
+            trust_env=False,
+            # Nothing here is encrypted, and to load the authorities takes longer than a turn.
+            verify=False,
         )
 
     async def live(self) -> None:
@@ -79,11 +91,14 @@ class ChaosClient:
         sessions = 0
         while not self._town.closing.is_set():
             sessions += 1
-            session = f"c{self._number}s{sessions}"
+            session = self._session(sessions)
             for at in range(self._rng.randint(1, 4)):
                 if self._town.closing.is_set():
                     break
                 await self._some_turns(session, at)
+
+    def _session(self, number: int) -> str:
+        return f"c{self._number}s{number}"
 
     async def _look_back(self, chatting: asyncio.Task[None]) -> None:
         """After each loss: what became of the turns that had ended. One that has not any more needs its client."""
@@ -127,7 +142,7 @@ class ChaosClient:
 
     async def _turn(self, session: str, task: str) -> None:
         rng = self._rng
-        turn = Turn(session, task, self._prompt())
+        turn = self._new(session, task)
         self._town.turns.append(turn)
         self._turns.append(turn)
         following = [self._follow(turn, turn.own, stop_after=rng.randint(1, 40) if rng.random() < 0.1 else 0)]
@@ -135,6 +150,9 @@ class ChaosClient:
             turn.views.append(View())
             following.append(self._watch(turn, turn.views[1]))
         await _all(following)
+
+    def _new(self, session: str, task: str) -> Turn:
+        return Turn(session, task, self._prompt())
 
     def _prompt(self) -> str:
         rng = self._rng
@@ -163,7 +181,7 @@ class ChaosClient:
 
     async def _follow(self, turn: Turn, view: View, *, stop_after: int = 0, begins: bool = True) -> None:
         """Send the turn until it is accepted, and follow it to its end, over as many connections as it takes."""
-        acts: list[asyncio.Task[None]] = []
+        acts: list[asyncio.Task[object]] = []
         try:
             while not (view.ended or view.lost):
                 leaves_after = self._rng.randint(0, 50) if self._rng.random() < 0.25 else -1
@@ -189,6 +207,8 @@ class ChaosClient:
         """The whole frames of one connection; none when it was not served."""
         headers = {"Last-Event-ID": view.frames[-1].id} if view.frames else {}
         url = self._front() + "/process"
+        if turn.repeats_by_key and begins:
+            headers["Idempotency-Key"] = turn.task
         follows = not begins or (view.frames and self._rng.random() < 0.5)
         given: dict[str, Any] = (
             {"method": "GET", "params": {"session_id": turn.session, "response_id": turn.task}}
@@ -217,23 +237,39 @@ class ChaosClient:
 
     # ── what else a client does ──
 
-    def _acts(self, turn: Turn, view: View, stop_after: int) -> list[asyncio.Task[None]]:
+    def _acts(self, turn: Turn, view: View, stop_after: int) -> list[asyncio.Task[object]]:
         event = view.frames[-1].data
-        doing: list[Coroutine[Any, Any, None]] = []
+        doing: list[Coroutine[Any, Any, object]] = []
         if len(view.frames) == stop_after:
             turn.stopped = True
             doing.append(self._ask(turn, "stop", {"sessionId": turn.session, "taskId": turn.task}, None))
         if event.get("type") == "function_call" and event.get("status") == "completed" and "content" in event:
             call = event["content"][0]["data"]["call_id"]
+            if turn.unanswered:
+                turn.unanswered -= 1
+                doing.append(self._give_up(turn, view))
+                return [asyncio.create_task(each) for each in doing]
             # A repeat changes nothing, and a turn that was stopped takes no answer.
             for _ in range(2 if self._rng.random() < 0.3 else 1):
                 body = {"id": call, "result": {"of": call}}
                 doing.append(self._answer(turn, view, call, body))
         return [asyncio.create_task(each) for each in doing]
 
+    async def _give_up(self, turn: Turn, view: View) -> None:
+        """Leave a call unanswered for a while, and stop the turn then; again where the stop was lost."""
+        await asyncio.sleep(self._rng.uniform(*ANSWERED_LATE_SECONDS))
+        turn.stopped = True
+        while not view.ended:
+            await self._ask(turn, "stop", {"sessionId": turn.session, "taskId": turn.task}, None)
+            if not self._town.losses:
+                return
+            await asyncio.sleep(ANSWER_SECONDS)
+
     async def _answer(self, turn: Turn, view: View, call: str, body: Any) -> None:
         """Answer a call; once more whenever the answer does not come back in the stream, as where it was lost."""
         known = len(view.forgotten)
+        if self._rng.random() < LATE_SHARE:
+            await asyncio.sleep(self._rng.uniform(*ANSWERED_LATE_SECONDS))
         while not view.ended and len(view.forgotten) == known:
             await self._ask(turn, "callback", {"sessionId": turn.session}, body)
             if not self._town.losses:
@@ -246,8 +282,8 @@ class ChaosClient:
             ):
                 return
 
-    async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: Any) -> None:
-        """Ask any front end until one answers."""
+    async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: Any) -> int:
+        """Ask any front end until one answers: the status."""
         while True:
             try:
                 answer = await self._http.post(
@@ -264,6 +300,7 @@ class ChaosClient:
         gone = self._town.losses and answer.status_code in (404, 409, 410)
         if answer.status_code != 200 and not ended_meanwhile and not gone:
             turn.refusals.append(f"{what} {answer.status_code} {answer.text[:200]}")
+        return answer.status_code
 
     def _front(self) -> str:
         return self._rng.choice(self._town.fronts)

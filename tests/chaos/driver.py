@@ -140,8 +140,8 @@ async def run(plan: Plan, folder: Path) -> Report:
         # One that was killed just before the end may still be starting.
         await faults.serving()
         await wait_until(lambda: _ready(town), "the front ends to be ready")
-        account = await _account(broker.port, town)
-        stuck += _unended(account)
+        account = await account_of(broker.port, town)
+        stuck += unended(account)
         report = Report(plan, account, faults.done, stuck)
         report.violations = check(account) + [Violation("no_process_ends", each) for each in faults.lost()]
         report.violations += [Violation("nothing_raises", each) for each in _raised(deployment)]
@@ -178,7 +178,7 @@ async def _ready(town: Town) -> bool:
     return True
 
 
-async def _account(port: int, town: Town) -> Account:
+async def account_of(port: int, town: Town) -> Account:
     """Read everything that there is."""
     account = Account(turns=town.turns)
     redis: Any = Redis(port=port)
@@ -199,7 +199,10 @@ async def _account(port: int, town: Town) -> Account:
             session.epochs = {int(one): int(last) for one, _, last in (each.partition("-") for each in ended)}
             if session.log:
                 url = f"{town.fronts[0]}/liteAgent/v1/history"
-                session.told = (await http.get(url, params={"sessionId": session.name})).json()
+                headers = town.headers_of(session.name)
+                session.told = (
+                    await http.get(url, params={"sessionId": session.name}, headers=headers)
+                ).json()
         for turn in town.turns if town.losses else ():
             for view in turn.views:
                 view.lost = view.lost or bool(view.frames and await _is_gone(http, town, turn, view))
@@ -210,7 +213,7 @@ async def _account(port: int, town: Town) -> Account:
 async def _is_gone(http: httpx.AsyncClient, town: Town, turn: Turn, view: View) -> bool:
     """Whether a client that comes back is told that what it has is gone."""
     url, params = f"{town.fronts[-1]}/process", {"session_id": turn.session, "response_id": turn.task}
-    headers = {"Last-Event-ID": view.frames[-1].id}
+    headers = {**town.headers_of(turn.session), "Last-Event-ID": view.frames[-1].id}
     async with http.stream("GET", url, params=params, headers=headers) as answer:
         return answer.status_code in (404, 410)
 
@@ -219,7 +222,8 @@ def _key(session: str, rest: str) -> str:
     return f"ts:{{{OWNER}/{session}}}:{rest}"
 
 
-def _unended(account: Account) -> list[str]:
+def unended(account: Account) -> list[str]:
+    """Tasks that have not ended."""
     return [
         f"{session.name}/{task}: {fields}"
         for session in account.sessions.values()

@@ -55,6 +55,8 @@ class Turn:
         accepted: a front end answered 200 to it.
         stopped: the client asked for its end.
         views: what the client itself received, then what other followers of the same turn did.
+        repeats_by_key: its requests carry an idempotency key.
+        unanswered: so many of its calls the client leaves without an answer, and stops it then.
         refusals: answers that no client should get, as ``what status body``.
         trouble: answers and errors that a client has to live with, counted.
     """
@@ -64,6 +66,8 @@ class Turn:
     prompt: str
     accepted: bool = False
     stopped: bool = False
+    repeats_by_key: bool = False
+    unanswered: int = 0
     views: list[View] = field(default_factory=lambda: [View()])
     refusals: list[str] = field(default_factory=list)
     trouble: Counter[str] = field(default_factory=Counter)

@@ -20,7 +20,8 @@ FAULT_SECONDS = 18
 LOSSES = (*sorted(LOSSY), *sorted(LOSSY), "kill_worker", "kill_front_end", "cut_commands", "cut_subscribers")
 
 
-@pytest.mark.parametrize(("seed", "only"), [(1, ()), (2, ()), (3, LOSSES)])
+# Most of what may go wrong is simulated (tests/simulation); this is real processes, a real broker and real clocks.
+@pytest.mark.parametrize(("seed", "only"), [(1, ()), (3, LOSSES)])
 async def test_nothing_is_lost_doubled_or_stuck(seed: int, only: tuple[str, ...], tmp_path: Path) -> None:
     """Every accepted turn ends once, and every client saw each event once, in order, whatever died.
 
