@@ -5,16 +5,14 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 MINUTES ?= 10
-SEEDS ?= 1 2 3 4 5
-TURNS ?= 50000
 ROWS ?= --write
 PORT ?= 8080
 
 .DEFAULT_GOAL := help
-.PHONY: help serve secrets cluster test check format lint types protocol fuzz chaos siege rolling soak bench lock clean
+.PHONY: help serve secrets cluster test check format lint types protocol fuzz simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Everything is pinned by hash; nothing is resolved here. What runs needs a quarter of what develops.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -39,9 +37,9 @@ cluster: $(RUNTIME) ## The whole deployment as local processes: nginx, 2 front e
 	@$(BIN)/python -m deploy --port $(PORT)
 
 test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
-	@# Chaos and siege by themselves, since they want the machine; the rest side by side, since most tests wait more than they work.
-	$(BIN)/python -m pytest tests/chaos tests/security/test_siege.py
-	$(BIN)/python -m pytest -n 4 --ignore tests/chaos --ignore tests/security/test_siege.py
+	@# Some by themselves, since they want the machine; the rest side by side, since most tests wait more than they work.
+	$(BIN)/python -m pytest tests/chaos tests/simulation tests/security/test_siege.py
+	$(BIN)/python -m pytest -n 4 --ignore tests/chaos --ignore tests/simulation --ignore tests/security/test_siege.py
 
 check: $(INSTALLED) format lint types test ## What must hold before a commit: format, lint, types, tests
 
@@ -62,8 +60,20 @@ protocol: $(INSTALLED) ## Capture docs/protocol.md anew
 fuzz: $(INSTALLED) ## Generated requests against both brokers for MINUTES (10)
 	FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/conformance/test_schemathesis.py
 
+chaos: SEEDS ?= 1 2 3 4 5
 chaos: $(INSTALLED) ## Kill, freeze and cut a deployment for MINUTES (10) with each of SEEDS (1 2 3 4 5)
 	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
+
+simulate: SEEDS ?= 1-40
+simulate: TURNS ?= 500
+simulate: $(INSTALLED) ## Simulate a cluster with each of SEEDS (1-40), TURNS (500) turns each
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --turns $(TURNS)
+
+simulate-mutants: $(INSTALLED) ## Take one fence after the other away: the simulation must find each
+	$(BIN)/python -m tests.simulation.mutants
+
+simulate-servers: $(INSTALLED) ## Compare the embedded broker with a real one, by what simulations ask of them
+	$(BIN)/python -m tests.simulation.compare --seeds 1-10
 
 siege: $(INSTALLED) ## Attack a deployment with one key for MINUTES (10); a neighbour's turns must complete, and soon
 	$(BIN)/python -m tests.security.siege --minutes $(MINUTES)
@@ -71,6 +81,7 @@ siege: $(INSTALLED) ## Attack a deployment with one key for MINUTES (10); a neig
 rolling: $(INSTALLED) ## Replace every process of a deployment under load, 20 times
 	$(BIN)/python -m tests.chaos --rolls 20 --seeds 1 --minutes 120
 
+soak: TURNS ?= 50000
 soak: $(INSTALLED) ## Do TURNS (50000) turns; nothing may grow
 	$(BIN)/python -m tests.chaos.soak --turns $(TURNS)
 

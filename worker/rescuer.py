@@ -148,7 +148,10 @@ class Rescuer:
 
     async def _servers(self) -> list[str]:
         """Which servers hold hints and sessions now."""
-        return [await incarnation(redis) for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis))]
+        return [
+            await incarnation(redis)
+            for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis))
+        ]
 
     async def _attend(self, hint: bytes, taken: int) -> None:
         """Sweep one turn, or recall all; nothing is raised, whatever is wrong with it."""

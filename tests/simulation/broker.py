@@ -1,0 +1,279 @@
+"""The simulated broker: the embedded one behind a socket, which can restart, lose its newest writes, and refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import re
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+import lupa.lua51  # type: ignore[import-untyped]
+import redis
+from fakeredis import FakeServer
+from fakeredis._clients._tcp_server import encode_reply
+from fakeredis._commands import COMMANDS_WITH_SUB
+from fakeredis._helpers import SimpleError, decode_command_bytes
+from fakeredis._socket import FakeSocket
+from fakeredis.commands_mixins.scripting_mixin import _convert_redis_arg
+
+if TYPE_CHECKING:
+    import random
+
+    from tests.simulation.loop import Process, SimulatedLoop
+
+# What a broker that is full, or a replica, still does.
+_READS = frozenset(
+    b"PING INFO AUTH SELECT CLIENT HELLO GET MGET HGET HMGET HGETALL HLEN EXISTS TIME ZCARD ZRANGE ZRANGEBYSCORE ZSCORE "
+    b"XRANGE XREVRANGE XLEN SUBSCRIBE UNSUBSCRIBE SCAN HSCAN PTTL TTL SMEMBERS LLEN HEXISTS STRLEN DBSIZE KEYS PUBLISH "
+    b"LRANGE".split()
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One that was carried out.
+
+    Attributes:
+        words: as they were sent; a script with its text.
+        when: the server's clock, Unix seconds.
+    """
+
+    words: list[bytes]
+    when: float
+
+    def told_the_time(self, pattern: re.Pattern[bytes]) -> tuple[list[bytes], bytes]:
+        """The command, its script told the time instead of asking for it; and the script's first line, if it has flags."""
+        if self.words[0] != b"EVAL":
+            return self.words, b""
+        micros = int(self.when * 1e6)
+        clock = b"{'%d','%d'}" % (micros // 1_000_000, micros % 1_000_000)
+        text, shebang = self.words[1], b""
+        if text.startswith(b"#!"):
+            shebang, _, text = text.partition(b"\n")
+            shebang += b"\n"
+        return [b"EVAL", pattern.sub(clock, text), *self.words[2:]], shebang
+
+
+class SimulatedBroker:
+    """One server: its data, and who it says it is.
+
+    Attributes:
+        port: where it listens.
+        full, replica: what it refuses writes for.
+        commands: what it has carried out, if that is to be recorded.
+    """
+
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, port: int) -> None:
+        self._loop = loop
+        self._rng = rng
+        self.port = port
+        self.server = self._fresh()
+        self._kept: dict[int, Any] = {}
+        self.full = self.replica = False
+        self.ahead = 0.0
+        self.commands: list[Command] | None = None
+        self.name = self._new_name()
+        self._texts: dict[bytes, bytes] = {}
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Take connections."""
+        self._process, _ = self._loop.begin(f"broker-{self.port}", self._listen)
+        self._process.ahead = self.ahead
+
+    def jump(self, seconds: float) -> None:
+        """Have its clock jump."""
+        self.ahead += seconds
+        if self._process is not None:
+            self._process.ahead = self.ahead
+
+    async def _listen(self) -> None:
+        self._loop.network.listen(lambda: _Connection(self), ("127.0.0.1", self.port))
+
+    def stop(self) -> None:
+        """End at once; its data stays as if it were in its file."""
+        if self._process is not None:
+            self._loop.kill(self._process)
+            self._process = None
+
+    def restart(self) -> None:
+        """Begin again with the data it had."""
+        former = self.server
+        self.server = self._fresh()
+        self._take_over(former.dbs)
+        self.name = self._new_name()
+        self.start()
+
+    def remember(self) -> None:
+        """Keep a copy of the data as it is now."""
+        self._kept = _copied(self.server)
+
+    def go_back(self) -> None:
+        """Put the copy in the data's place; to be called while it is stopped."""
+        with self.server.lock:
+            for number, items in self._kept.items():
+                database = self.server.dbs[number]
+                database.clear()
+                for key, item in items.items():
+                    database[key] = item
+
+    def field(self, key: str, field: str) -> str:
+        """A hash's field as it is now, past all connections; empty when there is none."""
+        item = self.server.dbs[0].get(key.encode())
+        found = dict(item.value.items()).get(field.encode()) if item is not None else None
+        return found.decode() if found else ""
+
+    def flush_scripts(self) -> None:
+        """Forget all scripts."""
+        self.server.script_cache.clear()
+        self._texts.clear()
+
+    def _take_over(self, databases: Any) -> None:
+        for number, former in databases.items():
+            self.server.dbs[number].swap(former)
+
+    def _fresh(self) -> Any:
+        server: Any = FakeServer(version=(7, 4))
+        server.subscribers = defaultdict(Ordered)
+        server.psubscribers = defaultdict(Ordered)
+        return server
+
+    def _new_name(self) -> str:
+        return f"{self._rng.getrandbits(160):040x}"
+
+    def refuses(self, fields: list[bytes]) -> bytes:
+        """The error with which a command is refused; empty when it is not."""
+        if not (self.full or self.replica) or fields[0].upper() in _READS:
+            return b""
+        if self.replica:
+            return b"-READONLY You can't write against a read only replica.\r\n"
+        if fields[0].upper() in (b"EVAL", b"EVALSHA"):
+            text = fields[1] if fields[0].upper() == b"EVAL" else self._texts.get(fields[1], b"")
+            if b"allow-oom" in text.partition(b"\n")[0]:
+                return b""
+        elif fields[0].upper() in (b"DEL", b"HDEL", b"ZREM", b"EXPIRE", b"PEXPIRE", b"UNLINK"):
+            return b""
+        return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+
+    def note(self, fields: list[bytes]) -> None:
+        """Record a command, a script with its text."""
+        if self.commands is not None:
+            if fields[0] == b"EVALSHA" and fields[1] in self._texts:
+                fields = [b"EVAL", self._texts[fields[1]], *fields[2:]]
+            self.commands.append(Command(fields, time.time()))
+
+    def learn(self, text: bytes) -> bytes:
+        """A script by its hash, and without the first line that the embedded broker does not know."""
+        digest = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+        if digest not in self.server.script_cache:
+            self._texts[digest] = text
+            self.server.script_cache[digest] = text.partition(b"\n")[2] if text.startswith(b"#!") else text
+        return digest
+
+
+class Ordered(dict[Any, None]):
+    """A set in the order in which it grew."""
+
+    def add(self, item: Any) -> None:
+        """Put an item in."""
+        self[item] = None
+
+    def remove(self, item: Any) -> None:
+        """Take an item out that is there."""
+        del self[item]
+
+    def discard(self, item: Any) -> None:
+        """Take an item out."""
+        self.pop(item, None)
+
+
+class _Connection(asyncio.Protocol):
+    """One client's."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._broker = broker
+        self._fake: _Socket
+        self._reader = hiredis.Reader()
+
+    def connection_made(self, transport: Any) -> None:
+        self._fake = _Socket(self._broker, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._reader.feed(data)
+        while (fields := self._reader.gets()) is not False:
+            self._fake._process_command(fields)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fake.close()
+
+
+class _Socket(FakeSocket):
+    """Replies go out as they come; scripts are compiled once."""
+
+    def __init__(self, broker: SimulatedBroker, transport: asyncio.Transport) -> None:
+        super().__init__(broker.server, 0, client_class=redis.Redis)
+        self._broker = broker
+        self._transport = transport
+
+    def put_response(self, msg: Any) -> None:
+        self._transport.write(
+            encode_reply(msg, 2, nested=True) if isinstance(msg, bytes) else encode_reply(msg, 2)
+        )
+
+    def _process_command(self, fields: list[bytes]) -> None:
+        broker = self._broker
+        if broker.commands is not None:
+            broker.note(fields)
+        name = fields[0].upper()
+        if error := broker.refuses(fields):
+            self._transport.write(error)
+        elif name == b"INFO":
+            role = b"slave" if broker.replica else b"master"
+            self.put_response(b"role:%b\r\nmaster_replid:%b\r\n" % (role, broker.name.encode()))
+        elif name == b"EVAL":
+            super()._process_command([b"EVALSHA", broker.learn(fields[1]), *fields[2:]])
+        else:
+            super()._process_command(fields)
+
+    def evalsha(self, sha1: bytes, numkeys: int, *keys_and_args: bytes) -> Any:
+        """As the base does it, but for compiling anew and collecting garbage in each run."""
+        server: Any = self._server
+        if sha1 not in server.script_cache:
+            raise SimpleError("NOSCRIPT No matching script. Please use EVAL.")
+        runtime = self._get_server_runtime(server)
+        compiled = server.__dict__.setdefault("_compiled", {})
+        function = compiled.get(sha1)
+        if function is None:
+            text = server.script_cache[sha1]
+            function = compiled[sha1] = runtime.eval(b"function() " + text + b"\nend")
+        server._lua_current_socket[0] = self
+        self._script_resp = 2
+        server._lua_set_keys_argv(
+            runtime.table_from(keys_and_args[:numkeys]), runtime.table_from(keys_and_args[numkeys:])
+        )
+        try:
+            result = function()
+        except lupa.lua51.LuaError as error:
+            raise SimpleError(f"ERR Error running script: {error}") from None
+        finally:
+            self._script_resp = None
+        return self._convert_lua_result(result, nested=False)
+
+    def _lua_redis_call(self, lua_runtime: Any, expected_globals: set[Any], op: bytes, *args: Any) -> Any:
+        """As the base does it, but for looking at all global variables each time."""
+        name = decode_command_bytes(op)
+        if name in COMMANDS_WITH_SUB and args:
+            name += " " + decode_command_bytes(_convert_redis_arg(args[0]))
+            args = args[1:]
+        function, signature = self._name_to_func(name)
+        result = self._run_command(function, signature, [_convert_redis_arg(each) for each in args], True)
+        return self._convert_redis_result(lua_runtime, result)
+
+
+def _copied(server: Any) -> dict[int, Any]:
+    return {number: copy.deepcopy(dict(each.items())) for number, each in server.dbs.items()}

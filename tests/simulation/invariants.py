@@ -1,0 +1,133 @@
+"""What must hold of a deployment at rest, beside the rules of tests/chaos/checker.py for clients and logs.
+
+Each yields where it does not hold. To add one: write a generator, and put it into `RULES`; see docs/simulation.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.records import ENDS
+from tests.conftest import LASTING
+from turnstream.api.server import FrontEnd
+from turnstream.worker.worker import WorkerProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.simulation.cluster import Cluster
+
+# Virtual seconds in which a deployment comes to rest: the last hint is looked at, followers leave, rings are emptied.
+REST_SECONDS = 40.0
+
+
+# How late rescuers may look at a hint.
+LATE_SECONDS = 10.0
+
+
+async def at_rest(cluster: Cluster) -> list[tuple[str, str]]:
+    """Rule and place of all that does not hold, once there was time for everything to be cleaned."""
+    await asyncio.sleep(REST_SECONDS)
+    return [(rule.__name__, where) for rule in RULES for where in rule(cluster)]
+
+
+def no_key_lives_for_ever(cluster: Cluster) -> Iterator[str]:
+    """Every key of a session or owner expires."""
+    for name, item in _items(cluster):
+        if name not in LASTING and item.expireat is None:
+            yield name.decode()
+
+
+def nothing_is_live(cluster: Cluster) -> Iterator[str]:
+    """All turns have ended: no session lists a live one, none waits, none is in the queue."""
+    for name, item in _items(cluster):
+        if (
+            name.endswith((b":live", b":waiting"))
+            or name in (b"ts:live", b"ts:queue")
+            or name.startswith(b"arq:job:")
+        ):
+            yield f"{name.decode()}: {_shown(item.value)}"
+        if b":task:" in name and _field(item.value, b"status").decode() not in ENDS:
+            yield f"{name.decode()}: {_field(item.value, b'status')!r}"
+
+
+def hints_are_looked_at(cluster: Cluster) -> Iterator[str]:
+    """No hint is overdue: those of ended turns wait for the end of their grace."""
+    for name, item in _items(cluster):
+        if name == b"ts:due":
+            for member in item.value:
+                late = time.time() + cluster.primary.ahead - item.value[member] / 1000
+                if late > LATE_SECONDS and member != b"*":
+                    yield f"{member.decode()}: {late:.1f} s late"
+
+
+def admissions_are_given_back(cluster: Cluster) -> Iterator[str]:
+    """No owner's turn counts that has ended, and no sum is below zero or differs from its parts."""
+    for name, item in _items(cluster):
+        if name.startswith(b"ts:caps:") and name.endswith(b":turns"):
+            yield f"{name.decode()}: {_shown(item.value)}"
+        if name.startswith(b"ts:caps:") and name.endswith(b":bytes"):
+            sizes = {field: int(value) for field, value in dict(item.value).items()}
+            total = sizes.pop(b"", 0)
+            if total != sum(sizes.values()) or min(sizes.values(), default=0) < 0:
+                yield f"{name.decode()}: {total}, not {sum(sizes.values())}"
+
+
+def workers_hold_nothing(cluster: Cluster) -> Iterator[str]:
+    """No lease, no slot and no bytes are held when nothing runs."""
+    for running in cluster.running:
+        if isinstance(running.server, WorkerProcess):
+            held = (len(running.server.leases), len(running.server._arq.tasks), running.server.budget.taken)
+            if any(held):
+                yield f"{running.process}: {held}"
+
+
+def front_ends_follow_nothing(cluster: Cluster) -> Iterator[str]:
+    """No follower and no session's ring is left when all clients have gone."""
+    for running in cluster.running:
+        if isinstance(running.server, FrontEnd):
+            hub = running.server.app.state.services.hub
+            if hub.followers or hub.sessions:
+                yield f"{running.process}: {hub.followers} followers, {hub.sessions} sessions"
+
+
+def no_task_leaks(cluster: Cluster) -> Iterator[str]:
+    """A process at rest has the tasks that it began with."""
+    for running in cluster.running:
+        tasks = [task for task in asyncio.all_tasks() if getattr(task, "process", None) is running.process]
+        if len(tasks) > MOST_TASKS:
+            yield f"{running.process}: {len(tasks)}: {sorted(task.get_name() for task in tasks)}"
+
+
+# Of a process at rest: its loops, and what the HTTP server and the connections need.
+MOST_TASKS = 30
+
+RULES: list[Callable[[Cluster], Iterator[str]]] = [
+    no_key_lives_for_ever,
+    nothing_is_live,
+    hints_are_looked_at,
+    admissions_are_given_back,
+    workers_hold_nothing,
+    front_ends_follow_nothing,
+    no_task_leaks,
+]
+
+
+def _items(cluster: Cluster) -> list[tuple[bytes, Any]]:
+    """What the brokers hold, read past the network: nothing happens meanwhile."""
+    found = []
+    for broker in cluster.brokers:
+        with broker.server.lock:
+            found += sorted(broker.server.dbs[0].items())
+    return found
+
+
+def _field(value: Any, name: bytes) -> bytes:
+    found = dict(value).get(name, b"")
+    return found if isinstance(found, bytes) else bytes(found)
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:200]

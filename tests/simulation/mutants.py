@@ -1,0 +1,209 @@
+"""Single changes, each of which takes one fence or order away: the simulation must find every one.
+
+``python -m tests.simulation.mutants [NAME …] [--turns N]``. Each is applied to a copy of the tree; seeds are simulated
+until one shows a violation. See docs/simulation.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# Of one seed, and how many seeds are tried.
+TURNS = 200
+SEEDS = 15
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In ``file`` the text ``old``, which stands there once, becomes ``new``."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+    def apply(self, folder: Path) -> None:
+        """Change a copy of the tree.
+
+        Raises:
+            ValueError: the text does not stand there once: the code has changed, and the mutant must follow.
+        """
+        path = folder / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: its text stands {text.count(self.old)} times in {self.file}")
+        path.write_text(text.replace(self.old, self.new))
+
+
+def _lua(name: str, script: str, old: str, new: str) -> Mutant:
+    return Mutant(name, f"shared/lua/{script}.lua", old, new)
+
+
+MUTANTS = [
+    # ── fences of an attempt ──
+    _lua(
+        "attempt and holder unchecked",
+        "_session",
+        "attempt ~= mine or (holds ~= '' and holder and holds ~= holder)",
+        "false",
+    ),
+    _lua("older operations let in", "_session", "tonumber(OP) < tonumber(op)", "false"),
+    _lua(
+        "a running task begun again",
+        "begin",
+        "(status ~= 'queued' or task[2] ~= launch)",
+        "task[2] ~= launch",
+    ),
+    _lua("the attempt not counted", "begin", "attempt = int(tonumber(attempt) + 1)", "attempt = attempt"),
+    _lua("an ended task taken", "take", "elseif TERMINAL[status] then", "elseif false then"),
+    _lua("a sweep ignores the lease", "sweep", "elseif lease > NOW then", "elseif false then"),
+    # ── repeats after a lost reply ──
+    _lua("append repeated", "append", "if task[3] == OP and task[2] == attempt then", "if false then"),
+    _lua("finish repeated", "finish", "if task[3] == OP and task[2] == attempt then", "if false then"),
+    _lua("park repeated", "park", "if task[3] == OP and task[2] == attempt then", "if false then"),
+    _lua("release repeated", "release", "if task[3] == OP and task[2] == attempt then", "if false then"),
+    _lua(
+        "begin repeated",
+        "begin",
+        "local repeated = status == 'running' and task[4] == OP",
+        "local repeated = false",
+    ),
+    _lua("submit repeated", "submit", "if prior[1] then", "if false then"),
+    _lua("a call answered twice", "callback", "if known == answered then", "if false then"),
+    Mutant(
+        "append with a new operation each try",
+        "shared/session/tasks.py",
+        "            _append,\n            keys,\n            ref.task,\n            op,\n",
+        "            _append,\n            keys,\n            ref.task,\n            operation(),\n",
+    ),
+    # ── numbers and places ──
+    _lua("numbers not kept", "append", "'out', int(seq), 'number', number)", "'out', int(seq))"),
+    _lua(
+        "loss not seen by writers",
+        "_session",
+        "local behind = detect_loss(seen_epoch, seen_seq)",
+        "local behind = false",
+    ),
+    _lua(
+        "servers not told apart",
+        "_session",
+        "local newest = before == INCARNATION or ",
+        "local newest = true or ",
+    ),
+    _lua("loss not seen by submits", "submit", "detect_loss()\n", ""),
+    _lua("messages stay open", "_session", "redis.call('HDEL', TASK, 'open:' .. message)", ""),
+    # ── nothing is stuck ──
+    _lua("no hint from submit", "submit", "remind(due, ref, look_ms)", ""),
+    _lua("no hint from callback", "callback", "remind(due, ref, look_ms)", ""),
+    _lua("no hint from take", "take", "remind(due, ref, look_ms)", ""),
+    _lua("no hint from claim", "claim", "redis.call('ZADD', due, unpack(hints))", ""),
+    _lua(
+        "the next turn not launched",
+        "finish",
+        "redis.call('HSET', sibling(TASK, following), 'launch', '1', 'launched', int(NOW))",
+        "",
+    ),
+    _lua("ended turns stay live", "finish", "redis.call('ZREM', LIVE, TID)", ""),
+    _lua("parks with all answers in", "park", "if pending == 0 then", "if false then"),
+    _lua(
+        "the last answer launches nothing",
+        "callback",
+        "if pending == 0 and status == 'parked' then",
+        "if false then",
+    ),
+    _lua(
+        "a turn passed on is not looked at",
+        "sweep",
+        "if following[1] == 'queued' and following[2] == '1' then",
+        "if false then",
+    ),
+    # ── what followers see ──
+    Mutant(
+        "rings kept over a lost connection",
+        "api/streaming/hub.py",
+        "            followed.attached = False\n            followed.invalidate()",
+        "            followed.attached = False",
+    ),
+    Mutant(
+        "no read after a subscription",
+        "api/streaming/hub.py",
+        "            followed.attached = True\n            followed.invalidate()",
+        "            followed.attached = True",
+    ),
+    Mutant(
+        "gaps in the tail overlooked",
+        "api/streaming/followed.py",
+        "                if tail.first > ring.last + 1:\n                    ring.restart(tail.first - 1)\n",
+        "",
+    ),
+    Mutant(
+        "a new epoch overlooked",
+        "api/streaming/followed.py",
+        "if ring is None or tail.epoch > ring.epoch:",
+        "if ring is None:",
+    ),
+    # ── the broker's moods ──
+    Mutant(
+        "forgotten scripts not sent again",
+        "shared/broker/scripts.py",
+        "        except NoScriptError:\n",
+        "        except ZeroDivisionError:\n",
+    ),
+    _lua("a key without a time to live", "_session", "redis.call('PEXPIRE', CALLS, int(TTL))", ""),
+]
+
+
+def main() -> int:
+    """Look for each; 1 when one is not found."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="parts of the names; all by default")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of one seed")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="at most")
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
+    chosen = [each for each in MUTANTS if not given.names or any(name in each.name for name in given.names)]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        found = sum(pool.map(lambda mutant: _look_for(mutant, given.turns, given.seeds), chosen))
+    print(f"{found} of {len(chosen)} found")
+    return 0 if found == len(chosen) else 1
+
+
+def _look_for(mutant: Mutant, turns: int, seeds: int) -> bool:
+    with tempfile.TemporaryDirectory(prefix="mutant-") as name:
+        folder = Path(name)
+        for each in ("api", "worker", "shared", "tests", "turnstream", "deploy"):
+            shutil.copytree(
+                ROOT / each, folder / each, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        mutant.apply(folder)
+        words = ["--seeds", f"1-{seeds}", "--turns", str(turns), "--jobs", "1", "--first", "--whole"]
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulation", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": name},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    lines = done.stdout.splitlines()
+    first = next((line for line in lines if " × " in line), done.stderr[-300:])
+    last = lines[-1] if lines else ""
+    print(
+        f"{'found    ' if done.returncode else 'NOT FOUND'} {mutant.name}: {last};{first[:150]}", flush=True
+    )
+    return done.returncode == 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
