@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from turnstream.api.http.operation import Json
     from turnstream.shared.errors import TurnstreamError
@@ -58,30 +59,33 @@ class ErrorShape(Protocol):
         ...
 
 
-class CodeAndMessage:
-    """``{"code": …, "message": …}``."""
+class JsonErrors:
+    """A JSON object, each of whose fields holds something of the problem."""
 
     content_type = "application/json"
 
+    def __init__(self, **fields: Callable[[Problem], str | int]) -> None:
+        """``fields``: what each holds of a problem, in their order. All but ``message`` are closed sets."""
+        self._fields = fields
+
     def body(self, problem: Problem) -> bytes:
-        """The two fields."""
-        return orjson.dumps(self._fields(problem))
+        """The body of the answer."""
+        return orjson.dumps(self._object(problem))
 
     def schema(self, problems: Sequence[Problem]) -> Json:
-        """The codes are a closed set."""
+        """The JSON Schema of the bodies of these problems, with an example of each."""
         return {
             "type": "object",
-            "required": ["code", "message"],
+            "required": list(self._fields),
             "properties": {
-                "code": {"enum": [problem.code for problem in problems]},
-                "message": {"type": "string"},
+                name: {"type": "string"} if name == "message" else {"enum": [of(each) for each in problems]}
+                for name, of in self._fields.items()
             },
-            "examples": [self._fields(problem) for problem in problems],
+            "examples": [self._object(problem) for problem in problems],
         }
 
-    @staticmethod
-    def _fields(problem: Problem) -> Json:
-        return {"code": problem.code, "message": problem.text}
+    def _object(self, problem: Problem) -> Json:
+        return {name: of(problem) for name, of in self._fields.items()}
 
 
-CODE_AND_MESSAGE = CodeAndMessage()
+CODE_AND_MESSAGE = JsonErrors(code=attrgetter("code"), message=attrgetter("text"))

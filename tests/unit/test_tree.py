@@ -32,7 +32,6 @@ ELSEWHERE = {
     "api/protocols/agent_api/response": "behaviour/test_one_chat",
     "api/protocols/agent_api/routes": "behaviour/test_one_chat",
     "api/protocols/liteagent/envelope": "unit/api/protocols/liteagent/test_frames",
-    "api/protocols/liteagent/numbered_errors": "behaviour/test_refusals",
     "api/protocols/liteagent/protocol": "unit/api/openapi/test_document",
     "api/protocols/liteagent/routes": "behaviour/test_liteagent",
     "api/server": "behaviour/test_bad_connections",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
+from turnstream.api.http.error_shape import JsonErrors
 from turnstream.api.http.operation import (
     BODY_ERRORS,
     CALL_ERRORS,
@@ -17,7 +20,6 @@ from turnstream.api.http.operation import (
 from turnstream.api.http.schemas import Version
 from turnstream.api.http.wire_protocol import WireProtocol
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM
-from turnstream.api.protocols.liteagent.numbered_errors import NumberedErrors
 from turnstream.api.protocols.liteagent.requests import CallbackRequest, ChatBody
 from turnstream.api.protocols.liteagent.routes import BASE, LiteAgentRoutes
 from turnstream.api.protocols.liteagent.schemas import (
@@ -133,4 +135,7 @@ _OPERATIONS = (
     ),
 )
 
-PROTOCOL = WireProtocol("/liteAgent", LiteAgentRoutes, _OPERATIONS, _PARAMETERS, NumberedErrors())
+# LiteAgent's clients compare numbers: the number, the word for it, and the text.
+NUMBERED_ERRORS = JsonErrors(code=attrgetter("number"), reason=attrgetter("word"), message=attrgetter("text"))
+
+PROTOCOL = WireProtocol("/liteAgent", LiteAgentRoutes, _OPERATIONS, _PARAMETERS, NUMBERED_ERRORS)
