@@ -155,8 +155,12 @@ class ChaosClient:
         return Turn(session, task, self._prompt())
 
     def _prompt(self) -> str:
+        return self._said(self._rng.choice(PROMPTS))
+
+    def _said(self, kind: str) -> str:
+        """Something of that kind."""
         rng = self._rng
-        match rng.choice(PROMPTS):
+        match kind:
             case "tokens":
                 return f"/tokens {rng.randint(5, 60)} {rng.choice((0, 2, 10, 25))}"
             case "tool":

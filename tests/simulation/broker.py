@@ -249,8 +249,7 @@ class _Socket(FakeSocket):
         compiled = server.__dict__.setdefault("_compiled", {})
         function = compiled.get(sha1)
         if function is None:
-            text = server.script_cache[sha1]
-            function = compiled[sha1] = runtime.eval(b"function() " + text + b"\nend")
+            function = compiled[sha1] = runtime.compile(server.script_cache[sha1])
         server._lua_current_socket[0] = self
         self._script_resp = 2
         server._lua_set_keys_argv(

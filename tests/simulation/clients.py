@@ -96,25 +96,17 @@ class SimulatedClient(ChaosClient):
         return turn
 
     def _prompt(self) -> str:
-        rng = self._rng
-        match rng.choice(PROMPTS):
+        return self._said(self._rng.choice(PROMPTS))
+
+    def _said(self, kind: str) -> str:
+        match kind:
             case "tokens":
-                return f"/tokens {rng.randint(2, 20)} {rng.choice((0, 2, 10, 60))}"
+                return f"/tokens {self._rng.randint(2, 20)} {self._rng.choice((0, 2, 10, 60))}"
             case "think":
                 return "/think"
-            case "tool":
-                return f"/tool add {rng.randint(0, 99)} {rng.randint(0, 99)}"
-            case "call":
-                return '/call weather {"city": "Bern"}'
-            case "calls":
-                return f"/calls {rng.randint(2, 4)}"
-            case "dispatch":
-                return "/dispatch look"
             case "reflect":
                 return "/reflect on it"
-            case "slow":
-                return f"/slow {rng.choice((0.2, 1, 3))}"
-        return f"hello from {self._number}"
+        return super()._said(kind)
 
     async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: object) -> int:
         losses = self._town.losses

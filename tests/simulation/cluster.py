@@ -104,6 +104,10 @@ class Cluster:
         self.running.append(running)
         return running
 
+    def serves(self) -> bool:
+        """Whether all processes have started."""
+        return all(each.server is not None and _started(each.server).is_set() for each in self.running)
+
     def kill(self, running: Running) -> None:
         """End it at once."""
         self.running.remove(running)
@@ -113,3 +117,7 @@ class Cluster:
         """It has ended by itself."""
         self.running.remove(running)
         self._loop.end(running.process)
+
+
+def _started(server: FrontEnd | WorkerProcess) -> asyncio.Event:
+    return server.ready if isinstance(server, WorkerProcess) else server.started

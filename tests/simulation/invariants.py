@@ -29,6 +29,7 @@ LATE_SECONDS = 10.0
 
 async def at_rest(cluster: Cluster) -> list[tuple[str, str]]:
     """Rule and place of all that does not hold, once there was time for everything to be cleaned."""
+    # Nothing is waited for: what is late shows only when so much time has passed.
     await asyncio.sleep(REST_SECONDS)
     return [(rule.__name__, where) for rule in RULES for where in rule(cluster)]
 

@@ -23,6 +23,7 @@ from tests.simulation.faults import WEIGHTS, Faults
 from tests.simulation.invariants import at_rest
 from tests.simulation.loop import SimulatedLoop, current
 from tests.simulation.world import seeded
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -33,6 +34,9 @@ FRONT_ENDS, WORKERS = (8001, 8002), 3
 
 # Virtual seconds that all turns have to end when no more goes wrong: three workers lost in turn, and a lost launch.
 BALANCE_SECONDS = 90.0
+
+# Virtual seconds that it may take until as many turns have begun as are wanted.
+LONGEST_SECONDS = 3600.0
 
 # The share of all kinds of faults that a seed has.
 FAULTS_SHARE = 0.6
@@ -146,7 +150,7 @@ async def _drive(plan: Plan, loop: SimulatedLoop, cluster: Cluster, trace: _Trac
         cluster.start("api", port)
     for _ in range(WORKERS):
         cluster.start("worker")
-    await asyncio.sleep(1)
+    await wait_until(cluster.serves, "every process to serve")
     fronts = [f"http://127.0.0.1:{port}" for port in FRONT_ENDS]
     town = SimulatedTown(cluster, fronts, clears="lose_writes" not in plan.faults)
     faults = Faults(loop, cluster, random.Random(f"faults {plan.seed}"), town.lose, list(plan.faults))
@@ -156,8 +160,9 @@ async def _drive(plan: Plan, loop: SimulatedLoop, cluster: Cluster, trace: _Trac
     ]
     living = [asyncio.create_task(client.live()) for client in clients]
     injecting = asyncio.create_task(faults.inject())
-    while len(town.turns) + town.cleared < plan.turns:
-        await asyncio.sleep(0.1)
+    await wait_until(
+        lambda: len(town.turns) + town.cleared >= plan.turns, "the turns to be begun", LONGEST_SECONDS
+    )
     town.closing.set()
     faults.heal()
     await injecting
