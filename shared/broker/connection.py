@@ -2,7 +2,8 @@
 
 The redis client opens it (TLS, credentials, database) and hands over its socket. From then on hiredis
 alone packs and parses, and nothing waits per command: that is a third of what a command through the
-client costs, and commands sent in one turn of the event loop leave in one write.
+client costs. Commands sent in one round of the event loop leave in one write, since each write costs a system call
+here, a wakeup and a read at the broker.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from redis.asyncio import ConnectionPool
     from redis.asyncio.connection import AbstractConnection
 
-# What is written of a large command in one round of the event loop. To pack and write thirty megabytes at once would
+# About what is written in one round of the event loop. To pack and write a command of thirty megabytes at once would
 # hold it up for tens of milliseconds.
 PIECE_BYTES = 256 * 1024
 
@@ -72,7 +73,7 @@ class Line(Protocol):
         """Send one command."""
 
     def send_in_pieces(self, *words: str | bytes | float) -> None:
-        """Send one command that may be large, behind those sent so before. Not to be mixed with `send`."""
+        """Send one command that may be large, without packing it as a whole."""
 
     def close(self) -> None:
         """Cut the connection at once."""
@@ -117,15 +118,15 @@ class _SocketLine(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._time = self._loop.time
         self.heard = self._time()
-        # Pieces that wait to be written, whether that goes on by itself, and whether the transport is full.
-        self._pieces: deque[bytes | memoryview] = deque()
+        # What waits to be written, whether a round is to come, and whether the transport is full.
+        self._packed: deque[bytes | memoryview] = deque()
         self._writing = self._full = False
         # Every reply of the handshake was read, so no byte is left behind in the client's own reader.
         self._transport.set_protocol(self)
 
     @property
     def unsent(self) -> int:
-        waiting = self._transport.get_write_buffer_size()
+        waiting = self._transport.get_write_buffer_size() + sum(map(len, self._packed))
         try:
             # The kernel takes megabytes at once, and has them for long when the way is narrow.
             kept = fcntl.ioctl(
@@ -133,22 +134,35 @@ class _SocketLine(asyncio.Protocol):
             )
         except OSError:
             # A kernel that does not tell.
-            return waiting + sum(map(len, self._pieces))
-        return waiting + int(struct.unpack("i", kept)[0]) + sum(map(len, self._pieces))
+            return waiting
+        return waiting + int(struct.unpack("i", kept)[0])
 
     def send(self, *words: str | bytes | float) -> None:
-        self._transport.write(hiredis.pack_command(words))  # type: ignore[arg-type]
+        self._packed.append(hiredis.pack_command(words))  # type: ignore[arg-type]
+        if not self._writing:
+            self._write_soon()
 
     def send_in_pieces(self, *words: str | bytes | float) -> None:
-        self._pieces.extend(_pieces(words))
+        self._packed.extend(_pieces(words))
         if not self._writing:
-            self._write_piece()
+            self._write_soon()
 
-    def _write_piece(self) -> None:
-        self._writing = bool(self._pieces) and not self._full and not self._transport.is_closing()
+    def _write_soon(self) -> None:
+        self._writing = bool(self._packed) and not self._full and not self._transport.is_closing()
         if self._writing:
-            self._transport.write(self._pieces.popleft())
-            self._loop.call_soon(self._write_piece)
+            self._loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        packed = self._packed
+        if packed and not self._transport.is_closing():
+            first = packed.popleft()
+            size = len(first)
+            together = [first]
+            while packed and size < PIECE_BYTES:
+                together.append(packed.popleft())
+                size += len(together[-1])
+            self._transport.write(b"".join(together) if len(together) > 1 else first)
+        self._write_soon()
 
     def pause_writing(self) -> None:
         """The transport holds enough."""
@@ -158,7 +172,7 @@ class _SocketLine(asyncio.Protocol):
         """The transport takes more."""
         self._full = False
         if not self._writing:
-            self._write_piece()
+            self._write_soon()
 
     def close(self) -> None:
         self._transport.abort()
@@ -176,7 +190,7 @@ class _SocketLine(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The socket is closed."""
-        self._pieces.clear()
+        self._packed.clear()
         self._lost(exc)
 
 

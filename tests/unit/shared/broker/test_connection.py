@@ -31,3 +31,15 @@ async def test_a_large_command_is_sent_whole_without_a_copy(real: Place) -> None
     assert answers == [True] * 3 + [16 * 2**20] * 3
     assert most < 4 * 2**20
     assert await command(redis, "GETRANGE", "k1", -3, -1, large=True) == b"bbb"
+
+
+async def test_commands_sent_together_leave_in_one_write(real: Place) -> None:
+    """A write for each costs a system call here, and a wakeup and a read at the broker: half of what a token costs."""
+    redis = real.connect(real.settings()).sessions
+
+    async def reads() -> int:
+        return int((await command(redis, "INFO", "stats"))["total_reads_processed"])
+
+    before = await reads()
+    await asyncio.gather(*(command(redis, "SET", f"k{n}", "v", "PX", 60_000) for n in range(200)))
+    assert await reads() - before < 20
