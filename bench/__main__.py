@@ -28,6 +28,7 @@ GROUPS = (
     "following",
     "worker",
     "chats",
+    "providers",
     "latency",
     "stopping",
     "reconnecting",

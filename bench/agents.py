@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 TOKENS = 50
 
-# One table for each agent, as an operator would write them.
+# One table for each agent, as an operator would write them; `{provider}` is where `bench.provider` listens.
 AGENTS_TOML = """
 [agents.echo]
 python = "bench.agents:echo"
@@ -23,6 +23,9 @@ python = "bench.agents:paced"
 python = "bench.agents:silent"
 [agents.pydantic]
 model = "demo"
+[agents.provider]
+model = "openai:paced"
+base_url = "{provider}"
 """
 
 

@@ -39,6 +39,8 @@ class Topology:
         self._program = program
         self.client: Any = broker.client()
         self.ports: list[int] = []
+        # Where the agents look for their model's provider; who measures with it starts it.
+        self.provider_port = free_port()
         self.pids: dict[str, int] = {"broker": _pid_of(broker)}
         self.folder = folder
         self._keys: dict[str, str] = {}
@@ -75,7 +77,7 @@ class Topology:
             self.ports.append(free_port())
             arguments = ["--port", str(self.ports[-1])]
         agents = self.folder / "agents.toml"
-        agents.write_text(AGENTS_TOML)
+        agents.write_text(AGENTS_TOML.format(provider=f"http://{HOST}:{self.provider_port}/v1"))
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TURNSTREAM_")}
         environment = {
             **kept,
