@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import itertools
 from asyncio import events
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -68,6 +69,22 @@ def current() -> Process:
     return _process.get(_nobody)
 
 
+class _Handle(asyncio.Handle):
+    """A callback, without what only a loop in debug mode asks for."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, callback: Any, args: Any, loop: SimulatedLoop, context: contextvars.Context | None
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
 # What killed processes had in hand. Nothing of it may be freed: a coroutine that is freed runs its ``finally``.
 _graveyard: list[object] = []
 
@@ -83,6 +100,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._processes = [self.outside]
         self.callbacks = 0
         self._tasks_made = 0
+        # Time, number and handle: what is due at one moment is called in the order in which it was scheduled.
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_made = itertools.count()
         self.set_task_factory(self._make_task)
         self.network: Any = None
 
@@ -122,16 +142,27 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
-    def _call_soon(self, callback: Any, args: Any, context: contextvars.Context | None) -> asyncio.Handle:
-        handle = events.Handle(callback, args, self, context)
+    @override
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
         self._enqueue(handle)
         return handle
 
     @override
     def call_soon_threadsafe(  # type: ignore[override]
-        self, callback: Any, *args: Any, context: Any = None
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
+
+    @override
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = events.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._timers_made), timer))
+        return timer
 
     def _enqueue(self, handle: asyncio.Handle) -> None:
         process = handle._context.get(_process, self.outside)  # type: ignore[attr-defined]
@@ -142,36 +173,41 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not runnable:
             self._skip_to_next_timer()
             return
-        process = runnable[0] if len(runnable) == 1 else self._rng.choice(runnable)
+        number = self._rng.random
+        process = runnable[int(number() * len(runnable))]
         ready = process.ready
-        for _ in range(self._rng.randint(1, min(len(ready), MOST_AT_ONCE))):
-            handle = ready.popleft()
-            if not handle.cancelled():
+        for _ in range(1 + int(number() * min(len(ready), MOST_AT_ONCE))):
+            handle: Any = ready.popleft()
+            if not handle._cancelled:
                 self.callbacks += 1
                 self._now += CALLBACK_SECONDS
-                handle._run()
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    said = {"message": f"Exception in {handle!r}", "exception": error, "handle": handle}
+                    self.call_exception_handler(said)
             if not process.alive or process.frozen or not ready:
                 break
         self._take_due()
 
     def _skip_to_next_timer(self) -> None:
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0].cancelled():
-            heapq.heappop(scheduled)._scheduled = False
-        if not scheduled:
-            if not self._stopping:  # type: ignore[attr-defined]
-                raise RuntimeError("Nothing is left that could happen: everybody waits for something.")
-            return
-        self._now = max(self._now, scheduled[0].when())
-        self._take_due()
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if timers:
+            self._now = max(self._now, timers[0][0])
+            self._take_due()
+        elif not self._stopping:  # type: ignore[attr-defined]
+            raise RuntimeError("Nothing is left that could happen: everybody waits for something.")
 
     def _take_due(self) -> None:
-        scheduled = self._scheduled  # type: ignore[attr-defined]
-        while scheduled and scheduled[0].when() <= self._now:
-            handle = heapq.heappop(scheduled)
-            handle._scheduled = False
-            if not handle.cancelled():
-                self._enqueue(handle)
+        timers, now = self._timers, self._now
+        while timers and timers[0][0] <= now:
+            timer = heapq.heappop(timers)[2]
+            if not timer.cancelled():
+                self._enqueue(timer)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It stays in the heap until its time comes."""
