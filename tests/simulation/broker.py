@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
+import pickle
 import re
 import time
 from collections import defaultdict
@@ -16,9 +16,20 @@ import lupa.lua51  # type: ignore[import-untyped]
 import redis
 from fakeredis import FakeServer
 from fakeredis._clients._tcp_server import encode_reply
-from fakeredis._commands import COMMANDS_WITH_SUB
+from fakeredis._commands import COMMANDS_WITH_SUB, Key, Signature
+from fakeredis._core import CommandItem, Database
 from fakeredis._helpers import SimpleError, decode_command_bytes
+from fakeredis._msgs import (
+    BAD_COMMAND_IN_PUBSUB_MSG,
+    COMMAND_IN_SCRIPT_MSG,
+    FLAG_DO_NOT_CREATE,
+    FLAG_LEAVE_EMPTY_VAL,
+    FLAG_NO_SCRIPT,
+    FLAG_SKIP_CONVERT_TO_RESP2,
+    WRONGTYPE_MSG,
+)
 from fakeredis._socket import FakeSocket
+from fakeredis._socket._resp import convert_to_resp2
 from fakeredis.commands_mixins.scripting_mixin import _convert_redis_arg
 
 if TYPE_CHECKING:
@@ -73,7 +84,7 @@ class SimulatedBroker:
         self._rng = rng
         self.port = port
         self.server = self._fresh()
-        self._kept: dict[int, Any] = {}
+        self._kept = b""
         self.full = self.replica = False
         self.ahead = 0.0
         self.commands: list[Command] | None = None
@@ -116,7 +127,7 @@ class SimulatedBroker:
     def go_back(self) -> None:
         """Put the copy in the data's place; to be called while it is stopped."""
         with self.server.lock:
-            for number, items in self._kept.items():
+            for number, items in pickle.loads(self._kept).items():
                 database = self.server.dbs[number]
                 database.clear()
                 for key, item in items.items():
@@ -139,6 +150,7 @@ class SimulatedBroker:
 
     def _fresh(self) -> Any:
         server: Any = FakeServer(version=(7, 4))
+        server.dbs = defaultdict(lambda: _Database(server.lock))
         server.subscribers = defaultdict(Ordered)
         server.psubscribers = defaultdict(Ordered)
         return server
@@ -197,11 +209,11 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
-        self._fake: _Socket
+        self._fake: Socket
         self._reader = hiredis.Reader()
 
     def connection_made(self, transport: Any) -> None:
-        self._fake = _Socket(self._broker, transport)
+        self._fake = Socket(self._broker, transport)
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -212,8 +224,19 @@ class _Connection(asyncio.Protocol):
         self._fake.close()
 
 
-class _Socket(FakeSocket):
-    """Replies go out as they come; scripts are compiled once."""
+class _Database(Database):
+    """Nobody watches keys, or waits for one."""
+
+    def notify_watch(self, key: bytes) -> None:
+        """As the base would, with nobody to notify."""
+
+
+# What is the same in Python, in a reply and, but for None, in Lua.
+_PLAIN = frozenset((bytes, int, type(None)))
+
+
+class Socket(FakeSocket):
+    """As the base, but scripts are compiled and commands looked up once, and nothing is published of changed keys."""
 
     def __init__(self, broker: SimulatedBroker, transport: asyncio.Transport) -> None:
         super().__init__(broker.server, 0, client_class=redis.Redis)
@@ -221,9 +244,8 @@ class _Socket(FakeSocket):
         self._transport = transport
 
     def put_response(self, msg: Any) -> None:
-        self._transport.write(
-            encode_reply(msg, 2, nested=True) if isinstance(msg, bytes) else encode_reply(msg, 2)
-        )
+        """Send a reply, or what a subscriber gets."""
+        self._transport.write(encode_reply(msg, 2) if isinstance(msg, str) else _encoded(msg))
 
     def _process_command(self, fields: list[bytes]) -> None:
         broker = self._broker
@@ -239,6 +261,28 @@ class _Socket(FakeSocket):
             super()._process_command([b"EVALSHA", broker.learn(fields[1]), *fields[2:]])
         else:
             super()._process_command(fields)
+
+    def _run_command(self, function: Any, signature: Any, args: Any, from_script: bool) -> Any:
+        self._subkey_events = []
+        items: list[Any] = []
+        flags = signature.flags
+        try:
+            if from_script and FLAG_NO_SCRIPT in flags:
+                raise SimpleError(COMMAND_IN_SCRIPT_MSG)
+            if self._pubsub and signature.name not in self.ACCEPTED_COMMANDS_WHILE_PUBSUB:
+                raise SimpleError(BAD_COMMAND_IN_PUBSUB_MSG)
+            args, items = _applied(signature, args, self._db)
+            result = function(*args)
+            if type(result) not in _PLAIN and FLAG_SKIP_CONVERT_TO_RESP2 not in flags:
+                result = convert_to_resp2(result)
+        except _MissingKeyError as missing:
+            return missing.result
+        except SimpleError as error:
+            result = error
+        for item in items:
+            if item.is_modified:
+                item.writeback(remove_empty_val=FLAG_LEAVE_EMPTY_VAL not in flags)
+        return result
 
     def evalsha(self, sha1: bytes, numkeys: int, *keys_and_args: bytes) -> Any:
         """As the base does it, but for compiling anew and collecting garbage in each run."""
@@ -264,15 +308,84 @@ class _Socket(FakeSocket):
         return self._convert_lua_result(result, nested=False)
 
     def _lua_redis_call(self, lua_runtime: Any, expected_globals: set[Any], op: bytes, *args: Any) -> Any:
-        """As the base does it, but for looking at all global variables each time."""
-        name = decode_command_bytes(op)
-        if name in COMMANDS_WITH_SUB and args:
-            name += " " + decode_command_bytes(_convert_redis_arg(args[0]))
-            args = args[1:]
-        function, signature = self._name_to_func(name)
-        result = self._run_command(function, signature, [_convert_redis_arg(each) for each in args], True)
+        words = [each if type(each) is bytes else _convert_redis_arg(each) for each in args]
+        found = _BY_NAME.get(op)
+        if found is None:
+            name = decode_command_bytes(op)
+            if name in COMMANDS_WITH_SUB and words:
+                name += " " + decode_command_bytes(words.pop(0))
+                found = self._name_to_func(name)[1]
+            else:
+                found = _BY_NAME[op] = self._name_to_func(name)[1]
+        result = self._run_command(getattr(self, found.func_name), found, words, True)
+        if type(result) is list and _PLAIN.issuperset(map(type, result)):
+            return lua_runtime.table_from([False if each is None else each for each in result])
         return self._convert_redis_result(lua_runtime, result)
 
+    def _convert_lua_result(self, result: Any, nested: bool = True) -> Any:
+        if type(result) in _PLAIN:
+            return result
+        return super()._convert_lua_result(result, nested)
 
-def _copied(server: Any) -> dict[int, Any]:
-    return {number: copy.deepcopy(dict(each.items())) for number, each in server.dbs.items()}
+
+# A command's signature, by its name as scripts write it.
+_BY_NAME: dict[bytes, Any] = {}
+
+# What is to be done with the arguments of a command that has so many: key or not, and how.
+_STEPS: dict[tuple[str, int], list[tuple[int, Any, Any]]] = {}
+
+
+class _MissingKeyError(Exception):
+    """There is no such key, and the command has an answer to that."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+def _applied(signature: Signature, args: list[Any], database: Any) -> tuple[list[Any], list[Any]]:
+    """As `Signature.apply`: the arguments read, and the keys among them."""
+    steps = _STEPS.get((signature.name, len(args)))
+    if steps is None:
+        signature.check_arity(args, (7, 4))
+        types: list[Any] = list(signature.fixed)
+        if more := len(args) - len(types):
+            types += list(signature.repeat) * (more // len(signature.repeat))
+        steps = [
+            (at, each if isinstance(each, Key) else None, None if isinstance(each, Key) else each.decode)
+            for at, each in enumerate(types)
+            if each is not bytes
+        ]
+        _STEPS[signature.name, len(args)] = steps
+    args = list(args)
+    for at, key, decode in steps:
+        if key is None:
+            args[at] = decode(args[at])
+        elif key.missing_return is not Key.UNSPECIFIED and args[at] not in database:
+            raise _MissingKeyError(key.missing_return)
+    items = []
+    for at, key, _ in steps:
+        if key is not None:
+            item, default = database.get(args[at]), None
+            if key.type_ is not None:
+                if item is None:
+                    if key.type_ is not bytes and FLAG_DO_NOT_CREATE not in signature.flags:
+                        default = key.type_()
+                elif type(item.value) is not key.type_:
+                    raise SimpleError(WRONGTYPE_MSG)
+            args[at] = CommandItem(args[at], database, item, default=default)
+            items.append(args[at])
+    return args, items
+
+
+def _encoded(value: Any) -> bytes:
+    kind = type(value)
+    if kind is bytes:
+        return b"$%d\r\n%b\r\n" % (len(value), value)
+    if kind is list:
+        return b"*%d\r\n%b" % (len(value), b"".join(map(_encoded, value)))
+    return encode_reply(value, 2, nested=True)
+
+
+def _copied(server: Any) -> bytes:
+    return pickle.dumps({number: dict(each.items()) for number, each in server.dbs.items()})

