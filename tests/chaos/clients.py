@@ -29,9 +29,8 @@ ANSWER_SECONDS = 3.0
 ANSWERED_LATE_SECONDS = (0.3, 3.0)
 LATE_SHARE = 0.15
 
-# How often a client sees to its former turns, and to how many of them: those of a second or two.
+# How often a client sees to its former turns.
 LOOK_BACK_SECONDS = 1.0
-MOST_LOOKED_BACK = 20
 
 PROMPTS = ("tokens", "tokens", "tokens", "tokens", "words", "tool", "call", "calls", "dispatch", "slow")
 
@@ -52,13 +51,23 @@ class Town:
         """With which a session's client comes."""
         return self.headers
 
+    def transport(self) -> httpx.AsyncBaseTransport | None:
+        """How a client's requests are sent; the library's own way by default."""
+        return None
+
     def lose(self) -> None:
         """The broker is about to lose something."""
         self.losses += 1
 
 
 class ChaosClient:
-    """One user: session after session, turn after turn, until the town closes."""
+    """One user: session after session, turn after turn, until the town closes.
+
+    Attributes:
+        looks_back: to how many of its former turns a client sees after each loss: those of a second or two.
+    """
+
+    looks_back = 20
 
     def __init__(self, number: int, town: Town, rng: random.Random) -> None:
         self._number = number
@@ -71,6 +80,7 @@ class ChaosClient:
             trust_env=False,
             # Nothing here is encrypted, and to load the authorities takes longer than a turn.
             verify=False,
+            transport=town.transport(),
         )
 
     async def live(self) -> None:
@@ -109,7 +119,7 @@ class ChaosClient:
                 continue
             seen = self._town.losses
             ended = [turn for turn in self._turns if turn.own.ended and not turn.own.lost]
-            await _all([self._follow_again(turn) for turn in ended[-MOST_LOOKED_BACK:]])
+            await _all([self._follow_again(turn) for turn in ended[-self.looks_back :]])
 
     async def _follow_again(self, turn: Turn) -> None:
         status = await self._status(turn)

@@ -182,7 +182,9 @@ async def account_of(port: int, town: Town) -> Account:
     """Read everything that there is."""
     account = Account(turns=town.turns)
     redis: Any = Redis(port=port)
-    async with httpx.AsyncClient(headers=town.headers, trust_env=False, timeout=30) as http:
+    async with httpx.AsyncClient(
+        headers=town.headers, trust_env=False, timeout=30, transport=town.transport()
+    ) as http:
         for turn in town.turns:
             session = account.sessions.setdefault(turn.session, Session(turn.session))
             if fields := await redis.hgetall(_key(turn.session, f"task:{turn.task}")):

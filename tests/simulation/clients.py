@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from tests.chaos.clients import ChaosClient, Town
 from tests.chaos.records import ENDS
+from tests.simulation.http_client import SimulatedTransport
 
 if TYPE_CHECKING:
     import random
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from tests.chaos.records import Turn
     from tests.simulation.cluster import Cluster
 
-# Agent → the key with which its clients come, and their share.
-KEYS = {
-    "demo": "sk-simulated-key-of-demo-clients",
-    "parallel": "sk-simulated-key-of-parallel-clients",
-    "interrupt": "sk-simulated-key-of-interrupting-clients",
-}
-_OF_TEN = ("demo",) * 7 + ("parallel",) * 2 + ("interrupt",)
+# Whose agent is which, by the client's number. A model's turn costs three times as much as a coded one.
+_AGENTS = (
+    *("coded", "demo", "coded", "coded-parallel", "coded", "parallel"),
+    *("coded", "coded-interrupt", "demo", "coded", "coded-parallel", "interrupt"),
+)
+
+# Agent → the key with which its clients come.
+KEYS = {agent: f"sk-simulated-key-of-{agent}-clients" for agent in _AGENTS}
 
 # What is said: long texts cost time, and show nothing that short ones do not.
 PROMPTS = (
@@ -38,6 +40,9 @@ PROMPTS = (
     "reflect",
     "slow",
 )
+
+# What a coded agent can do of it, see `tests.simulation.agents`.
+CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "dispatch", "reflect"))
 
 
 class SimulatedTown(Town):
@@ -58,6 +63,10 @@ class SimulatedTown(Town):
         self.cleared = 0
 
     @override
+    def transport(self) -> httpx.AsyncBaseTransport:
+        return SimulatedTransport()
+
+    @override
     def headers_of(self, session: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {KEYS[agent_of(session)]}"}
 
@@ -68,12 +77,13 @@ class SimulatedTown(Town):
 
 def agent_of(session: str) -> str:
     """The agent that a session's client speaks with: by the client's number."""
-    return _OF_TEN[int(session[1:].partition("s")[0]) % len(_OF_TEN)]
+    return _AGENTS[int(session[1:].partition("s")[0]) % len(_AGENTS)]
 
 
 class SimulatedClient(ChaosClient):
     """One user."""
 
+    looks_back = 8
     _town: SimulatedTown
 
     def __init__(self, number: int, town: SimulatedTown, rng: random.Random) -> None:
@@ -90,18 +100,18 @@ class SimulatedClient(ChaosClient):
         turn.repeats_by_key = self._rng.random() < 0.2
         if turn.prompt.startswith("/calls") and self._rng.random() < 0.3:
             turn.unanswered = 1
-        if self._agent == "interrupt":
+        if self._agent.endswith("interrupt"):
             # The next one may end it.
             turn.stopped = True
         return turn
 
     def _prompt(self) -> str:
-        return self._said(self._rng.choice(PROMPTS))
+        return self._said(self._rng.choice(CODED_PROMPTS if self._agent.startswith("coded") else PROMPTS))
 
     def _said(self, kind: str) -> str:
         match kind:
             case "tokens":
-                return f"/tokens {self._rng.randint(2, 20)} {self._rng.choice((0, 2, 10, 60))}"
+                return f"/tokens {self._rng.randint(2, 12)} {self._rng.choice((0, 2, 10, 60))}"
             case "think":
                 return "/think"
             case "reflect":

@@ -10,7 +10,7 @@ from tests.simulation.broker import Ordered, SimulatedBroker
 from tests.simulation.network import Network, Socket
 from turnstream.api.server import FrontEnd
 from turnstream.shared.agents import config
-from turnstream.shared.agents.config import DEMO, Agents
+from turnstream.shared.agents.config import DEMO, Agents, AgentSpec
 from turnstream.shared.api_keys import ApiKeys
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.settings import Settings
@@ -49,10 +49,14 @@ class Running:
 
 
 def agents() -> Agents:
-    """The demo agent, once for each way in which a session may take the next turn."""
+    """The demo agent and a coded one, once for each way in which a session may take the next turn."""
     demo = config.load(None)[DEMO]
-    others = [demo.model_copy(update={"name": busy, "busy": busy}) for busy in ("parallel", "interrupt")]
-    return Agents({each.name: each for each in (*config.load(None), *others)})
+    coded = AgentSpec(name="coded", python="tests.simulation.agents:coded")
+    found = [*config.load(None), coded]
+    for busy in ("parallel", "interrupt"):
+        found.append(demo.model_copy(update={"name": busy, "busy": busy}))
+        found.append(coded.model_copy(update={"name": f"coded-{busy}", "busy": busy}))
+    return Agents({each.name: each for each in found})
 
 
 class Cluster:

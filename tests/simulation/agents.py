@@ -1,0 +1,41 @@
+"""Agents that are cheap to simulate: generators that answer the demo agent's commands as it does, without a model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from turnstream import ClientCall, Thinking, Turn, agent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@agent
+async def coded(turn: Turn) -> AsyncIterator[Any]:
+    """Answers the commands that need neither server tools nor other agents."""
+    command, *rest = turn.text.split()
+    match command:
+        case "/tokens":
+            for number in range(int(rest[0])):
+                await asyncio.sleep(float(rest[1]) / 1000)
+                yield f"tok{number} "
+        case "/think":
+            yield Thinking("Let me think about that ")
+            yield Thinking("for a moment.")
+            yield "I thought about it: "
+            yield "it is fine."
+        case "/slow":
+            await asyncio.sleep(float(rest[0]))
+            yield f"The result is That took {float(rest[0]):g} seconds.."
+        case "/call" | "/calls":
+            keys = [f"call {number}" for number in range(int(rest[0]) if command == "/calls" else 1)]
+            if not turn.results.keys() >= set(keys):
+                if not turn.state.get("asked"):
+                    turn.state["asked"] = True
+                    yield "Let me ask. "
+                yield [ClientCall("client_function", {"key": key}, key=key) for key in keys]
+            yield f"The results are {[turn.results[key] for key in keys]}."
+        case _:
+            yield "You said: "
+            yield turn.text
