@@ -42,19 +42,39 @@ def main() -> int:
     given = _arguments()
     faults = None if given.faults is None else tuple(given.faults)
     plans = [Plan.of_seed(seed, given.turns, given.clients, faults) for seed in seeds_of(given.seeds)]
-    begun, turns, bad = time.monotonic(), 0, 0
+    begun, outcomes = time.monotonic(), list[Outcome]()
     with ThreadPoolExecutor(given.jobs) as pool:
         for plan, outcome in zip(plans, pool.map(beside, plans), strict=True):
-            turns += outcome.turns
+            outcomes.append(outcome)
             print(outcome, flush=True)
             if outcome.wrong:
-                bad += 1
                 _explain(plan if given.whole else _smallest(plan), given.trace)
                 if given.first:
                     pool.shutdown(wait=False, cancel_futures=True)
                     break
-    print(f"{turns} turns, {len(plans)} seeds, {bad} with violations, {time.monotonic() - begun:.0f} s")
-    return 1 if bad else 0
+    print(_table(outcomes, time.monotonic() - begun))
+    return 1 if any(outcome.wrong for outcome in outcomes) else 0
+
+
+def _table(outcomes: list[Outcome], seconds: float) -> str:
+    """What all seeds did together; the last line of a run."""
+    turns = sum(outcome.turns for outcome in outcomes)
+    cells = {
+        "seeds": len(outcomes),
+        "turns": turns,
+        "faults": sum(sum(outcome.faults.values()) for outcome in outcomes),
+        "violations": sum(len(outcome.wrong) for outcome in outcomes),
+        "virtual s": f"{sum(outcome.virtual for outcome in outcomes):.0f}",
+        "real s": f"{seconds:.0f}",
+        "CPU s": f"{sum(outcome.cpu for outcome in outcomes):.0f}",
+        "turns/s": f"{turns / seconds:.1f}",
+    }
+    widths = [max(len(name), len(str(value))) for name, value in cells.items()]
+    lines = [
+        "  ".join(str(each).rjust(width) for each, width in zip(row, widths, strict=True))
+        for row in (cells.keys(), cells.values())
+    ]
+    return "\n".join(lines)
 
 
 def _arguments() -> argparse.Namespace:

@@ -86,7 +86,7 @@ class Outcome:
 
     Attributes:
         turns: begun.
-        virtual, real: seconds.
+        virtual, real, cpu: seconds.
         trace: a digest of all that arrived anywhere, and when.
         wrong: violations, and what is stuck.
         log: the newest lines of what each process did.
@@ -97,6 +97,7 @@ class Outcome:
     turns: int = 0
     virtual: float = 0.0
     real: float = 0.0
+    cpu: float = 0.0
     trace: str = ""
     wrong: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -106,7 +107,7 @@ class Outcome:
 
     def __str__(self) -> str:
         head = (
-            f"seed {self.plan.seed}: {self.turns} turns, {self.virtual:.1f} s virtual, {self.real:.1f} s real, "
+            f"seed {self.plan.seed}: {self.turns} turns, {self.virtual:.1f} s virtual, {self.real:.1f} s real, {self.cpu:.1f} s CPU, "
             f"trace {self.trace}; {dict(self.statuses)}; {sum(self.faults.values())} faults; {len(self.wrong)} violations"
         )
         lines = [head]
@@ -120,7 +121,7 @@ class Outcome:
 def simulate(plan: Plan, *, record: bool = False) -> Outcome:
     """Run a plan to its end, once in a process: what was killed in it can never be freed."""
     clock = time.perf_counter
-    begun = clock()
+    begun, cpu = clock(), time.process_time()
     # Cycles are few, and where they are looked for is no business of a seed.
     gc.disable()
     loop = SimulatedLoop(random.Random(f"schedule {plan.seed}"))
@@ -137,7 +138,7 @@ def simulate(plan: Plan, *, record: bool = False) -> Outcome:
         loop.run_until_complete(task)
     outcome.virtual = loop.time()
     outcome.trace = cluster.network.trace.hexdigest()[:16]
-    outcome.real = clock() - begun
+    outcome.real, outcome.cpu = clock() - begun, time.process_time() - cpu
     outcome.log = list(trace.lines)
     return outcome
 
