@@ -27,7 +27,15 @@ async def visible_session(log: Log, keys: SessionKeys, visitor: Visitor) -> Sess
         NoSession: it is unknown, or belongs to another agent or user.
         BrokerAway: the broker did not answer.
     """
-    meta = await log.meta(keys)
+    return visible(await log.meta(keys), visitor)
+
+
+def visible(meta: SessionMeta | None, visitor: Visitor) -> SessionMeta:
+    """The session with this meta, if this visitor may see it.
+
+    Raises:
+        NoSession: as `visible_session`.
+    """
     if meta is None or meta.agent != visitor.agent:
         raise NoSession
     if visitor.user and meta.user and meta.user != visitor.user:

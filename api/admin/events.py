@@ -43,18 +43,18 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
     found: list[tuple[Cursor, Entry]] = []
     for _ in range(_MOST_PAGES):
         page = await services.log.page(ref.keys, after)
-        place = page.place(after) if page else None
+        place = page.meta.place(after) if page else None
         if page is None or place is None:
             return _page(found, None, live=False)
         if place != after:
             # It has begun a new epoch since the last page.
             after = place
             continue
-        entries, reached = page.entries, page.seq
-        following = entries[0].seq if entries else page.seq + 1
+        entries, reached = page.entries, page.meta.seq
+        following = entries[0].seq if entries else page.meta.seq + 1
         if following > after.seq + 1:
             kept = await trimmed(services.log, ref.keys, after, following)
-            if kept is None or kept.epoch != after.epoch:
+            if kept is None or kept.meta.epoch != after.epoch:
                 continue
             entries, reached = kept.entries, kept.last.seq if kept.last else following - 1
         elif entries:
@@ -68,7 +68,7 @@ async def events_of(services: Services, ref: TaskRef, cursor: Cursor | None, lim
                 if len(found) == limit:
                     return _page(found, after, live=live)
         after = after._replace(seq=reached)
-        if reached >= page.seq:
+        if reached >= page.meta.seq:
             return _page(found, after if live else None, live=live)
     return _page(found, after, live=live)
 

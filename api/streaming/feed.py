@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from turnstream.api.streaming.followed import Followed
-    from turnstream.api.streaming.pages import Pages
+    from turnstream.api.streaming.pages import Pages, Read
     from turnstream.api.streaming.rounds import Rounds
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.entry import Entry
-    from turnstream.shared.session.event_log import Page
+    from turnstream.shared.session.event_log import Page, SessionMeta
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +60,7 @@ class Feed:
         "_left",
         "_lost",
         "_maybe_parked",
+        "_opening",
         "_pages",
         "_queued",
         "_timer",
@@ -89,6 +90,8 @@ class Feed:
         self._left = False
         self._lost = False
         self._maybe_parked = False
+        # What `meta` has read already; place and invalidations it was read for.
+        self._opening: tuple[Cursor, int, Read] | None = None
         self._queued = False
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -160,6 +163,32 @@ class Feed:
             self._maybe_parked = True
             self._wake_task()
 
+    async def meta(self, cursor: Cursor | None) -> SessionMeta | None:
+        """The session's meta; None: there is no session.
+
+        Where the log has to be read from the ``cursor`` on anyway, one read brings both.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        followed = self._followed
+        if cursor is not None and followed.in_ring(cursor) is None and not self._ended:
+            if not followed.attached:
+                await self._changed(RETRY_SECONDS)
+            if followed.attached:
+                invalidations = followed.invalidations
+                try:
+                    read = await self._pages.read(followed, cursor)
+                except Exception as error:
+                    if not is_transient(error):
+                        raise
+                else:
+                    if read is None:
+                        return None
+                    self._opening = cursor, invalidations, read
+                    return read.meta
+        return await self._pages.meta(followed.keys)
+
     async def entries(self, wait: float) -> list[RenderedEntry] | Gap | Over:
         """What stands in the log after `after`, oldest first.
 
@@ -196,7 +225,7 @@ class Feed:
         """
         followed = self._followed
         page = await self._pages.trimmed(followed.keys, self.after, before)
-        if page is not None and page.epoch == self.after.epoch:
+        if page is not None and page.meta.epoch == self.after.epoch:
             return page
         if self._valid_since == followed.invalidations:
             # What it knows of the gap is older than this, and others may hold it still.
@@ -215,27 +244,32 @@ class Feed:
     async def _read(self, left: float) -> list[RenderedEntry] | Gap | Over:
         """Read from the broker; empty when that brought nothing."""
         followed, after, invalidations = self._followed, self.after, self._followed.invalidations
-        try:
-            async with asyncio.timeout(left):
-                read = await self._pages.read(followed, after)
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            return []
-        if read is not None and after.seq <= read.former.get(after.epoch, -1):
+        opening, self._opening = self._opening, None
+        read: Read | None
+        if opening is not None and opening[:2] == (after, invalidations):
+            read = opening[2]
+        else:
+            try:
+                async with asyncio.timeout(left):
+                    read = await self._pages.read(followed, after)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                return []
+        if read is not None and after.seq <= read.meta.former.get(after.epoch, -1):
             # The log went on in another epoch; what is there up to here is what it was.
-            self.after = Cursor(read.epoch, after.seq)
+            self.after = Cursor(read.meta.epoch, after.seq)
             return await self._read(left)
         if (
             read is None
-            or read.epoch != after.epoch
+            or read.meta.epoch != after.epoch
             # It ends before what we have shown, or has something else there: its end was lost, in a failover say.
-            or read.seq < after.seq
+            or read.meta.seq < after.seq
             or (self.written and read.written and read.written != self.written)
         ):
             return Over.GONE
         self._valid_since = invalidations
-        first = read[0].entry.seq if read else read.seq + 1
+        first = read[0].entry.seq if read else read.meta.seq + 1
         # What the ring has is rendered once for all.
         return Gap(first) if first > after.seq + 1 else self._in_ring() or read
 

@@ -146,12 +146,12 @@ class Followed:
             if read is None:
                 return
             self._ring = _ring_of(read)
-        elif read is None or read.epoch != ring.epoch or read.seq < ring.last:
+        elif read is None or read.meta.epoch != ring.epoch or read.meta.seq < ring.last:
             # A message that came meanwhile may be newer than what was read.
             if self.messages == messages:
                 self.invalidate()
             return
-        elif read and read.whole and (read.seq > ring.last or not len(ring)):
+        elif read and read.whole and (read.meta.seq > ring.last or not len(ring)):
             self._ring = _ring_of(read)
         else:
             return
@@ -170,7 +170,7 @@ class Followed:
             return
         if (
             page is None
-            or (page.epoch, page.seq) != end
+            or (page.meta.epoch, page.meta.seq) != end
             or (written and page.written and page.written != written)
         ):
             self.invalidate()
@@ -220,9 +220,9 @@ class Followed:
 
 def _ring_of(read: Read) -> Ring:
     if not read or not read.whole:
-        ring = Ring(read.epoch, read.seq)
+        ring = Ring(read.meta.epoch, read.meta.seq)
         ring.written = 0 if read else read.written
         return ring
-    ring = Ring(read.epoch, read[0].entry.seq - 1)
+    ring = Ring(read.meta.epoch, read[0].entry.seq - 1)
     ring.add(read)
     return ring

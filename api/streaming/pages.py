@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.entry import Cursor, Entry
-    from turnstream.shared.session.event_log import Log, Page
+    from turnstream.shared.session.event_log import Log, Page, SessionMeta
 
 # Reads at once, owners in turn. A page may be one entry of a megabyte, and what a thousand followers read at the same time would not
 # all be given back to the system.
@@ -29,14 +29,12 @@ LARGE_BYTES = 16 * 1024
 class Read(list[RenderedEntry]):
     """What one read of a log brought; ``page`` but with its entries as they are shown."""
 
-    __slots__ = ("__weakref__", "epoch", "former", "seq", "whole", "written")
+    __slots__ = ("__weakref__", "meta", "whole", "written")
 
     def __init__(self, page: Page, shown: Iterable[RenderedEntry]) -> None:
         super().__init__(shown)
-        self.epoch = page.epoch
-        self.seq = page.seq
+        self.meta = page.meta
         self.written = page.written
-        self.former = page.former
         self.whole = page.whole
 
 
@@ -82,6 +80,14 @@ class Pages:
         # Shielded: who gives up must not take the page from the others.
         return await asyncio.shield(coming)
 
+    async def meta(self, keys: SessionKeys) -> SessionMeta | None:
+        """A session's meta alone; None: there is no session.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        return await self._log.meta(keys)
+
     async def trimmed(self, keys: SessionKeys, after: Cursor, before: int) -> Page | None:
         """As `turnstream.api.streaming.start_position.trimmed`."""
         async with self._places.one(keys.owner):
@@ -120,7 +126,7 @@ class Pages:
             page = await self._log.once.page(reader.keys, after, PAGE_BYTES)
         read = None
         if page is not None:
-            read = Read(page, [self.rendered(reader, page.epoch, entry) for entry in page.entries])
+            read = Read(page, [self.rendered(reader, page.meta.epoch, entry) for entry in page.entries])
         reader.page_read(read, invalidations, messages)
         return read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from turnstream.api.access.session_access import visible_session
+from turnstream.api.access.session_access import visible
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 
@@ -56,11 +56,11 @@ async def watch(
 
     Raises:
         TooMany, Overloaded, ShuttingDown: as `following`.
-        NoSession: as `visible_session`.
+        NoSession: as `visible`.
         NoTask, CursorGone: as `start_position.start`.
         BrokerAway: the broker did not answer.
     """
     async with following(services, keys, caller) as feed:
-        meta = await visible_session(services.log, keys, visitor)
+        meta = visible(await feed.meta(cursor), visitor)
         start = await start_position.start(services.log, keys, meta, task=task, cursor=cursor)
         return EventStream(feed, start, dialect, services.log, services.settings)

@@ -2,12 +2,14 @@
 -- Read a session's log or history from a place on, no more at once than is good for the broker and the reader.
 -- Keys: meta; stream: log or history; files.
 -- place: an id; stop: the id of the last entry that is wanted; most_bytes: of the entries, with their files.
--- → epoch seq written entries former files whole | nothing, when there is no such session
+-- → meta written entries files whole | nothing, when there is no such session
+--   meta: agent, user, epoch, seq, head, active, former, as META of event_log.py has them, then bytes: see _session.lua;
 --   written: when the entry at the place was written, '' if none stands there; entries: those behind the place;
---   former: see _session.lua; files: digests of what the entries refer to, whose bytes count as often as they do;
+--   files: digests of what the entries refer to, whose bytes count as often as they do;
 --   whole: 1 if that is all that stands behind the place, 0 if it was too much
-local known = redis.call('HMGET', meta, 'epoch', 'seq', 'former', 'head', 'bytes')
-if not known[1] then
+local known = redis.call('HMGET', meta, 'agent', 'user', 'epoch', 'seq', 'head', 'active', 'former', 'bytes')
+local epoch, seq, head, size_of_log = known[3], known[4], known[5], known[8]
+if not epoch then
   return {}
 end
 most_bytes = tonumber(most_bytes)
@@ -16,7 +18,7 @@ local ENTRY_BYTES = 512
 -- How many are read first: the place's own entry, and of a log what should fit if its entries are alike.
 local count = 5
 if string.sub(stream, -4) == ':log' then
-  local each = tonumber(known[5] or '0') / math.max(1, tonumber(known[2]) - tonumber(known[4] or '1') + 1)
+  local each = tonumber(size_of_log or '0') / math.max(1, tonumber(seq) - tonumber(head or '1') + 1)
   count = 1 + math.max(1, math.min(500, math.floor(most_bytes / (each + ENTRY_BYTES))))
 end
 local entries, written, size = {}, '', 0
@@ -64,4 +66,4 @@ while more do
     end
   end
 end
-return { known[1], known[2], written, entries, known[3] or '', digests, whole }
+return { known, written, entries, digests, whole }

@@ -33,6 +33,8 @@ _FIRST = "0-0"
 # An entry's `c` counts from its epoch; from 1970 where it is no less than this, see lua/_session.lua.
 _OLDEST = 10**12
 _LAST_SEQ = 2**64 - 1
+# What readers get of a session's meta hash, in this order; lua/read.lua has the same.
+META = ("agent", "user", "epoch", "seq", "head", "active", "former")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class SessionMeta:
 
     def place(self, cursor: Cursor) -> Cursor | None:
         """A cursor as one of the present epoch; None when what it names is gone: cleared, or lost with the log's end."""
-        return _place(self, cursor)
+        if cursor.seq > (self.seq if cursor.epoch == self.epoch else self.former.get(cursor.epoch, -1)):
+            return None
+        return Cursor(self.epoch, cursor.seq)
 
     def has_epoch(self, epoch: int) -> bool:
         """Whether the log was not cleared since that epoch."""
@@ -71,36 +75,23 @@ class Page:
     """What one read of a log or a history brought.
 
     Attributes:
-        epoch: age of the log. Where it is not the one that was asked for, the page tells no more than that: see `place`.
-        seq: of the log's newest entry, whether it is in the log or was cut from it.
+        meta: the session's. Where its epoch is not the one that was asked for, the page tells no more than that: see
+            `SessionMeta.place`. Its seq is of the log's newest entry, whether that is in the log or was cut from it.
         written: when the entry at the place that was asked for was written, Unix milliseconds; 0 if none stands there.
         entries: those behind the place, oldest first. Where the first one of a log is not the place's next, those
             between were cut.
-        former: as `SessionMeta` has it.
         whole: whether nothing that was asked for stood behind the entries then.
     """
 
-    epoch: int
-    seq: int
+    meta: SessionMeta
     written: int
     entries: list[Entry]
-    former: dict[int, int]
     whole: bool
 
     @property
     def last(self) -> Cursor | None:
         """The place of the last entry; None: there is none."""
-        return Cursor(self.epoch, self.entries[-1].seq) if self.entries else None
-
-    def place(self, cursor: Cursor) -> Cursor | None:
-        """As `SessionMeta.place`."""
-        return _place(self, cursor)
-
-
-def _place(log: SessionMeta | Page, cursor: Cursor) -> Cursor | None:
-    if cursor.seq > (log.seq if cursor.epoch == log.epoch else log.former.get(cursor.epoch, -1)):
-        return None
-    return Cursor(log.epoch, cursor.seq)
+        return Cursor(self.meta.epoch, self.entries[-1].seq) if self.entries else None
 
 
 class Tail(NamedTuple):
@@ -126,20 +117,7 @@ class Log(Retrying):
 
     async def meta(self, keys: SessionKeys) -> SessionMeta | None:
         """The session's meta, or None when there is no such session."""
-        names = ("agent", "user", "epoch", "seq", "head", "active", "former")
-        values = await command(self._redis, "HMGET", keys.meta, *names)
-        agent, user, epoch, seq, head, active, former = (value.decode() if value else "" for value in values)
-        if not epoch:
-            return None
-        return SessionMeta(
-            agent=agent,
-            user=user,
-            epoch=int(epoch),
-            seq=int(seq),
-            head=int(head),
-            active=active,
-            former=_former(former),
-        )
+        return _meta(await command(self._redis, "HMGET", keys.meta, *META))
 
     async def live(self, keys: SessionKeys) -> list[str]:
         """The session's tasks that have not ended, the newest first."""
@@ -207,8 +185,8 @@ class Log(Retrying):
     ) -> AsyncIterator[Entry]:
         while True:
             page = await read(after)
-            if page is not None and after is not None and page.epoch != after.epoch:
-                if (after := page.place(after)) is None:
+            if page is not None and after is not None and page.meta.epoch != after.epoch:
+                if (after := page.meta.place(after)) is None:
                     return
                 continue
             if page is None or page.last is None:
@@ -232,19 +210,38 @@ class Log(Retrying):
             )
             if not reply:
                 return None
-            epoch, seq, written, rows, former, digests, whole = reply
+            known, written, rows, digests, whole = reply
             files = await fetch(self._redis, keys.files, digests)
             if len(files) == len(digests):
                 break
             # Dropped in between, as the entries were that refer to them; or lost.
+        meta = _meta(known)
+        if meta is None:
+            return None
         return Page(
-            epoch=int(epoch),
-            seq=int(seq),
+            meta=meta,
             written=_created(start.encode(), written) if written else 0,
             entries=[_entry(entry_id, pairs, files) for entry_id, pairs in rows],
-            former=_former(former.decode()),
             whole=bool(whole),
         )
+
+
+def _meta(values: list[bytes | None]) -> SessionMeta | None:
+    """Read the values of `META`; None when there is no such session."""
+    agent, user, epoch, seq, head, active, former = (
+        value.decode() if value else "" for value in values[: len(META)]
+    )
+    if not epoch:
+        return None
+    return SessionMeta(
+        agent=agent,
+        user=user,
+        epoch=int(epoch),
+        seq=int(seq),
+        head=int(head or 1),
+        active=active,
+        former=_former(former),
+    )
 
 
 def _former(text: str) -> dict[int, int]:

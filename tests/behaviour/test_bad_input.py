@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -173,11 +174,15 @@ async def test_another_agents_key_does_not_see_the_session(client: Client, stack
     """The same owner with a key for another agent is a stranger to the session."""
     token = make_token()
     await ApiKeys(stack.broker.primary).register(token, owner="dev", agent="demo-researcher")
-    await client.turn("s1", "hi", id="t1")
+    whole = await client.turn("s1", "hi", id="t1")
     other = stack.client(client.base_url, token)
-    for response in ("t1", ""):
-        async with other.follow("s1", response) as stream:
-            assert stream.response.status_code == 404
+    # Also through a front end that has to read what it is asked for.
+    far = stack.client((await stack.front_end()).base_url, token)
+    for response, cursor in itertools.product(("t1", ""), ("", whole[0].id)):
+        for each in (other, far):
+            async with each.follow("s1", response, cursor) as stream:
+                await stream.response.aread()
+                refused(stream.response, 404, 30002)
     refused(await other.http.post("/process", json=asked("s1", "hi")), 404, 30002)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis
 
 from tests.support.client import asked, calls_of, check_whole, terminal, text_of
+from tests.support.stack import Stack
+from turnstream.shared.broker.keys import SessionKeys
 
 if TYPE_CHECKING:
+    from tests.conftest import Place
     from tests.support.client import Client, Frame
-    from tests.support.stack import Stack
 
 
 def raw_of(frames: list[Frame]) -> list[bytes]:
@@ -47,6 +50,35 @@ async def test_every_cursor_of_a_finished_turn_resumes_exactly(client: Client) -
     for at, frame in enumerate(whole):
         async with client.follow("s1", "t1", frame.id) as stream:
             assert raw_of(await stream.all()) == raw_of(whole[at + 1 :])
+
+
+async def test_a_reconnect_costs_the_broker_a_subscription_and_one_script(real: Place) -> None:
+    """One read brings what a caller's right to the session depends on, and what was missed; also when that is nothing."""
+    stack = Stack(real)
+    try:
+        await stack.worker()
+        whole = await (await stack.front_end()).turn("s1", "/tokens 30", id="t1")
+        for missed in (10, 0):
+            # One that has nothing of the session; its followers that get nothing new are soon sent a comment.
+            client = await stack.front_end(heartbeat_seconds=0.05)
+            with Redis.from_url(real.url) as watcher, watcher.monitor() as monitor:
+                async with client.follow("s1", cursor=whole[-1 - missed].id) as stream:
+                    await stream.until(lambda _, stream=stream: b": ping\n\n" in stream.raw)
+                await stack.broker.sessions.echo("all is read")
+                sent = _commands_on(SessionKeys("dev", "s1"), monitor)
+            assert raw_of(stream.frames) == raw_of(whole[len(whole) - missed :])
+            assert sorted(sent) == ["EVALSHA", "HMGET", "SUBSCRIBE", "XRANGE"]
+    finally:
+        await stack.close()
+
+
+def _commands_on(keys: SessionKeys, monitor: Any) -> list[str]:
+    """What was asked about a session before an ``ECHO``, scripts' own commands included."""
+    sent: list[str] = []
+    while not (command := monitor.next_command()["command"]).startswith("ECHO"):
+        if any(key in command for key in (keys.meta, keys.log, keys.tail)):
+            sent.append(command.split()[0].upper())
+    return sent
 
 
 async def test_posting_again_with_the_last_id_resumes(client: Client, stack: Stack) -> None:

@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 from turnstream.api.streaming.pages import LARGE_BYTES, Pages, Read
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.session.entry import Cursor, Entry
-from turnstream.shared.session.event_log import Log, Page
+from turnstream.shared.session.event_log import Log, Page, SessionMeta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,7 +36,8 @@ class HeldLog:
         await self.open.wait()
         if self.error:
             raise self.error
-        return Page(7, 1, 0, [Entry(1, "t", "", "message", 1, b"{}")], {}, whole=True)
+        meta = SessionMeta("demo", "", epoch=7, seq=1, head=1, active="")
+        return Page(meta, 0, [Entry(1, "t", "", "message", 1, b"{}")], whole=True)
 
 
 class Session:

@@ -116,7 +116,7 @@ async def test_history_holds_what_is_whole_at_the_place_where_it_was_completed(p
     epoch = attempt.epoch
     between = await desk.log.kept(keys_of(), Cursor(epoch, 1), Cursor(epoch, 7))
     assert between is not None
-    assert (between.epoch, [entry.seq for entry in between.entries]) == (epoch, [6])
+    assert (between.meta.epoch, [entry.seq for entry in between.entries]) == (epoch, [6])
 
 
 async def test_a_message_is_open_from_its_first_event_to_its_last(place: Place) -> None:
