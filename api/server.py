@@ -16,11 +16,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from turnstream.api.app import create_app
 from turnstream.api.http.connection import extension
 from turnstream.api.http.error_shape import Problem
+from turnstream.api.http.lean_event import LeanEvent
+from turnstream.api.http.middleware import PastLayers
 from turnstream.api.protocols import error_shape
 from turnstream.shared.errors import BadRequest, ConfigurationError, Overloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.types import Message, Scope, Send
 
@@ -79,7 +81,7 @@ class FrontEnd:
         self.app.state.has_connections = True
         self.started = asyncio.Event()
         config = uvicorn.Config(
-            self.app,
+            PastLayers(self.app),
             http=partial(_Protocol, _Room(settings.max_followers + MOST_OTHERS)),  # type: ignore[arg-type]
             ws="none",
             lifespan="on",
@@ -173,6 +175,15 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Pipeline(list[Any]):
+    """Requests that came behind another one: few connections ever have any, and an empty deque takes 760 bytes."""
+
+    __slots__ = ()
+
+    def appendleft(self, each: Any) -> None:
+        self.insert(0, each)
+
+
 class _Room:
     """How many connections a process may have, and which of them wait for a request, the one that rests longest first.
 
@@ -203,14 +214,16 @@ class _Protocol(HttpToolsProtocol):
     # Beside the base's attributes: a few more among them, and each connection's would take a kilobyte more.
     __slots__ = (
         "_bytes", "_count", "_deaf", "_in_head", "_lost", "_out", "_parting", "_plain", "_pressure", "_repeating", "_room",
-        "_taking", "_waiting", "on_lost",
+        "_taking", "_waiting", "on_lost", "rest",
     )  # fmt: skip
 
     def __init__(self, room: _Room, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._room = room
         self.on_lost: Callable[[], None] | None = None
+        self.rest: Callable[[Send], Awaitable[None]] | None = None
         self.url = b""
+        self.pipeline = _Pipeline()  # type: ignore[assignment]
         self._lost = self._deaf = self._in_head = self._plain = self._repeating = self._parting = False
         self._bytes = self._count = 0
         self._waiting: asyncio.TimerHandle | None = None
@@ -221,6 +234,7 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=WAITING_BYTES)
+        self.flow._is_writable_event = LeanEvent(is_set=True)  # type: ignore[assignment]  # noqa: SLF001
         # As `write_chunk` needs them, for each event: not through the instance's dictionary.
         self._out = transport
         self._pressure = self.flow
@@ -352,6 +366,8 @@ class _Protocol(HttpToolsProtocol):
         self._headers_came()
         self._room.resting.pop(self, None)
         super().on_headers_complete()
+        # Nothing has waited for it yet.
+        self.cycle.message_event = LeanEvent()  # type: ignore[assignment]
         self._plain = self.scope.get("http_version") == "1.0"
         if self._plain:
             self.cycle.send = partial(_send_plain, self.cycle, self.cycle.send)  # type: ignore[method-assign, arg-type]

@@ -99,7 +99,7 @@ def _memory(stack: ExitStack, read: Helper, port: int, pid: int, asks: list[byte
         "raw ASGI",
         note="each follows a session of its own; kernel's socket buffers are not in it",
     )
-    return row.at_most(24)
+    return row.at_most(16)
 
 
 def _room(wanted: int) -> int:

@@ -77,14 +77,60 @@ class ErrorMiddleware:
         except ClientDisconnect:
             return
         except Exception as error:
-            answer = self._errors.of(error, scope["path"])
-            if answer.status_code == 500:
-                log.exception("request.failed", method=scope["method"], path=scope["path"])
             if started:
-                # The client sees a stream that breaks off, and comes back with its cursor.
-                log.warning("stream.broken", path=scope["path"], error=type(error).__name__)
+                _log_broken(error, scope["path"])
                 return
-            await answer(scope, receive, with_headers)
+            if _ours(error).status == 500:
+                log.exception("request.failed", method=scope["method"], path=scope["path"])
+            await self._errors.of(error, scope["path"])(scope, receive, with_headers)
+
+
+class PastLayers:
+    """Wraps the application with all of its layers: serves what a response has left to do when they have returned.
+
+    Until its client leaves, a follower then holds neither their frames nor what its request was.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            return
+        connection = connection_of(scope)
+        rest, connection.rest = connection.rest, None
+        if rest is None:
+            return
+        path = scope["path"]
+        _let_go(scope)
+        try:
+            await rest(send)
+        except Exception as error:
+            _log_broken(error, path)
+
+
+def _let_go(scope: Scope) -> None:
+    """Drop what was known of a request but what the server still reads."""
+    scope["headers"].clear()
+    method = scope["method"]
+    scope.clear()
+    scope["method"] = method
+
+
+def _log_broken(error: Exception, path: str) -> None:
+    """The client sees a stream that breaks off, and comes back with its cursor."""
+    if _ours(error).status == 500:
+        log.error("request.failed", path=path, exc_info=error)
+    log.warning("stream.broken", path=path, error=type(error).__name__)
+
+
+def _ours(error: Exception) -> TurnstreamError:
+    """What a client is given for an error."""
+    if is_transient(error):
+        return BrokerAway()
+    return error if isinstance(error, TurnstreamError) else TurnstreamError()
 
 
 def _request_id(scope: Scope) -> str:
@@ -103,10 +149,7 @@ class ErrorResponses:
 
     def of(self, error: Exception, path: str) -> Response:
         """The answer to a request to ``path`` that raised."""
-        if is_transient(error):
-            error = BrokerAway()
-        elif not isinstance(error, TurnstreamError):
-            error = TurnstreamError()
+        error = _ours(error)
         headers: dict[str, str] = {}
         if isinstance(error, Unavailable):
             headers["Retry-After"] = str(error.retry_after)

@@ -208,6 +208,7 @@ class Feed:
                 news = await self._read(left)
                 if news:
                     return news
+                del news
                 known = self._in_ring()
                 if known is None:
                     left = min(left, RETRY_SECONDS)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
-from turnstream.api.http.connection import connection_of, watched
+from turnstream.api.http.connection import Watched, connection_of
 from turnstream.api.streaming.feed import Gap, Over
 from turnstream.api.streaming.gaps import GapFilter, Visibility
 from turnstream.api.streaming.ring import RenderedEntry, ReplayedEntry
@@ -17,7 +18,7 @@ from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.entry import END, RESPONSE, Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from starlette.types import Receive, Scope, Send
 
@@ -116,32 +117,42 @@ class EventStream:
         self._connection: Connection | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Serve the response."""
-        self._send = send
+        """Begin the response, and leave the rest of it to the connection."""
         metrics.streams_opened.n += 1
+        connection = connection_of(scope)
+        self._send = send
+        began = False
+        try:
+            began = await self._served(connection, self._begin())
+        finally:
+            if not began:
+                self._feed.leave()
+        if began:
+            connection.rest = partial(self._rest, connection, scope["method"] == "HEAD")
+
+    async def _rest(self, connection: Connection, head: bool, send: Send) -> None:
+        self._send = send
+        if not head:
+            self._connection = connection
         with self._feed:
-            connection = connection_of(scope)
-            if await self._served(scope, connection):
-                return
+            await self._served(connection, self._follow())
+
+    async def _served(self, connection: Connection, part: Awaitable[None]) -> bool:
+        """Serve a part; False when the client was too slow, and is cut."""
+        try:
+            with Watched(connection, self._feed.end):
+                await part
+        except SlowClientError:
+            metrics.cut_readers.n += 1
+            log.info("stream.slow_client", session=self._session, task=self._task)
+        else:
+            return True
+        self._feed.leave()
         lost = asyncio.Event()
-        with watched(connection, lost.set):
+        with Watched(connection, lost.set):
             connection.abort()
             await lost.wait()
-
-    async def _served(self, scope: Scope, connection: Connection) -> bool:
-        """Serve it; False when the client is too slow."""
-        with watched(connection, self._feed.end):
-            try:
-                await self._begin()
-                if scope["method"] != "HEAD":
-                    self._connection = connection
-                await self._follow()
-                await self._give({"type": "http.response.body", "body": b"", "more_body": False})
-            except SlowClientError:
-                metrics.cut_readers.n += 1
-                log.info("stream.slow_client", session=self._session, task=self._task)
-                return False
-        return True
+        return False
 
     async def _begin(self) -> None:
         content_type = (b"content-type", self._dialect.content_type.encode())
@@ -159,31 +170,26 @@ class EventStream:
         while not self._over:
             now = loop.time()
             if ends is not None and now >= ends:
-                return
+                break
             wait = self._wrote_at + settings.heartbeat_seconds - now
             if wait <= 0:
                 self._put(self._dialect.ping)
                 await self._flush()
                 continue
-            if not await self._go_on(wait if ends is None else min(wait, ends - now)):
-                return
-
-    async def _go_on(self, wait: float) -> bool:
-        """Show of what comes within that time as much as is taken; False when there is no more.
-
-        While it waits for the client it keeps nothing but what it writes: the rest is read again.
-        """
-        news = await self._feed.entries(wait)
-        if isinstance(news, Over):
-            return False
-        if isinstance(news, Gap):
-            return await self._fill(news.before)
-        if news:
-            await self._feed.turn()
-        self._show(news, self._behind_gap)
-        del news
-        await self._flush()
-        return True
+            news = await self._feed.entries(wait if ends is None else min(wait, ends - now))
+            if isinstance(news, Over):
+                break
+            if isinstance(news, Gap):
+                if not await self._fill(news.before):
+                    break
+                continue
+            if news:
+                await self._feed.turn()
+            self._show(news, self._behind_gap)
+            # While it waits for the client it keeps nothing but what it writes: the rest is read again.
+            del news
+            await self._flush()
+        await self._give({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _show_at_once(self, news: list[RenderedEntry]) -> bool:
         """Show what follows the feed's place while the task waits; False when it has to see to it."""

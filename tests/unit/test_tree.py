@@ -21,7 +21,6 @@ ELSEWHERE = {
     "api/app": "security/test_front_end",
     "api/http/body": "behaviour/test_bad_clients",
     "api/http/error_shape": "behaviour/test_new_protocol",
-    "api/http/middleware": "security/test_front_end",
     "api/http/operation": "unit/api/openapi/test_document",
     "api/http/wire_protocol": "behaviour/test_new_protocol",
     "api/openapi/admin_table": "unit/api/openapi/test_document",

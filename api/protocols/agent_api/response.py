@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from starlette.responses import Response
 
-from turnstream.api.http.connection import connection_of, watched
+from turnstream.api.http.connection import Watched, connection_of
 from turnstream.api.streaming.feed import Gap, Over
 from turnstream.api.streaming.sse import HEADERS
 from turnstream.api.streaming.start_position import ended
@@ -67,7 +67,7 @@ class WholeResponse:
         """Serve the response."""
         with self._feed:
             connection = connection_of(scope)
-            with watched(connection, self._feed.end):
+            with Watched(connection, self._feed.end):
                 body = await self._wait()
                 if body is None:
                     if connection.is_lost():

@@ -12,6 +12,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.unit.api.streaming.test_hub import LONG, Session, hub_of
 from turnstream.api.http.connection import extension
+from turnstream.api.http.middleware import PastLayers
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
 from turnstream.api.streaming.feed import Over
 from turnstream.api.streaming.followed import FIRST_FOLLOWERS
@@ -25,10 +26,10 @@ from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES, Log
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from redis.asyncio import Redis
-    from starlette.types import Message
+    from starlette.types import Message, Send
 
     from tests.conftest import Place
     from turnstream.api.streaming.feed import Feed
@@ -178,6 +179,7 @@ class Taking:
 
     def __init__(self) -> None:
         self.on_lost: Callable[[], None] | None = None
+        self.rest: Callable[[Send], Awaitable[None]] | None = None
         self.bytes = 0
 
     def is_lost(self) -> bool:
@@ -232,7 +234,17 @@ async def test_followers_who_take_everything_get_little_in_each_round(
         ]
         serving = [
             asyncio.create_task(
-                stream({"type": "http", "method": "GET", "extensions": extension(client)}, receive, send)
+                PastLayers(stream)(
+                    {
+                        "type": "http",
+                        "method": "GET",
+                        "path": "/",
+                        "headers": [],
+                        "extensions": extension(client),
+                    },
+                    receive,
+                    send,
+                )
             )
             for stream, client in zip(streams, clients, strict=True)
         ]
