@@ -231,7 +231,8 @@ def wires_are_spoken(account: Account) -> Iterator[str]:
     for turn in account.turns:
         if turn.own.ended:
             body = b"".join(frame.raw + b"\n\n" for frame in turn.own.frames)
-            for violation in check_wire(Capture("agentscope", (body,), chosen=frozenset({turn.task}))):
+            chosen = frozenset({turn.task, f"response_{turn.task}"})
+            for violation in check_wire(Capture("agentscope", (body,), chosen=chosen)):
                 yield f"{turn}: {violation}"
 
 

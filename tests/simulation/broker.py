@@ -139,6 +139,12 @@ class SimulatedBroker:
         found = dict(item.value.items()).get(field.encode()) if item is not None else None
         return found.decode() if found else ""
 
+    def expire(self, prefix: str) -> None:
+        """Have the time of some keys be over."""
+        database = self.server.dbs[0]
+        for key in [each for each in database if each.startswith(prefix.encode())]:
+            del database[key]
+
     def flush_scripts(self) -> None:
         """Forget all scripts."""
         self.server.script_cache.clear()

@@ -1,21 +1,26 @@
-"""Clients of a simulation: those of the chaos suite, who do some things more, in short turns."""
+"""Clients of a simulation: those of the chaos suite, in short turns, of both protocols; their sessions come to an end."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import httpx
 from typing_extensions import override
 
-from tests.chaos.clients import ChaosClient, Town
+from tests.chaos.clients import ChaosClient, Town, _all
 from tests.chaos.records import ENDS
 from tests.simulation.http_client import SimulatedTransport
+from tests.simulation.liteagent import LiteView
+from tests.support.client import read_frame
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import AsyncIterator
 
-    from tests.chaos.records import Turn
+    from tests.chaos.records import Turn, View
     from tests.simulation.cluster import Cluster
+    from tests.support.client import Frame
 
 # Whose agent is which, by the client's number. A model's turn costs three times as much as a coded one.
 _AGENTS = (
@@ -45,13 +50,18 @@ PROMPTS = (
 CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "dispatch", "reflect"))
 
 
+# The share of turns that a LiteAgent client follows, or begins.
+LITEAGENT_SHARE = 0.25
+
+
 class SimulatedTown(Town):
     """What the clients of one run share.
 
     Attributes:
         cluster: where what a client is promised can be looked up, past all front ends.
         broken: promises that were not kept.
-        cleared: turns that ended well, and whose sessions were cleared then.
+        lite: turns that a LiteAgent client follows, and what it saw.
+        cleared: turns that ended well, and whose sessions were cleared, or expired, then.
         clears: whether sessions are cleared now and then: what the broker loses would bring back what was cleared.
     """
 
@@ -60,6 +70,7 @@ class SimulatedTown(Town):
         self.cluster = cluster
         self.clears = clears
         self.broken: list[str] = []
+        self.lite: list[tuple[Turn, LiteView]] = []
         self.cleared = 0
 
     @override
@@ -89,11 +100,12 @@ class SimulatedClient(ChaosClient):
     def __init__(self, number: int, town: SimulatedTown, rng: random.Random) -> None:
         super().__init__(number, town, rng)
         self._agent = agent_of(self._session(0))
+        self._lite: dict[str, LiteView] = {}
 
     async def _some_turns(self, session: str, at: int) -> None:
         await super()._some_turns(session, at)
-        if self._town.clears and self._rng.random() < 0.1:
-            await self._clear(session)
+        if self._town.clears and self._rng.random() < 0.15:
+            await self._forget(session)
 
     def _new(self, session: str, task: str) -> Turn:
         turn = super()._new(session, task)
@@ -103,6 +115,12 @@ class SimulatedClient(ChaosClient):
         if self._agent.endswith("interrupt"):
             # The next one may end it.
             turn.stopped = True
+        if self._rng.random() < LITEAGENT_SHARE:
+            # LiteAgent's sessions are there before their first turn.
+            exists = any(each.session == session and each.own.ended for each in self._turns)
+            begins = exists and self._town.clears and self._rng.random() < 0.5
+            view = self._lite[task] = LiteView(stream=self._rng.random() < 0.7, begins=begins)
+            self._town.lite.append((turn, view))
         return turn
 
     def _prompt(self) -> str:
@@ -127,11 +145,102 @@ class SimulatedClient(ChaosClient):
                 self._town.broken.append(f"a_stops_receipt_is_true: {turn}: {found}")
         return status
 
-    async def _clear(self, session: str) -> None:
-        """Have a session forgotten; from then on who has seen something of it is told that it is gone."""
+    # ── LiteAgent, and repeats ──
+
+    @override
+    async def _watch(self, turn: Turn, view: View) -> None:
+        """Follow the turn beside its client, or send it beside its client: both have begun it then."""
+        if turn.task in self._lite or self._rng.random() < 0.5:
+            await super()._watch(turn, view)
+        else:
+            await self._follow(turn, view)
+
+    @override
+    async def _follow(self, turn: Turn, view: View, *, stop_after: int = 0, begins: bool = True) -> None:
+        following = [super()._follow(turn, view, stop_after=stop_after, begins=begins)]
+        lite = self._lite.get(turn.task)
+        if lite is not None and not lite.followed:
+            lite.followed = True
+            following.append(self._follow_lite(turn, lite))
+        await _all(following)
+
+    @override
+    async def _connection(self, turn: Turn, view: View, *, begins: bool) -> AsyncIterator[Frame]:
+        lite = self._lite.get(turn.task)
+        if begins and lite is not None and lite.begins:
+            if not turn.accepted:
+                return
+            begins = False
+        async for frame in super()._connection(turn, view, begins=begins):
+            yield frame
+
+    async def _follow_lite(self, turn: Turn, view: LiteView) -> None:
+        while not (view.ended or view.lost):
+            leaves_after = self._rng.randint(0, 30) if self._rng.random() < 0.3 else -1
+            try:
+                async for frame in self._lite_connection(turn, view):
+                    view.take(frame)
+                    leaves_after -= 1
+                    if leaves_after == 0 and not view.ended:
+                        break
+            except httpx.HTTPError as error:
+                turn.trouble[type(error).__name__] += 1
+            view.cut()
+            if not view.ended:
+                await asyncio.sleep(self._again())
+
+    async def _lite_connection(self, turn: Turn, view: LiteView) -> AsyncIterator[Frame]:
+        """The whole frames of one connection; none when it was not served."""
+        if not (view.begins or turn.accepted):
+            return
+        posts = view.begins and (not turn.accepted or self._rng.random() < 0.5)
+        headers = {"Last-Event-ID": view.cursor} if view.cursor else {}
+        if turn.repeats_by_key and posts:
+            headers["Idempotency-Key"] = turn.task
+        given = view.asks(turn) if posts else view.follows(turn)
+        url = self._front() + "/liteAgent/v1/chat"
+        async with self._http.stream(url=url, headers=headers, **given) as response:
+            if response.status_code != 200:
+                await response.aread()
+                if self._town.losses and response.status_code in (404, 410):
+                    view.frames.clear()
+                    view.lost = turn.own.ended or turn.own.lost
+                elif response.status_code not in (429, 503):
+                    turn.refusals.append(
+                        f"LiteAgent {given['method']} {response.status_code} {response.text[:200]}"
+                    )
+                return
+            turn.accepted = True
+            rest = b""
+            async for piece in response.aiter_raw():
+                *whole, rest = (rest + piece).split(b"\n\n")
+                for raw in whole:
+                    yield read_frame(raw)
+
+    # ── the end of a session ──
+
+    async def _forget(self, session: str) -> None:
+        """Have a session cleared, or let it expire, and see that it is gone."""
         turns = [turn for turn in self._turns if turn.session == session]
         if not all(turn.own.ended and turn.accepted for turn in turns):
             return
+        if self._rng.random() < 0.5:
+            await self._clear(session)
+            gone = {410}
+        else:
+            self._town.cluster.sessions.expire(f"ts:{{dev/{session}}}:")
+            # A request that was held up may have begun it anew.
+            gone = {404, 410}
+        for turn in turns:
+            self._town.turns.remove(turn)
+            self._turns.remove(turn)
+            self._town.cleared += 1
+            if (status := await self._status(turn)) not in gone:
+                self._town.broken.append(f"what_is_forgotten_is_gone: {turn}: {status}")
+        self._town.lite = [(turn, view) for turn, view in self._town.lite if turn not in turns]
+
+    async def _clear(self, session: str) -> None:
+        """Have a session forgotten; from then on who has seen something of it is told that it is gone."""
         while True:
             try:
                 answer = await self._http.post(
@@ -146,9 +255,3 @@ class SimulatedClient(ChaosClient):
                     f"a_clear_is_done: {session}: {answer.status_code} {answer.text[:200]}"
                 )
                 return
-        for turn in turns:
-            self._town.turns.remove(turn)
-            self._turns.remove(turn)
-            self._town.cleared += 1
-            if (status := await self._status(turn)) != 410:
-                self._town.broken.append(f"what_is_cleared_is_gone: {turn}: {status}")

@@ -21,6 +21,7 @@ from tests.simulation.clients import KEYS, SimulatedClient, SimulatedTown
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import WEIGHTS, Faults
 from tests.simulation.invariants import at_rest
+from tests.simulation.liteagent import wrong_streams
 from tests.simulation.loop import SimulatedLoop, current
 from tests.simulation.world import seeded
 from tests.support.waiting import wait_until
@@ -183,6 +184,7 @@ async def _drive(plan: Plan, loop: SimulatedLoop, cluster: Cluster, trace: _Trac
     outcome.faults = Counter(kind for _, kind, _ in faults.done)
     outcome.statuses = _statuses(account)
     outcome.wrong = [*stuck, *map(str, check(account)), *town.broken, *trace.wrong]
+    outcome.wrong += await wrong_streams(cluster.sessions.port, town)
     outcome.wrong += [str(Violation(*each)) for each in await at_rest(cluster)]
     trace.lines += [f"{when:10.6f} FAULT {kind} {who}" for when, kind, who in faults.done]
 

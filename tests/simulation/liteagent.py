@@ -1,0 +1,102 @@
+"""LiteAgent clients of a simulation: what one received of a turn, over all its connections, and whether that is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio import Redis
+
+from tests.conformance.capture import Capture
+from tests.conformance.checker import check
+from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE
+from turnstream.shared.session.event_log import _entry
+
+if TYPE_CHECKING:
+    from tests.chaos.records import Turn
+    from tests.simulation.clients import SimulatedTown
+    from tests.support.client import Frame
+
+_ENDS = frozenset({"done", "stop", "exception"})
+
+
+@dataclass
+class LiteView:
+    """What one LiteAgent follower of a turn received.
+
+    Attributes:
+        stream: whether it wants texts piece by piece.
+        begins: whether its request begins the turn, instead of the Agent API's.
+        frames: all that count; those of an event that was cut off come again.
+        followed: whether somebody does: one at a time.
+        ended, lost: it saw the turn's end, or was told that what it saw is gone.
+    """
+
+    stream: bool
+    begins: bool
+    frames: list[Frame] = field(default_factory=list)
+    followed: bool = False
+    ended: bool = False
+    lost: bool = False
+
+    @property
+    def cursor(self) -> str:
+        """The last event that came whole; empty when none did."""
+        return self.frames[-1].id if self.frames else ""
+
+    def take(self, frame: Frame) -> None:
+        """A whole frame came."""
+        if frame.event == "ping":
+            return
+        self.frames.append(frame)
+        if frame.id and frame.data.get("type") == "taskStatus":
+            self.ended = frame.data["content"]["status"] in _ENDS
+
+    def cut(self) -> None:
+        """The connection is gone, and with it the frames without an id at the end."""
+        while self.frames and not self.frames[-1].id:
+            self.frames.pop()
+
+    def asks(self, turn: Turn) -> dict[str, Any]:
+        """The request that begins the turn, or finds it again."""
+        content = [{"type": "text", "message": turn.prompt}]
+        return {
+            "method": "POST",
+            "params": {"sessionId": turn.session},
+            "json": {"content": content, "stream": self.stream, "taskId": turn.task},
+        }
+
+    def follows(self, turn: Turn) -> dict[str, Any]:
+        """The request that follows the turn."""
+        stream = "true" if self.stream else "false"
+        params = {"sessionId": turn.session, "taskId": turn.task, "stream": stream}
+        return {"method": "GET", "params": params}
+
+
+async def wrong_streams(port: int, town: SimulatedTown) -> list[str]:
+    """What LiteAgent clients received that their wire does not allow, or that is not what the log says."""
+    redis: Any = Redis(port=port)
+    found = []
+    for turn, view in town.lite:
+        if not view.ended:
+            if turn.accepted and not view.lost:
+                found.append(f"liteagent_turns_end: {turn}")
+            continue
+        body = b"".join(frame.raw + b"\n\n" for frame in view.frames)
+        capture = Capture("liteagent", (body,), stream=view.stream, chosen=frozenset({turn.task}))
+        found += [f"liteagent_is_spoken: {turn}: {each}" for each in check(capture)]
+        if not town.losses and body != await _told(redis, turn, view):
+            found.append(f"liteagent_streams_are_the_log: {turn}")
+    await redis.aclose()
+    return found
+
+
+async def _told(redis: Any, turn: Turn, view: LiteView) -> bytes:
+    """What the log's entries are for a LiteAgent client that was there from the beginning."""
+    dialect = LITEAGENT_STREAM if view.stream else LITEAGENT_WHOLE
+    frames = b""
+    for cursor, fields in await redis.xrange(f"ts:{{dev/{turn.session}}}:log"):
+        entry = _entry(cursor, [word for pair in fields.items() for word in pair], {})
+        if entry.task == turn.task:
+            frames += dialect.frames(turn.session, int(cursor.partition(b"-")[0]), entry)
+    return frames
