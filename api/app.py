@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from turnstream.shared.agents.config import Agents
     from turnstream.shared.api_keys import ApiKey
     from turnstream.shared.settings import Settings
+    from turnstream.shared.siblings import Siblings
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +51,9 @@ KEYS_AGAIN_SECONDS = 5.0
 LEAST_ADMIN_KEY = 32
 
 
-def create_app(settings: Settings, agents: Agents, broker: Broker | None = None) -> Starlette:
+def create_app(
+    settings: Settings, agents: Agents, broker: Broker | None = None, siblings: Siblings | None = None
+) -> Starlette:
     """The application; its services are in ``app.state.services``. A broker that is given is not closed.
 
     While it runs, ``app.state.attending`` is a task that ends only when the front end cannot go on.
@@ -59,7 +62,7 @@ def create_app(settings: Settings, agents: Agents, broker: Broker | None = None)
         ConfigurationError: a key that is to be registered cannot be one, or its agent does not exist.
     """
     keys = _keys_to_register(settings, agents)
-    services = Services.make(settings, agents, broker or Broker(settings))
+    services = Services.make(settings, agents, broker or Broker(settings), siblings=siblings)
     errors = ErrorResponses(error_shape)
 
     @asynccontextmanager

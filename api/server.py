@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,11 @@ from turnstream.api.http.lean_event import LeanEvent
 from turnstream.api.http.middleware import PastLayers
 from turnstream.api.protocols import error_shape
 from turnstream.shared.errors import BadRequest, ConfigurationError, Overloaded
+from turnstream.shared.listening import listen
+from turnstream.shared.siblings import Siblings
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Iterator
 
     from starlette.types import Message, Scope, Send
@@ -33,9 +35,17 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# Where the port comes from.
+SETTING = "TURNSTREAM_PORT"
+
 # How long requests that are being answered may take at a shutdown; streams end at once. Longer than a
 # stop or a clear of a session with some tasks takes.
 GRACE_SECONDS = 10
+
+# Of these, how long streams go on until requests that came before have their answers' beginnings: a request that meets
+# the end of streams is refused. Between two looks whether there are such requests.
+BEGUN_SECONDS = 5
+BEGUN_LOOK_SECONDS = 0.02
 
 # How long a request's head may take to come, and how large it may be; the HTTP server itself would wait for ever, and
 # gather. A body is limited in api/http/body.py.
@@ -73,16 +83,24 @@ class FrontEnd:
         3. at the end: take no more connections, end streams between frames, let requests finish.
     """
 
-    def __init__(self, settings: Settings, agents: Agents, broker: Broker | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        agents: Agents,
+        broker: Broker | None = None,
+        siblings: Siblings | None = None,
+    ) -> None:
         check_server()
         self._settings = settings
+        self._siblings = siblings or Siblings()
         self._socket: socket.socket | None = None
-        self.app = create_app(settings, agents, broker)
+        self.app = create_app(settings, agents, broker, self._siblings)
         self.app.state.has_connections = True
         self.started = asyncio.Event()
+        room = _Room(settings.max_followers + MOST_OTHERS)
         config = uvicorn.Config(
             PastLayers(self.app),
-            http=partial(_Protocol, _Room(settings.max_followers + MOST_OTHERS)),  # type: ignore[arg-type]
+            http=partial(_Protocol, room),  # type: ignore[arg-type]
             ws="none",
             lifespan="on",
             log_config=None,
@@ -90,9 +108,9 @@ class FrontEnd:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS - BEGUN_SECONDS,
         )
-        self._server = _Server(config, self.app.state.services.hub, self.started)
+        self._server = _Server(config, self.app.state.services.hub, room, self.started)
 
     def bind(self) -> int:
         """Take the port, and tell which one it is.
@@ -101,16 +119,9 @@ class FrontEnd:
             ConfigurationError: it is taken, or the address is not one of this machine.
         """
         if self._socket is None:
-            host, port = self._settings.host, self._settings.port
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            try:
-                self._socket = socket.create_server((host, port), family=family, backlog=2048)
-                # Connections inherit it. asyncio's own loop would leave answers waiting for an ACK.
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError as error:
-                raise ConfigurationError(
-                    f"TURNSTREAM_HOST = {host!r}, TURNSTREAM_PORT = {port}: {error.strerror or error}"
-                ) from None
+            self._socket = self._siblings.listening(SETTING) or listen(
+                self._settings.host, self._settings.port, SETTING
+            )
         return int(self._socket.getsockname()[1])
 
     async def serve(self) -> None:
@@ -152,11 +163,12 @@ class FrontEnd:
 
 
 class _Server(uvicorn.Server):
-    """Ends the hub's streams before it waits for connections, and leaves signals as it found them."""
+    """Answers who came before it ends the hub's streams and the connections, and leaves signals as it found them."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub, up: asyncio.Event) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, room: _Room, up: asyncio.Event) -> None:
         super().__init__(config)
         self._hub = hub
+        self._room = room
         self._up = up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -166,8 +178,17 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
+        await self._take_begun()
         self._hub.close()
         await super().shutdown(sockets)
+
+    async def _take_begun(self) -> None:
+        """Serve requests of connections that were accepted: another process may listen, but cannot take these over."""
+        self._room.leaving = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEGUN_SECONDS):
+                while any(each.is_beginning() for each in self.server_state.connections):  # type: ignore[union-attr]
+                    await asyncio.sleep(BEGUN_LOOK_SECONDS)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -187,13 +208,15 @@ class _Pipeline(list[Any]):
 class _Room:
     """How many connections a process may have, and which of them wait for a request, the one that rests longest first.
 
-    ``refused``: those that found no room, the first one first; they are few, and none of the others.
+    ``refused``: those that found no room, the first one first; they are few, and none of the others. ``leaving``: each
+    connection ends with the answer that it has now.
     """
 
-    __slots__ = ("most", "refused", "resting")
+    __slots__ = ("leaving", "most", "refused", "resting")
 
     def __init__(self, most: int) -> None:
         self.most = most
+        self.leaving = False
         self.resting: dict[_Protocol, None] = {}
         self.refused: dict[_Protocol, None] = {}
 
@@ -368,6 +391,8 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
         # Nothing has waited for it yet.
         self.cycle.message_event = LeanEvent()  # type: ignore[assignment]
+        if self._room.leaving:
+            self.cycle.keep_alive = False
         self._plain = self.scope.get("http_version") == "1.0"
         if self._plain:
             self.cycle.send = partial(_send_plain, self.cycle, self.cycle.send)  # type: ignore[method-assign, arg-type]
@@ -460,6 +485,10 @@ class _Protocol(HttpToolsProtocol):
             self.transport.abort()
         elif self._see_it_taken() and not self._is_busy():
             self._room.resting[self] = None
+
+    def is_beginning(self) -> bool:
+        """Whether the connection is new, or a request came of which the answer has not begun."""
+        return not self._deaf and (self._in_head or self.cycle is None or not self.cycle.response_started)
 
     def _is_busy(self) -> bool:
         """Whether a request is being answered."""

@@ -23,6 +23,7 @@ from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.task_list import TaskList
 from turnstream.shared.session.tasks import Tasks
+from turnstream.shared.siblings import Siblings
 
 if TYPE_CHECKING:
     from turnstream.shared.agents.config import Agents
@@ -54,11 +55,17 @@ class Services:
     offload: ThreadOffload
     bodies: Bodies
     storage: Storage
+    siblings: Siblings
     name: str
 
     @classmethod
     def make(
-        cls, settings: Settings, agents: Agents, broker: Broker, retry_seconds: float = RETRY_SECONDS
+        cls,
+        settings: Settings,
+        agents: Agents,
+        broker: Broker,
+        retry_seconds: float = RETRY_SECONDS,
+        siblings: Siblings | None = None,
     ) -> Services:
         """Bind everything to a broker; nothing is connected yet."""
         broker = broker.retrying(retry_seconds)
@@ -99,5 +106,6 @@ class Services:
             offload=offload,
             bodies=Bodies(settings, offload),
             storage=Storage(broker.primary, broker.sessions),
+            siblings=siblings or Siblings(),
             name=name,
         )

@@ -55,11 +55,15 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """What is so at the moment; read when somebody asks. With ``label``, one value for each of its values."""
+    """What is so at the moment; read when somebody asks. With ``label``, one value for each of its values.
+
+    ``shared``: each process says it of the whole deployment, so that it is not added up over processes.
+    """
 
     name: str
     help: str
     label: str = ""
+    shared: bool = False
 
 
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -138,14 +142,24 @@ sessions_followed = Gauge(
 )
 turns_held = Gauge("turnstream_turns_held", "Turns that this worker runs.")
 slots = Gauge("turnstream_slots", "Turns that this worker may run at once; 0 while it drains.")
-queue_depth = Gauge("turnstream_queue_depth", "Launches that wait for a worker, in the whole deployment.")
+queue_depth = Gauge(
+    "turnstream_queue_depth", "Launches that wait for a worker, in the whole deployment.", shared=True
+)
 queue_age = Gauge(
     "turnstream_queue_age_seconds",
     "How long the oldest launch has waited for a worker, in the whole deployment: scale workers on this.",
+    shared=True,
 )
-tasks = Gauge("turnstream_tasks", "Turns that have not ended, in the whole deployment, by status.", "status")
-workers = Gauge("turnstream_workers", "Workers that showed a sign of life in the last 15 s.")
-front_ends = Gauge("turnstream_front_ends", "Front ends that showed a sign of life in the last 15 s.")
+tasks = Gauge(
+    "turnstream_tasks",
+    "Turns that have not ended, in the whole deployment, by status.",
+    "status",
+    shared=True,
+)
+workers = Gauge("turnstream_workers", "Workers that showed a sign of life in the last 15 s.", shared=True)
+front_ends = Gauge(
+    "turnstream_front_ends", "Front ends that showed a sign of life in the last 15 s.", shared=True
+)
 
 COUNTED: tuple[Count | Counts | Times, ...] = tuple(
     each for each in list(globals().values()) if isinstance(each, Count | Counts | Times)

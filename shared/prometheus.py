@@ -3,25 +3,75 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from turnstream.shared import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Readings: TypeAlias = "Mapping[metrics.Gauge, float | Mapping[str, float]]"
 
 
-def exposition(readings: Readings) -> bytes:
+def exposition(readings: Readings) -> str:
     """All counts of this process, its memory and time, and these readings of gauges."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(readings))
-    return generate_latest(registry)
+    return generate_latest(registry).decode()
+
+
+def merged(expositions: Sequence[str], *, counted_only: bool = False) -> str:
+    """The expositions of several processes as one: what they counted added up, gauges by their meaning.
+
+    With ``counted_only`` gauges are left out: what is left of processes that have ended.
+    """
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Merged(expositions, counted_only=counted_only))
+    return generate_latest(registry).decode()
+
+
+# Gauges that are not added up: what each process says of the whole deployment, and what is one process's by its meaning.
+# A start that is the latest one shows that a process was started again.
+_LARGEST = {each.name for each in metrics.GAUGES if each.shared} | {
+    "process_max_fds", "process_start_time_seconds", "python_info",
+}  # fmt: skip
+
+
+class _Merged:
+    """Hands the sum of expositions to the library."""
+
+    def __init__(self, expositions: Sequence[str], *, counted_only: bool) -> None:
+        self._expositions = expositions
+        self._counted_only = counted_only
+
+    def collect(self) -> Iterable[Any]:
+        """The metrics."""
+        from prometheus_client.core import Metric
+        from prometheus_client.parser import text_string_to_metric_families
+
+        families: dict[str, Metric] = {}
+        values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+        for text in self._expositions:
+            for family in text_string_to_metric_families(text):
+                if self._counted_only and family.type == "gauge":
+                    continue
+                families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                combine = max if family.name in _LARGEST else add
+                held = values.setdefault(family.name, {})
+                for sample in family.samples:
+                    at = sample.name, tuple(sample.labels.items())
+                    held[at] = combine(held[at], sample.value) if at in held else sample.value
+        for name, family in families.items():
+            for (sample_name, labels), value in values[name].items():
+                family.add_sample(sample_name, dict(labels), value)
+        return families.values()
 
 
 class _Collector:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -52,6 +52,11 @@ class Settings(BaseSettings):
         None, description="Path of agents.toml; without it only the demo agent exists."
     )
 
+    processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
+        1,
+        description="Processes of `api`, `worker` and `serve`, under one supervisor from 2 on; `auto`: one for each core that "
+        "may be used. All that is said of one front end or worker is of each process.",
+    )
     max_jobs: int = Field(100, ge=1, le=10_000, description="Turns one worker runs at once.")
     worker_max_bytes: int = Field(
         64 * 2**20,

@@ -17,7 +17,10 @@ from turnstream.shared.errors import ConfigurationError, TurnstreamError
 from turnstream.tasks import app as tasks_app
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from turnstream.shared.api_keys import Scope
+    from turnstream.shared.siblings import Siblings
 
 app = typer.Typer(
     name="turnstream",
@@ -35,6 +38,12 @@ app.add_typer(sessions_app, name="sessions")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on [TURNSTREAM_HOST].")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on, 0 for a free one [TURNSTREAM_PORT].")]
+Processes = Annotated[
+    str | None,
+    typer.Option(
+        help="Processes under one supervisor; `auto`: one for each core that may be used [TURNSTREAM_PROCESSES]."
+    ),
+]
 
 
 class ScopeName(StrEnum):
@@ -52,22 +61,42 @@ def serve(
         bool,
         typer.Option("--reload", help="Take edits of the agents file and of code beside it over at once."),
     ] = False,
+    processes: Processes = None,
 ) -> None:
     """Front end, worker and broker in one process: for a first try, and for small deployments."""
-    from turnstream.serve import serve as run
-
-    settings = settings_module.load(host=host, port=port)
+    settings = settings_module.load(host=host, port=port, processes=processes)
     if reload and settings.agents is None:
         raise ConfigurationError("--reload watches the folder of the agents file: set TURNSTREAM_AGENTS.")
-    _run(run(settings, reload=reload))
+    if settings.processes != 1 and (reload or settings.embedded):
+        raise ConfigurationError(
+            f"TURNSTREAM_PROCESSES = {settings.processes!r}: "
+            + (
+                "--reload has one process."
+                if reload
+                else f"TURNSTREAM_REDIS_URL is {settings_module.MEMORY_URL}, the broker inside one process, which others "
+                "could not reach. Set it to a Redis or Valkey, as redis://127.0.0.1:6379/0, or leave it at 1."
+            )
+        )
+
+    def program(siblings: Siblings) -> Coroutine[Any, Any, None]:
+        from turnstream.serve import serve as run
+
+        return run(settings, siblings, reload=reload)
+
+    _start(settings, "serve", program)
 
 
 @app.command()
-def api(host: Host = None, port: Port = None) -> None:
+def api(host: Host = None, port: Port = None, processes: Processes = None) -> None:
     """One front end; run any number of them."""
-    from turnstream.roles import run_api
+    settings = _scaled(settings_module.load(host=host, port=port, processes=processes), "api")
 
-    _run(run_api(_scaled(settings_module.load(host=host, port=port), "api")))
+    def program(siblings: Siblings) -> Coroutine[Any, Any, None]:
+        from turnstream.roles import run_api
+
+        return run_api(settings, siblings)
+
+    _start(settings, "api", program)
 
 
 @app.command()
@@ -79,12 +108,18 @@ def worker(
             help="Port for /metrics, /healthz and /readyz, 0 for a free one [TURNSTREAM_METRICS_PORT]."
         ),
     ] = None,
+    processes: Processes = None,
 ) -> None:
     """One worker; run any number of them."""
-    from turnstream.roles import run_worker
+    given = settings_module.load(max_jobs=max_jobs, metrics_port=metrics_port, processes=processes)
+    settings = _scaled(given, "worker")
 
-    settings = settings_module.load(max_jobs=max_jobs, metrics_port=metrics_port)
-    _run(run_worker(_scaled(settings, "worker")))
+    def program(siblings: Siblings) -> Coroutine[Any, Any, None]:
+        from turnstream.roles import run_worker
+
+        return run_worker(settings, siblings)
+
+    _start(settings, "worker", program)
 
 
 @app.command()
@@ -248,10 +283,25 @@ def _scaled(settings: settings_module.Settings, command: str) -> settings_module
     return settings
 
 
-def _run(program: Any) -> None:
+def _start(
+    settings: settings_module.Settings, role: str, program: Callable[[Siblings], Coroutine[Any, Any, None]]
+) -> None:
+    """Run a role: in this process, or in several under a supervisor."""
+    from turnstream.cores import usable
     from turnstream.process import run
+    from turnstream.shared.siblings import Siblings
 
-    run(program)
+    siblings = Siblings.of_environment()
+    processes = usable() if settings.processes == "auto" else settings.processes
+    if processes == 1 or siblings.supervised:
+        run(program(siblings))
+        return
+    from turnstream.supervisor import StartError, Supervisor
+
+    try:
+        run(Supervisor(settings, role, processes).run())
+    except StartError as error:
+        sys.exit(error.code)
 
 
 def _fail(text: str) -> NoReturn:

@@ -40,7 +40,8 @@ def configure() -> None:
     structlog.configure(
         processors=[*context, *last],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # A line in one write: processes of one supervisor share the stream. `print` makes two of it.
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)

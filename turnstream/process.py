@@ -45,8 +45,8 @@ def run(program: Coroutine[Any, Any, None]) -> None:
         raise failure
 
 
-def on_signals(stop: Callable[[], None]) -> None:
-    """At SIGTERM or SIGINT call ``stop``; the second one ends the process at once."""
+def on_signals(stop: Callable[[], None], at_once: Callable[[], None] = lambda: None) -> None:
+    """At SIGTERM or SIGINT call ``stop``; the second one calls ``at_once`` and ends the process at once."""
     loop = asyncio.get_running_loop()
     heard = False
 
@@ -54,6 +54,7 @@ def on_signals(stop: Callable[[], None]) -> None:
         nonlocal heard
         if heard:
             log.warning("process.ended_at_once", signal=number.name)
+            at_once()
             _end_now(128 + number)
         heard = True
         log.info("process.stopping", signal=number.name, todo="the same again ends it at once")

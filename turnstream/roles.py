@@ -12,6 +12,7 @@ from turnstream.shared.broker.client import Broker
 
 if TYPE_CHECKING:
     from turnstream.shared.settings import Settings
+    from turnstream.shared.siblings import Siblings
 
 
 # Net new objects before a young collection, young ones before a middle one, middle ones before a full one.
@@ -27,31 +28,33 @@ def _collect_rarely() -> None:
     gc.set_threshold(*_COLLECT_AFTER)
 
 
-async def run_api(settings: Settings) -> None:
+async def run_api(settings: Settings, siblings: Siblings) -> None:
     """One front end, until SIGTERM or SIGINT."""
     from turnstream.api.server import FrontEnd
 
     tracing.start(settings, "api")
     _collect_rarely()
     try:
-        front_end = FrontEnd(settings, config.load(settings.agents))
+        front_end = FrontEnd(settings, config.load(settings.agents), siblings=siblings)
         on_signals(front_end.stop)
-        await front_end.serve()
+        async with siblings.linked(front_end.stop):
+            await front_end.serve()
     finally:
         tracing.stop()
 
 
-async def run_worker(settings: Settings) -> None:
+async def run_worker(settings: Settings, siblings: Siblings) -> None:
     """One worker; SIGTERM or SIGINT drains it."""
     from turnstream.worker.worker import WorkerProcess
 
     tracing.start(settings, "worker")
     _collect_rarely()
     broker = Broker(settings)
-    worker = WorkerProcess(settings, broker, config.load(settings.agents))
+    worker = WorkerProcess(settings, broker, config.load(settings.agents), siblings)
     on_signals(worker.stop)
     try:
-        await worker.run()
+        async with siblings.linked(worker.stop):
+            await worker.run()
     finally:
         await broker.close()
         tracing.stop()

@@ -24,8 +24,11 @@ from turnstream.shared.errors import ConfigurationError
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from turnstream.shared.agents.config import Agents
     from turnstream.shared.settings import Settings
+    from turnstream.shared.siblings import Siblings
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +36,7 @@ log = structlog.get_logger(__name__)
 EMBEDDED_DRAIN_SECONDS = 1.0
 
 
-async def serve(settings: Settings, *, reload: bool = False) -> None:
+async def serve(settings: Settings, siblings: Siblings, *, reload: bool = False) -> None:
     """Serve until SIGTERM or SIGINT; running turns get their time to finish.
 
     With ``reload`` an edit of the agents file, or of code beside it, takes effect at once: turns that run have
@@ -46,31 +49,53 @@ async def serve(settings: Settings, *, reload: bool = False) -> None:
     configured = config.load(settings.agents)
     tracing.start(settings, "serve")
     broker = Broker(settings)
-    workers = _Workers(settings, broker)
+    workers = _Workers(settings, broker, siblings)
     workers.begin(configured)
-    front_end = FrontEnd(settings, configured, broker)
+    front_end = FrontEnd(settings, configured, broker, siblings)
     port = front_end.bind()
+    beside = []
+    if not siblings.supervised:
+        beside.append(_announce(settings, configured, front_end, workers, port))
+    if reload and settings.agents is not None:
+        beside.append(_reload(settings.agents, configured, workers))
     stopping = asyncio.Event()
     on_signals(stopping.set)
+    try:
+        async with siblings.linked(stopping.set):
+            await _until(stopping, front_end, workers, beside, alone=not siblings.supervised)
+    finally:
+        await broker.close()
+        tracing.stop()
+
+
+async def _until(
+    stopping: asyncio.Event,
+    front_end: FrontEnd,
+    workers: _Workers,
+    beside: list[Coroutine[None, None, None]],
+    *,
+    alone: bool,
+) -> None:
+    """Serve until ``stopping``, and end in order."""
     serving = asyncio.create_task(front_end.serve(), name="front end")
     working = asyncio.create_task(workers.run(), name="workers")
     stopped = asyncio.create_task(stopping.wait(), name="stopping")
-    beside = [asyncio.create_task(_announce(settings, configured, front_end, workers, port), name="announce")]
-    if reload and settings.agents is not None:
-        beside.append(asyncio.create_task(_reload(settings.agents, configured, workers), name="reload"))
+    tasks = [asyncio.create_task(each) for each in beside]
     try:
         await asyncio.wait([serving, working, stopped], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # The workers first: turns that finish now still reach their followers.
-        for task in (stopped, *beside):
+        for task in (stopped, *tasks):
             task.cancel()
-        front_end.refuse()
+        if alone:
+            # The workers first: turns that finish now still reach their followers.
+            front_end.refuse()
+        else:
+            # The other processes take requests, which must not come here to be refused.
+            front_end.stop()
         workers.stop()
         await asyncio.wait([working])
         front_end.stop()
         results = await asyncio.gather(serving, working, return_exceptions=True)
-        await broker.close()
-        tracing.stop()
     for result in results:
         if isinstance(result, BaseException):
             raise result
@@ -79,9 +104,10 @@ async def serve(settings: Settings, *, reload: bool = False) -> None:
 class _Workers:
     """The worker; after a reload also its predecessors, until their turns have ended."""
 
-    def __init__(self, settings: Settings, broker: Broker) -> None:
+    def __init__(self, settings: Settings, broker: Broker, siblings: Siblings) -> None:
         self._settings = settings
         self._broker = broker
+        self._siblings = siblings
         self._running: dict[asyncio.Task[None], WorkerProcess] = {}
         self._changed = asyncio.Event()
         self.newest: WorkerProcess
@@ -92,7 +118,7 @@ class _Workers:
         Raises:
             ConfigurationError: an agent cannot be built; the one before goes on.
         """
-        worker = WorkerProcess(self._settings, self._broker, configured)
+        worker = WorkerProcess(self._settings, self._broker, configured, self._siblings)
         if self._running:
             self.newest.stop()
         self.newest = worker

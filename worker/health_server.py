@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
 
-from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.listening import listen
 from turnstream.shared.prometheus import CONTENT_TYPE, exposition
+from turnstream.shared.siblings import READY, UP, Question
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
     from turnstream.shared.prometheus import Readings
     from turnstream.shared.settings import Settings
+    from turnstream.shared.siblings import Siblings
 
 log = structlog.get_logger(__name__)
+
+# Where the port comes from.
+SETTING = "TURNSTREAM_METRICS_PORT"
 
 
 class Status:
@@ -32,12 +36,18 @@ class Status:
     """
 
     def __init__(
-        self, settings: Settings, gauges: Callable[[], Readings], trouble: Callable[[], Awaitable[str]]
+        self,
+        settings: Settings,
+        siblings: Siblings,
+        gauges: Callable[[], Readings],
+        trouble: Callable[[], Awaitable[str]],
     ) -> None:
+        siblings.answer(Question.WORKER_READY, trouble)
+        siblings.answer(Question.WORKER_METRICS, self._metrics)
+        self._siblings = siblings
         self._host = settings.host
         self._wanted = settings.metrics_port
         self._gauges = gauges
-        self._trouble = trouble
         self.port = 0
 
     @asynccontextmanager
@@ -59,7 +69,7 @@ class Status:
             def capture_signals(self) -> Iterator[None]:
                 yield
 
-        listening = self._bind(self._wanted)
+        listening = self._siblings.listening(SETTING) or listen(self._host, self._wanted, SETTING)
         self.port = listening.getsockname()[1]
         log.info("worker.status", host=self._host, port=self.port)
         config = uvicorn.Config(
@@ -76,14 +86,8 @@ class Status:
             listening.close()
             self.port = 0
 
-    def _bind(self, port: int) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        try:
-            return socket.create_server((self._host, port), family=family)
-        except OSError as error:
-            raise ConfigurationError(
-                f"TURNSTREAM_HOST = {self._host!r}, TURNSTREAM_METRICS_PORT = {port}: {error.strerror or error}"
-            ) from None
+    async def _metrics(self) -> str:
+        return exposition(self._gauges())
 
     def _app(self) -> Starlette:
         from starlette.applications import Starlette
@@ -91,13 +95,15 @@ class Status:
         from starlette.routing import Route
 
         async def metrics(request: Request) -> Response:  # noqa: ARG001 - a route's signature
-            return Response(exposition(self._gauges()), headers={"Content-Type": CONTENT_TYPE})
+            text = await self._siblings.metrics(Question.WORKER_METRICS)
+            return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
         async def up(request: Request) -> Response:  # noqa: ARG001
-            return JSONResponse({"status": "up"})
+            status = await self._siblings.alive()
+            return JSONResponse({"status": status}, 200 if status == UP else 503)
 
         async def ready(request: Request) -> Response:  # noqa: ARG001
-            trouble = await self._trouble()
-            return JSONResponse({"status": trouble or "ready"}, 503 if trouble else 200)
+            status = await self._siblings.ready(Question.WORKER_READY)
+            return JSONResponse({"status": status}, 200 if status == READY else 503)
 
         return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", up), Route("/readyz", ready)])

@@ -20,6 +20,7 @@ from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS, LaunchQueue
 from turnstream.shared.session.tasks import Tasks
+from turnstream.shared.siblings import Siblings
 from turnstream.worker.agents import registry
 from turnstream.worker.arq_worker import ArqWorker
 from turnstream.worker.budget import Budget
@@ -55,7 +56,9 @@ class WorkerProcess:
         3. on `stop`: claim nothing more, let turns finish for a while, give the rest back.
     """
 
-    def __init__(self, settings: Settings, broker: Broker, agents: Agents) -> None:
+    def __init__(
+        self, settings: Settings, broker: Broker, agents: Agents, siblings: Siblings | None = None
+    ) -> None:
         """Build everything; nothing is connected yet.
 
         Raises:
@@ -95,7 +98,7 @@ class WorkerProcess:
         self._drain_until = 0.0
         self._draining: asyncio.Timeout | None = None
         self.ready = self._listener.listening
-        self.status = Status(settings, self._gauges, self._can_work)
+        self.status = Status(settings, siblings or Siblings(), self._gauges, self._can_work)
 
     def stop(self, seconds: float | None = None) -> None:
         """Begin to drain, or change how long that may take from now on; `run` returns when it is done.

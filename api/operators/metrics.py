@@ -11,6 +11,7 @@ from turnstream.shared import metrics
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.prometheus import CONTENT_TYPE, exposition
 from turnstream.shared.session.status import LIVE
+from turnstream.shared.siblings import Question
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -25,16 +26,21 @@ class MetricsRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        services.siblings.answer(Question.FRONT_END_METRICS, self._own)
 
     def routes(self) -> list[Route]:
         """The route."""
         return [route("/metrics", self.metrics, "GET")]
 
     async def metrics(self, request: Request) -> Response:
-        """Everything, in Prometheus' text format."""
+        """Everything, in Prometheus' text format, of all processes behind this port."""
         if not self._services.settings.metrics_open:
             await self._services.auth.admin(request)
-        return Response(exposition(await self._readings()), headers={"Content-Type": CONTENT_TYPE})
+        text = await self._services.siblings.metrics(Question.FRONT_END_METRICS)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _own(self) -> str:
+        return exposition(await self._readings())
 
     async def _readings(self) -> Readings:
         hub = self._services.hub

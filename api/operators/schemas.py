@@ -10,7 +10,7 @@ from turnstream.api.http.answers import Described
 class Health(Described):
     """Whether this front end can be used."""
 
-    status: Literal["up", "ready", "shutting_down", "broker_away"]
+    status: Literal["up", "silent", "ready", "shutting_down", "broker_away"]
 
 
 class KeyUse(Described):

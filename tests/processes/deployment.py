@@ -124,6 +124,10 @@ class Deployment:
         pid = int(name.decode().rsplit("-", 2)[1])
         return next(process for process in self.processes if process.popen.pid == pid)
 
+    def closing(self, client: Client) -> None:
+        """Close a client that was made elsewhere, too."""
+        self._clients.append(client)
+
     async def close(self) -> None:
         """End everything; frozen processes are thawed first."""
         for client in self._clients:

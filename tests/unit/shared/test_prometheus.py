@@ -8,17 +8,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from turnstream.shared import metrics
 from turnstream.shared.metrics import Count, Counts, Gauge, Times
-from turnstream.shared.prometheus import Readings, exposition
+from turnstream.shared.prometheus import Readings, exposition, merged
 
 if TYPE_CHECKING:
     import pytest
 
 
-def samples(text: bytes) -> dict[tuple[str, str], float]:
+def samples(text: str) -> dict[tuple[str, str], float]:
     """Name and the label's value → value, of the metrics that a test made."""
     return {
         (sample.name, next(iter(sample.labels.values()), "")): sample.value
-        for family in text_string_to_metric_families(text.decode())
+        for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name.startswith("test_")
     }
@@ -52,6 +52,40 @@ def test_every_kind_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_metric_has_its_own_name() -> None:
     """Prometheus refuses a page on which a name stands twice."""
-    names = [family.name for family in text_string_to_metric_families(exposition({}).decode())]
+    names = [family.name for family in text_string_to_metric_families(exposition({}))]
     assert len(names) == len(set(names))
     assert {each.name for each in metrics.COUNTED} <= set(names)
+
+
+def test_several_processes_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters, histograms and gauges are added up, but not what each says of the whole deployment; one stays as it is."""
+    times = Times("test_times", "h", (0.1,))
+    labelled = Counts("test_labelled", "h", "by")
+    monkeypatch.setattr(metrics, "COUNTED", (labelled, times))
+    followers, deep = metrics.followers, metrics.queue_depth
+    labelled.add("a")
+    first = exposition({followers: 3, deep: 5, metrics.tasks: {"queued": 2}})
+    labelled.add("b")
+    times.add(0.05)
+    second = exposition({followers: 4, deep: 6, metrics.tasks: {"queued": 1, "parked": 1}})
+    assert merged([first]) == first
+    both = merged([first, second])
+    assert samples(both) == {
+        ("test_labelled_total", "a"): 2,
+        ("test_labelled_total", "b"): 1,
+        ("test_times_bucket", "0.1"): 1,
+        ("test_times_bucket", "+Inf"): 1,
+        ("test_times_count", ""): 1,
+        ("test_times_sum", ""): 0.05,
+    }
+    for line in (
+        "followers 7.0",
+        "queue_depth 6.0",
+        'tasks{status="queued"} 2.0',
+        'tasks{status="parked"} 1.0',
+    ):
+        assert f"\nturnstream_{line}\n" in both
+    assert both.count("# TYPE turnstream_followers gauge") == 1
+    left = merged([first, second], counted_only=True)
+    assert samples(left) == samples(both)
+    assert "gauge" not in left
