@@ -12,7 +12,7 @@ from tests.support.client import asked, read_frame
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from tests.support.client import Frame
 
@@ -22,8 +22,9 @@ AGAIN_SECONDS = (0.05, 0.4)
 # Silence after which a client takes its connection for dead; front ends say something every second.
 SILENT_SECONDS = 4.0
 
-# How long a client waits for its answer to a call to come back, once something has been lost.
-ANSWER_SECONDS = 3.0
+# How long a client waits for its answer to a call to come back, or for the end that it asked for, before it asks again; and
+# how often it looks meanwhile.
+ANSWER_SECONDS, ANSWER_LOOKS = 3.0, 12
 
 # How late some answers to calls come, and what share of them.
 ANSWERED_LATE_SECONDS = (0.3, 3.0)
@@ -112,12 +113,16 @@ class ChaosClient:
 
     async def _look_back(self, chatting: asyncio.Task[None]) -> None:
         """After each loss: what became of the turns that had ended. One that has not any more needs its client."""
-        seen = 0
-        while not (chatting.done() and self._town.healed.is_set() and seen == self._town.losses):
+        seen = now = (0, False)
+        while not (chatting.done() and now[1] and seen == now):
             await asyncio.sleep(LOOK_BACK_SECONDS)
-            if seen == self._town.losses:
+            # Once more when all is healed: a front end that had yet to learn of the loss may have said that all is there.
+            now = (self._town.losses, self._town.healed.is_set())
+            if seen == now:
                 continue
-            seen = self._town.losses
+            seen = now
+            if not self._town.losses:
+                continue
             ended = [turn for turn in self._turns if turn.own.ended and not turn.own.lost]
             await _all([self._follow_again(turn) for turn in ended[-self.looks_back :]])
 
@@ -273,28 +278,37 @@ class ChaosClient:
         """Leave a call unanswered for a while, and stop the turn then; again where the stop was lost."""
         await asyncio.sleep(self._rng.uniform(*ANSWERED_LATE_SECONDS))
         turn.stopped = True
-        while not view.ended:
+        while not (view.ended or view.lost):
             await self._ask(turn, "stop", {"sessionId": turn.session, "taskId": turn.task}, None)
-            if not self._town.losses:
-                return
-            await asyncio.sleep(ANSWER_SECONDS)
+            await self._while(lambda: not (view.ended or view.lost))
 
     async def _answer(self, turn: Turn, view: View, call: str, body: Any) -> None:
         """Answer a call; once more whenever the answer does not come back in the stream, as where it was lost."""
         known = len(view.forgotten)
         if self._rng.random() < LATE_SHARE:
             await asyncio.sleep(self._rng.uniform(*ANSWERED_LATE_SECONDS))
-        while not view.ended and len(view.forgotten) == known:
+
+        def waits() -> bool:
+            return (
+                not (view.ended or view.lost)
+                and len(view.forgotten) == known
+                and not any(
+                    frame.data.get("type") == "function_call_output" and call in str(frame.data)
+                    for frame in view.frames
+                )
+            )
+
+        while waits():
             await self._ask(turn, "callback", {"sessionId": turn.session}, body)
-            if not self._town.losses:
-                # Should something be lost later, the stream says it, or has shown the answer by then.
+            # Lost before the stream has shown it, it is missed by nobody else.
+            await self._while(waits)
+
+    async def _while(self, condition: Callable[[], bool]) -> None:
+        """Wait for as long as something is so, `ANSWER_SECONDS` at most."""
+        for _ in range(ANSWER_LOOKS):
+            if not condition():
                 return
-            await asyncio.sleep(ANSWER_SECONDS)
-            if any(
-                frame.data.get("type") == "function_call_output" and call in str(frame.data)
-                for frame in view.frames
-            ):
-                return
+            await asyncio.sleep(ANSWER_SECONDS / ANSWER_LOOKS)
 
     async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: Any) -> int:
         """Ask any front end until one answers: the status."""
