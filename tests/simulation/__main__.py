@@ -41,17 +41,19 @@ def main() -> int:
         os.execve(sys.executable, words, {**os.environ, "PYTHONHASHSEED": "0"})
     given = _arguments()
     faults = None if given.faults is None else tuple(given.faults)
-    plans = [Plan.of_seed(seed, given.turns, given.clients, faults) for seed in seeds_of(given.seeds)]
+    plans = [
+        Plan.of_seed(seed, given.turns, given.clients, faults, given.pace) for seed in seeds_of(given.seeds)
+    ]
     begun, outcomes = time.monotonic(), list[Outcome]()
     with ThreadPoolExecutor(given.jobs) as pool:
         for plan, outcome in zip(plans, pool.map(beside, plans), strict=True):
             outcomes.append(outcome)
             print(outcome, flush=True)
             if outcome.wrong:
-                _explain(plan if given.whole else _smallest(plan), given.trace)
                 if given.first:
                     pool.shutdown(wait=False, cancel_futures=True)
                     break
+                _explain(plan if given.whole else _smallest(plan), given.trace)
     print(_table(outcomes, time.monotonic() - begun))
     return 1 if any(outcome.wrong for outcome in outcomes) else 0
 
@@ -83,10 +85,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=400, help="for each seed, about")
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--faults", nargs="*", choices=sorted(WEIGHTS), help="the seed's choice by default")
+    parser.add_argument(
+        "--pace",
+        type=float,
+        help="how many times as often as usual faults come; the seed's choice by default",
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="seeds at once")
     parser.add_argument("--whole", action="store_true", help="do not make failing runs smaller")
     parser.add_argument(
-        "--first", action="store_true", help="end with the first seed that violates something"
+        "--first",
+        action="store_true",
+        help="end with the first seed that violates something, and do not explain it",
     )
     parser.add_argument("--trace", type=Path, help="where to write what the processes of a failing run did")
     return parser.parse_args()

@@ -32,6 +32,8 @@ from fakeredis._socket import FakeSocket
 from fakeredis._socket._resp import convert_to_resp2
 from fakeredis.commands_mixins.scripting_mixin import _convert_redis_arg
 
+from tests.simulation.steps import Steps
+
 if TYPE_CHECKING:
     import random
 
@@ -91,6 +93,7 @@ class SimulatedBroker:
         self.name = self._new_name()
         self._texts: dict[bytes, bytes] = {}
         self._process: Process | None = None
+        self.steps = Steps(self, rng)
 
     def start(self) -> None:
         """Take connections."""
@@ -126,6 +129,7 @@ class SimulatedBroker:
 
     def go_back(self) -> None:
         """Put the copy in the data's place; to be called while it is stopped."""
+        self.steps.forget()
         with self.server.lock:
             for number, items in pickle.loads(self._kept).items():
                 database = self.server.dbs[number]
@@ -133,9 +137,17 @@ class SimulatedBroker:
                 for key, item in items.items():
                     database[key] = item
 
+    def item(self, key: bytes) -> Any:
+        """What a key holds now, past all connections; None when there is no such key."""
+        return self.server.dbs[0].get(key)
+
+    def now_ms(self) -> int:
+        """Its clock, Unix milliseconds."""
+        return int(time.time() * 1000)
+
     def field(self, key: str, field: str) -> str:
         """A hash's field as it is now, past all connections; empty when there is none."""
-        item = self.server.dbs[0].get(key.encode())
+        item = self.item(key.encode())
         found = dict(item.value.items()).get(field.encode()) if item is not None else None
         return found.decode() if found else ""
 
@@ -190,6 +202,7 @@ class SimulatedBroker:
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
         if digest not in self.server.script_cache:
             self._texts[digest] = text
+            self.steps.learn(digest, text)
             self.server.script_cache[digest] = text.partition(b"\n")[2] if text.startswith(b"#!") else text
         return digest
 
@@ -300,18 +313,21 @@ class Socket(FakeSocket):
         function = compiled.get(sha1)
         if function is None:
             function = compiled[sha1] = runtime.compile(server.script_cache[sha1])
-        server._lua_current_socket[0] = self
-        self._script_resp = 2
-        server._lua_set_keys_argv(
-            runtime.table_from(keys_and_args[:numkeys]), runtime.table_from(keys_and_args[numkeys:])
-        )
-        try:
-            result = function()
-        except lupa.lua51.LuaError as error:
-            raise SimpleError(f"ERR Error running script: {error}") from None
-        finally:
-            self._script_resp = None
-        return self._convert_lua_result(result, nested=False)
+        keys, args = keys_and_args[:numkeys], keys_and_args[numkeys:]
+
+        def run() -> Any:
+            server._lua_current_socket[0] = self
+            self._script_resp = 2
+            server._lua_set_keys_argv(runtime.table_from(keys), runtime.table_from(args))
+            try:
+                result = function()
+            except lupa.lua51.LuaError as error:
+                raise SimpleError(f"ERR Error running script: {error}") from None
+            finally:
+                self._script_resp = None
+            return self._convert_lua_result(result, nested=False)
+
+        return self._broker.steps.carry_out(sha1, keys, args, run)
 
     def _lua_redis_call(self, lua_runtime: Any, expected_globals: set[Any], op: bytes, *args: Any) -> Any:
         words = [each if type(each) is bytes else _convert_redis_arg(each) for each in args]

@@ -77,6 +77,10 @@ class SimulatedTown(Town):
     def transport(self) -> httpx.AsyncBaseTransport:
         return SimulatedTransport()
 
+    def begun(self) -> int:
+        """How many turns were."""
+        return len(self.turns) + self.cleared
+
     @override
     def headers_of(self, session: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {KEYS[agent_of(session)]}"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from turnstream.worker.worker import WorkerProcess
+
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Coroutine
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, Running
     from tests.simulation.loop import SimulatedLoop
     from tests.simulation.network import Endpoint
+    from turnstream.shared.session.outcomes import Attempt
 
 # Fault → how often beside the others.
 WEIGHTS = {
@@ -32,24 +35,45 @@ WEIGHTS = {
     "delay": 8,
     "late": 8,
     "jump": 1,
+    "kill_writing": 8,
+    "freeze_writing": 4,
+    "overtake": 6,
+    "repeat": 3,
 }
 
-# Seconds between two faults: a storm, then rest. Each phase lasts so many faults.
-STORM_SECONDS = (0.02, 0.3)
-REST_SECONDS = (0.1, 1.0)
-PHASE = 12
+# Seconds between two faults: a storm, then rest; and how many faults each of them has.
+STORM_SECONDS, STORM = (0.01, 0.15), 12
+REST_SECONDS, REST = (0.1, 1.0), 6
 
 FROZEN_SECONDS = ((0.1, 1.0), (2.0, 5.0))
 AWAY_SECONDS = (0.05, 1.5)
 REFUSING_SECONDS = (0.1, 1.5)
 LOST_SECONDS = (0.01, 1.0)
-HELD_SECONDS = (0.05, 3.0)
+HELD_SECONDS = ((0.03, 0.3), (0.05, 3.0))
 START_SECONDS = (0.05, 1.0)
 SKEWS_SECONDS = (0.0, 0.0, 0.4, -0.4, 5.0, -5.0, 300.0)
 JUMPS_SECONDS = (0.5, 3.0, -0.3)
 
-# Connections that one fault of the network concerns.
+# More faults than so many for each turn that was begun, and the deployment comes to nothing: then it rests for longer.
+MOST_FOR_A_TURN = 2.0
+LONG_REST_SECONDS = (0.5, 2.0)
+
+# Connections that one fault of the network concerns; the share of such faults that concern one process's to the brokers.
 MOST_CONNECTIONS = 4
+AIMED_SHARE = 0.5
+
+# A process is stopped in one of so many writes, if they come within so many seconds.
+MOST_WRITES = 6
+WRITES_SECONDS = 1.0
+
+# A worker stands still until it was overtaken, at most for so long, and how much longer.
+OVERTAKEN_SECONDS = 8.0
+LOOK_SECONDS = 0.01
+AFTERWARDS_SECONDS = (0.0, 0.3)
+
+# The share of operations that are carried out twice, and for how long.
+REPEATED_SHARE = 0.3
+REPEATED_SECONDS = (0.1, 1.0)
 
 
 class Faults:
@@ -65,31 +89,43 @@ class Faults:
         cluster: Cluster,
         rng: random.Random,
         on_loss: Callable[[], None],
+        turns: Callable[[], int],
         kinds: list[str],
+        pace: float = 1.0,
     ) -> None:
         self._loop = loop
         self._cluster = cluster
         self._rng = rng
         self._on_loss = on_loss
+        self._turns = turns
         self._kinds = kinds
+        self._pace = pace
         self._healing = asyncio.Event()
         self._beside: set[asyncio.Task[None]] = set()
         self._busy_broker = asyncio.Lock()
+        # Processes that a fault waits for the right moment for.
+        self._in_hand: list[Running] = []
         self.done: list[tuple[float, str, str]] = []
 
     async def inject(self) -> None:
         """Until `heal`."""
         number = 0
         while not self._healing.is_set() and self._kinds:
-            pace = STORM_SECONDS if number // PHASE % 2 == 0 else REST_SECONDS
+            storms = number % (STORM + REST) < STORM
             number += 1
-            await asyncio.sleep(self._rng.uniform(*pace))
+            await asyncio.sleep(self._rng.uniform(*(STORM_SECONDS if storms else REST_SECONDS)) / self._pace)
+            while number > MOST_FOR_A_TURN * self._turns() + STORM and not self._healing.is_set():
+                await asyncio.sleep(self._rng.uniform(*LONG_REST_SECONDS))
             [kind] = self._rng.choices(self._kinds, [WEIGHTS[each] for each in self._kinds])
             act: Callable[[], Coroutine[Any, Any, None]] = getattr(self, kind)
             task = asyncio.create_task(act())
             self._beside.add(task)
-            task.add_done_callback(self._beside.discard)
+            task.add_done_callback(self._is_done)
         await asyncio.gather(*self._beside)
+
+    def _is_done(self, task: asyncio.Task[None]) -> None:
+        self._beside.discard(task)
+        task.result()
 
     def heal(self) -> None:
         """Begin nothing more; what was begun comes to its end."""
@@ -105,7 +141,7 @@ class Faults:
         able = [
             each
             for each in self._cluster.running
-            if each.role == role and not each.process.frozen and each.server
+            if each.role == role and not each.process.frozen and each.server and each not in self._in_hand
         ]
         return self._rng.choice(able) if len(able) > 1 else None
 
@@ -163,7 +199,89 @@ class Faults:
         """It stands still for a while."""
         await self._freeze("api")
 
+    # ── processes, at a moment that matters ──
+
+    async def _stop_in_write(self, running: Running, *, torn: bool) -> bool:
+        """Freeze a process in one of its next writes to a broker; False when none came. ``torn``: a part may get out."""
+        self._in_hand.append(running)
+        stopped = asyncio.Event()
+        left = self._rng.randint(1, MOST_WRITES)
+
+        def write(data: bytes) -> bytes:
+            nonlocal left
+            left -= 1
+            if left:
+                return data
+            running.process.frozen = True
+            stopped.set()
+            return data[: self._rng.randint(0, len(data))] if torn else data
+
+        lines = [near for near, _ in self._to_brokers(running)]
+        for line in lines:
+            line.on_write = write
+        try:
+            async with asyncio.timeout(WRITES_SECONDS):
+                await stopped.wait()
+        except TimeoutError:
+            return running.process.frozen
+        finally:
+            self._in_hand.remove(running)
+            for line in lines:
+                line.on_write = None
+        return True
+
+    async def kill_writing(self) -> None:
+        """A process dies while it writes to a broker: between two steps, or within one."""
+        role = self._rng.choice(("api", "worker"))
+        running = self._one(role)
+        if running and await self._stop_in_write(running, torn=self._rng.random() < 0.5):
+            self._note(f"kill {role} writing", running.process)
+            self._cluster.kill(running)
+            await self._again(running)
+
+    async def freeze_writing(self) -> None:
+        """A worker stands still with a command under way."""
+        running = self._one("worker")
+        if running and await self._stop_in_write(running, torn=False):
+            self._note("freeze worker writing", running.process)
+            await asyncio.sleep(self._rng.uniform(*self._rng.choice(FROZEN_SECONDS)))
+            running.process.frozen = False
+            self._note("thaw", running.process)
+
+    async def overtake(self) -> None:
+        """A worker stands still until another one has a turn of its, and goes on before that has ended."""
+        running = self._one("worker")
+        if running is None or not isinstance(running.server, WorkerProcess):
+            return
+        held = [each.attempt for each in running.server.leases]
+        if not held:
+            return
+        self._note("freeze worker", running.process)
+        running.process.frozen = True
+        until = self._loop.time() + OVERTAKEN_SECONDS
+        while self._loop.time() < until and not any(map(self._was_overtaken, held)):
+            await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(self._rng.uniform(*AFTERWARDS_SECONDS))
+        running.process.frozen = False
+        self._note("thaw", running.process)
+
+    def _was_overtaken(self, attempt: Attempt) -> bool:
+        key = attempt.ref.keys.task(attempt.ref.task)
+        sessions = self._cluster.sessions
+        return (
+            sessions.field(key, "status") == "running"
+            and sessions.field(key, "holder") != attempt.claim.holder
+        )
+
     # ── the brokers ──
+
+    async def repeat(self) -> None:
+        """Operations are carried out twice: the first reply was lost."""
+        broker = self._cluster.sessions
+        self._note("repeat", broker.port)
+        broker.steps.repeated = REPEATED_SHARE
+        await asyncio.sleep(self._rng.uniform(*REPEATED_SECONDS))
+        broker.steps.repeated = 0.0
 
     def _broker(self) -> SimulatedBroker:
         return self._rng.choice(self._cluster.brokers)
@@ -220,7 +338,16 @@ class Faults:
 
     # ── the network ──
 
+    def _to_brokers(self, running: Running) -> list[tuple[Endpoint, Endpoint]]:
+        return [
+            pair
+            for pair in self._cluster.network.connections.values()
+            if pair[0].name.startswith(f"{running.process}>broker")
+        ]
+
     def _connections(self) -> list[tuple[Endpoint, Endpoint]]:
+        if self._rng.random() < AIMED_SHARE:
+            return self._to_brokers(self._rng.choice(self._cluster.running))
         open_ones = list(self._cluster.network.connections.values())
         return self._rng.sample(open_ones, min(len(open_ones), self._rng.randint(1, MOST_CONNECTIONS)))
 
@@ -241,7 +368,7 @@ class Faults:
         """What is sent by one side of some connections comes later."""
         for pair in self._connections():
             side = self._rng.choice(pair)
-            seconds = self._rng.uniform(*HELD_SECONDS)
+            seconds = self._rng.uniform(*self._rng.choice(HELD_SECONDS))
             self._note("delay", f"{side.name} {seconds:.2f} s")
             side.hold(seconds)
 
@@ -249,7 +376,7 @@ class Faults:
         """The sender loses the connection, and what it sent arrives all the same, after it has tried again elsewhere."""
         for pair in self._connections():
             side = self._rng.choice(pair)
-            seconds = self._rng.uniform(*HELD_SECONDS)
+            seconds = self._rng.uniform(*self._rng.choice(HELD_SECONDS))
             self._note("late", f"{side.name} {seconds:.2f} s")
             side.hold(seconds)
             self._loop.call_later(self._rng.uniform(0, 0.02), side.part)

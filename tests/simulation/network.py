@@ -192,6 +192,8 @@ class Endpoint(asyncio.Transport):
         self._inbox: deque[bytes | None] = deque()
         self._reading = True
         self._closing = self._said_eof = self.lost = False
+        # Called with what is written, from within: what it returns is sent.
+        self.on_write: Callable[[bytes], bytes] | None = None
 
     # ── as a transport ──
 
@@ -242,7 +244,10 @@ class Endpoint(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not data or self._closing or self._said_eof:
             return
-        self._out.append(bytes(data))
+        data = bytes(data)
+        if self.on_write is not None:
+            data = self.on_write(data)
+        self._out.append(data)
         self._size += len(data)
         self._send()
         if self._size > self._high and not self._full:

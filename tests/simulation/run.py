@@ -42,6 +42,9 @@ LONGEST_SECONDS = 3600.0
 # The share of all kinds of faults that a seed has.
 FAULTS_SHARE = 0.6
 
+# How many times as often as usual faults come in one seed, and the next ones.
+PACES = (*(1.0,) * 7, 4.0)
+
 # Lines that a trace keeps.
 TRACED = 4000
 
@@ -54,12 +57,14 @@ class Plan:
         turns: how many, about, are begun.
         clients: how many users there are.
         faults: the kinds of fault, of `tests.simulation.faults.WEIGHTS`; those that `of_seed` chooses, if not given.
+        pace: how many times as often as usual they are injected.
     """
 
     seed: int
     turns: int
     clients: int
     faults: tuple[str, ...]
+    pace: float = 1.0
 
     @property
     def two_brokers(self) -> bool:
@@ -68,16 +73,32 @@ class Plan:
 
     @classmethod
     def of_seed(
-        cls, seed: int, turns: int = 400, clients: int = 20, faults: tuple[str, ...] | None = None
+        cls,
+        seed: int,
+        turns: int = 400,
+        clients: int = 20,
+        faults: tuple[str, ...] | None = None,
+        pace: float | None = None,
     ) -> Plan:
         """What the seed chooses. Some faults hide what others show, so each seed has a part of them."""
         rng = random.Random(f"plan {seed}")
         chosen = tuple(kind for kind in WEIGHTS if rng.random() < FAULTS_SHARE)
-        return cls(seed, turns, clients, chosen if faults is None else faults)
+        return cls(
+            seed,
+            turns,
+            clients,
+            chosen if faults is None else faults,
+            PACES[seed % len(PACES)] if pace is None else pace,
+        )
 
     def arguments(self) -> list[str]:
         """As ``python -m tests.simulation`` takes it."""
-        numbers = {"--seeds": self.seed, "--turns": self.turns, "--clients": self.clients}
+        numbers = {
+            "--seeds": self.seed,
+            "--turns": self.turns,
+            "--clients": self.clients,
+            "--pace": self.pace,
+        }
         return [*(str(part) for pair in numbers.items() for part in pair), "--faults", *self.faults]
 
 
@@ -155,16 +176,28 @@ async def _drive(plan: Plan, loop: SimulatedLoop, cluster: Cluster, trace: _Trac
     await wait_until(cluster.serves, "every process to serve")
     fronts = [f"http://127.0.0.1:{port}" for port in FRONT_ENDS]
     town = SimulatedTown(cluster, fronts, clears="lose_writes" not in plan.faults)
-    faults = Faults(loop, cluster, random.Random(f"faults {plan.seed}"), town.lose, list(plan.faults))
+    faults = Faults(
+        loop,
+        cluster,
+        random.Random(f"faults {plan.seed}"),
+        town.lose,
+        town.begun,
+        list(plan.faults),
+        plan.pace,
+    )
     clients = [
         SimulatedClient(each, town, random.Random(f"client {each} of {plan.seed}"))
         for each in range(plan.clients)
     ]
     living = [asyncio.create_task(client.live()) for client in clients]
     injecting = asyncio.create_task(faults.inject())
-    await wait_until(
-        lambda: len(town.turns) + town.cleared >= plan.turns, "the turns to be begun", LONGEST_SECONDS
-    )
+
+    def enough() -> bool:
+        steps = [each for broker in cluster.brokers for each in broker.steps.wrong]
+        # What is wrong already does not get better.
+        return town.begun() >= plan.turns or bool(town.broken or trace.wrong or steps)
+
+    await wait_until(enough, "the turns to be begun", LONGEST_SECONDS)
     town.closing.set()
     faults.heal()
     await injecting
@@ -180,11 +213,12 @@ async def _drive(plan: Plan, loop: SimulatedLoop, cluster: Cluster, trace: _Trac
             raise result
     account = await account_of(cluster.sessions.port, town)
     stuck += [f"stuck: {each}" for each in unended(account)]
-    outcome.turns = len(town.turns) + town.cleared
+    outcome.turns = town.begun()
     outcome.faults = Counter(kind for _, kind, _ in faults.done)
     outcome.statuses = _statuses(account)
     outcome.wrong = [*stuck, *map(str, check(account)), *town.broken, *trace.wrong]
     outcome.wrong += await wrong_streams(cluster.sessions.port, town)
+    outcome.wrong += [each for broker in cluster.brokers for each in broker.steps.wrong]
     outcome.wrong += [str(Violation(*each)) for each in await at_rest(cluster)]
     trace.lines += [f"{when:10.6f} FAULT {kind} {who}" for when, kind, who in faults.done]
 

@@ -1,0 +1,256 @@
+"""What every single script must hold to, looked at right before and behind it: in a simulation nothing comes in between.
+
+What a task's hash may become is the state diagram of docs/reference.md. A script that is carried out twice, as after a
+lost reply, has one effect: now and then one is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.chaos.records import ENDS
+from tests.conftest import LASTING
+from turnstream.shared.broker.keys import DUE, FOR_SCRIPTS
+from turnstream.shared.broker.scripts import LUA
+from turnstream.shared.session.queue import LAUNCH_GRACE_MS
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.simulation.broker import SimulatedBroker
+
+Fields = dict[str, str]
+
+# Status → those that may follow it, and which scripts make it so. A task may stay what it is.
+FOLLOWING = {
+    "": {"queued": {"submit"}},
+    "queued": {"running": {"begin", "take"}},
+    "running": {
+        "queued": {"release", "sweep", "park", "append", "renew", "finish"},
+        "parked": {"park"},
+        "running": {"take"},
+        **{end: {"finish"} for end in sorted(ENDS)},
+    },
+    "parked": {"queued": {"callback"}, "running": {"take"}},
+}
+
+# Where a script on a session has the task's id and the operation's in its arguments, and its keys by their names.
+_TASK, _OPERATION = 2, 3
+# What those that write for an attempt show of it.
+_ATTEMPT, _HOLDER = 8, 9
+_WRITERS = frozenset(("append", "renew", "park", "release", "finish"))
+_REFUSED = frozenset((b"fenced", b"ended", b"gone", b"files_missing"))
+_AT = {name: place for place, name in enumerate(FOR_SCRIPTS)}
+
+# Scripts after which a rescuer is to look at the task soon, whoever dies, by the first word of what they return.
+_HINTED = {"submit": (b"launch", b"waits"), "callback": (b"launch",), "take": (b"taken",)}
+
+# What a repeat may return instead of the first reply: it found that what is asked was done.
+_REPEATED = {
+    ("callback", b"stored"): b"repeat",
+    ("callback", b"launch"): b"repeat",
+    # What was queued again has no holder any more. A rescuer launches it.
+    ("append", b"behind"): b"fenced",
+    ("park", b"behind"): b"fenced",
+    ("release", b"behind"): b"fenced",
+    ("finish", b"behind"): b"fenced",
+}
+
+
+class Steps:
+    """Looks on at one broker.
+
+    Attributes:
+        repeated: the share of operations that are carried out twice; who asked gets the second reply.
+        wrong: what did not hold.
+    """
+
+    def __init__(self, broker: SimulatedBroker, rng: random.Random) -> None:
+        self._broker = broker
+        self._rng = rng
+        self._names: dict[bytes, str] = {}
+        self._bodies = {path.stem: _body(path.read_text()) for path in LUA.glob("*.lua")}
+        # Operations that had their effect.
+        self._done: set[tuple[bytes, bytes]] = set()
+        self.repeated = 0.0
+        self.wrong: list[str] = []
+
+    def learn(self, digest: bytes, text: bytes) -> None:
+        """A script that is asked for by its hash from now on."""
+        written = text.decode()
+        self._names[digest] = next(
+            (name for name, body in self._bodies.items() if written.endswith(body)), "unknown"
+        )
+
+    def forget(self) -> None:
+        """The broker has lost writes: what was done may have to be done again."""
+        self._done.clear()
+
+    def carry_out(
+        self, digest: bytes, keys: Sequence[bytes], args: Sequence[bytes], run: Callable[[], Any]
+    ) -> Any:
+        """What a script returns, which is carried out, and looked at."""
+        name = self._names.get(digest, "unknown")
+        if len(keys) < len(FOR_SCRIPTS) or not keys[0].endswith(b":meta"):
+            reply = run()
+            self._wrong(name, keys, b"", self._kept_for_ever(keys))
+            if name == "claim":
+                self._wrong(name, keys, b"", self._claimed(reply[::2]))
+            return reply
+        step, before = _Step(self._broker, name, keys, args), self._log(keys)
+        reply = run()
+        self._wrong(name, keys, args[_TASK], step.wrong(reply))
+        self._wrong(name, keys, args[_TASK], self._twice(args, before, self._log(keys)))
+        self._wrong(name, keys, args[_TASK], self._kept_for_ever(keys))
+        if (args[_OPERATION] or name == "clear") and self.repeated and self._rng.random() < self.repeated:
+            reply = self._again(name, keys, args, reply, run)
+        return reply
+
+    def _twice(self, args: Sequence[bytes], before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[str]:
+        operation = (args[_TASK], args[_OPERATION])
+        if before != after and args[_OPERATION]:
+            if operation in self._done:
+                yield f"an_operation_has_one_effect: {before}, then {after}"
+            self._done.add(operation)
+
+    def _again(
+        self, name: str, keys: Sequence[bytes], args: Sequence[bytes], reply: Any, run: Callable[[], Any]
+    ) -> Any:
+        before = self._log(keys)
+        again = run()
+        if self._log(keys) != before:
+            self._wrong(
+                name, keys, args[_TASK], [f"a_repeat_writes_nothing: {before}, then {self._log(keys)}"]
+            )
+        expected = _REPEATED.get((name, reply[0]), reply[0])
+        if again[0] != expected or (expected == reply[0] and again[1:2] != reply[1:2]):
+            shown = [[each[0], *map(_short, each[1:2])] for each in (reply, again)]
+            self._wrong(name, keys, args[_TASK], [f"a_repeat_returns_the_same: {shown[0]}, then {shown[1]}"])
+        return again
+
+    def _log(self, keys: Sequence[bytes]) -> tuple[str, ...]:
+        """What tells whether something was written into a session's log."""
+        meta = keys[_AT["meta"]].decode()
+        return tuple(self._broker.field(meta, field) for field in ("epoch", "seq"))
+
+    def _claimed(self, jobs: Sequence[bytes]) -> Iterator[str]:
+        for job in jobs:
+            yield from _looked_at_soon(self._broker, job.rpartition(b":")[0])
+
+    def _wrong(self, name: str, keys: Sequence[bytes], task: bytes, found: Any) -> None:
+        for each in found:
+            rule, _, what = each.partition(": ")
+            self.wrong.append(f"{rule}: {name} of {keys[0].decode()} {task.decode()}: {what}")
+
+    def _kept_for_ever(self, keys: Sequence[bytes]) -> Iterator[str]:
+        for key in keys:
+            item = self._broker.item(key)
+            if item is not None and item.expireat is None and key not in LASTING:
+                yield f"no_key_lives_for_ever: {key.decode()}"
+
+
+class _Step:
+    """One script on a session."""
+
+    def __init__(
+        self, broker: SimulatedBroker, name: str, keys: Sequence[bytes], args: Sequence[bytes]
+    ) -> None:
+        self._broker = broker
+        self._name = name
+        self._keys = keys
+        self._args = args
+        self._ref = keys[_AT["meta"]].decode()[4:-6] + "/" + args[_TASK].decode()
+        self._now = broker.now_ms()
+        self._before = self._task()
+
+    def wrong(self, reply: Any) -> Iterator[str]:
+        """What does not hold behind it."""
+        if not self._args[_TASK]:
+            return
+        after = self._task()
+        yield from self._move(after)
+        yield from self._superseded(reply)
+        if after and after.get("status") not in ENDS:
+            yield from self._counts(after)
+        yield from self._hint(reply)
+        if reply[0] == b"ok" and self._name == "finish":
+            yield from self._passed()
+
+    def _move(self, after: Fields) -> Iterator[str]:
+        before = self._before
+        one, other = before.get("status", ""), after.get("status", "")
+        taken = before.get("holder") != after.get("holder")
+        if (one != other and other) or (one == other == "running" and taken):
+            if self._name not in FOLLOWING.get(one, {}).get(other, ()):
+                yield f"statuses_follow_the_diagram: {one} → {other}"
+            if self._name == "sweep" and int(before.get("lease", "0")) > self._now:
+                yield f"a_living_holder_keeps_its_turn: its lease has {int(before['lease']) - self._now} ms"
+        if taken and after.get("holder") and int(after["attempt"]) != int(before.get("attempt", "0")) + 1:
+            yield f"each_holder_has_its_number: {before.get('attempt')} → {after['attempt']}"
+        if int(after.get("number", "0")) < int(before.get("number", "0")):
+            yield f"numbers_grow: {before['number']} → {after.get('number')}"
+
+    def _superseded(self, reply: Any) -> Iterator[str]:
+        if self._name not in _WRITERS or reply[0] in _REFUSED:
+            return
+        before, attempt, holder = self._before, self._args[_ATTEMPT].decode(), self._args[_HOLDER].decode()
+        if before.get("attempt") != attempt or (holder and before.get("holder") != holder):
+            now = f"{before.get('attempt')} of {before.get('holder')}"
+            yield f"a_superseded_attempt_writes_nothing: attempt {attempt} of {holder}, now is {now}"
+
+    def _counts(self, after: Fields) -> Iterator[str]:
+        calls = self._hash("calls")
+        unanswered = sum(f"{call}:result" not in calls for call in calls if not call.endswith(":result"))
+        if int(after.get("pending", "0")) != unanswered:
+            yield f"pending_calls_are_counted: {after.get('pending')}, not {unanswered}"
+        if after["status"] == "parked" and (not unanswered or "parked_until" not in after):
+            yield f"who_is_parked_waits_for_an_answer: {unanswered} until {after.get('parked_until')}"
+        if after["status"] != "running" and "lease" in after:
+            yield f"who_does_not_run_has_no_lease: {after['status']}"
+
+    def _hint(self, reply: Any) -> Iterator[str]:
+        if reply[0] not in _HINTED.get(self._name, ()) or DUE.encode() not in self._keys:
+            return
+        yield from _looked_at_soon(self._broker, self._ref.encode())
+
+    def _passed(self) -> Iterator[str]:
+        active = self._hash("meta").get("active", "")
+        if not active:
+            return
+        task = self._fields(self._keys[_AT["task"]].decode().rpartition(":")[0] + ":" + active)
+        if task.get("status") in ENDS or (task.get("status") == "queued" and task.get("launch") == "0"):
+            yield f"the_turn_is_passed_on: to {active}, {task.get('status')}, launch {task.get('launch')}"
+
+    def _task(self) -> Fields:
+        return self._hash("task")
+
+    def _hash(self, name: str) -> Fields:
+        return self._fields(self._keys[_AT[name]].decode())
+
+    def _fields(self, key: str) -> Fields:
+        item = self._broker.item(key.encode())
+        if item is None:
+            return {}
+        return {
+            name.decode(): bytes(value).decode(errors="replace")
+            for name, value in dict(item.value.items()).items()
+        }
+
+
+def _looked_at_soon(broker: SimulatedBroker, ref: bytes) -> Iterator[str]:
+    """A rescuer looks at the task, whoever dies with it in hand."""
+    due, now = broker.item(DUE.encode()), broker.now_ms()
+    at = due.value[ref] if due is not None and ref in due.value else None
+    # Clocks are read in whole milliseconds, here and there.
+    if at is None or at > now + LAUNCH_GRACE_MS + 2:
+        yield f"a_rescuer_looks_soon: {ref.decode()} at {at}, now is {now}"
+
+
+def _body(text: str) -> str:
+    """A script without its flags, as it stands at the end of what the broker gets."""
+    return text.partition("\n")[2] if text.startswith("#!") else text
+
+
+def _short(value: Any) -> str:
+    return str(value)[:80]
