@@ -236,19 +236,21 @@ class Supervisor:
             if time.monotonic() - child.begun > YOUNG_SECONDS:
                 again = AGAIN_SECONDS
             log.error("supervisor.process_ended", pid=child.process.pid, code=code, again_in=again)
+            if not child.ready.is_set():
+                await self._bind_again(slot, child)
             await asyncio.sleep(again)
             again = min(2 * again, MOST_AGAIN_SECONDS)
             async with slot.lock:
                 if slot.child is child:
-                    if not child.ready.is_set():
-                        self._bind_again(slot)
                     slot.child = await self._spawn(slot.sockets)
 
-    def _bind_again(self, slot: Slot) -> None:
-        """Let the connections go that wait for a process that cannot start; new ones go to the others."""
-        for setting in self._wanted:
-            slot.sockets[setting].close()
-        slot.sockets = self._bind()
+    async def _bind_again(self, slot: Slot, child: Child) -> None:
+        """Let the connections go that wait for a process that cannot start; new ones go to the others meanwhile."""
+        async with slot.lock:
+            if slot.child is child:
+                for setting in self._wanted:
+                    slot.sockets[setting].close()
+                slot.sockets = self._bind()
 
     async def _until_ready(self, child: Child) -> None:
         """Wait until it is ready, or has ended."""
