@@ -29,6 +29,7 @@ GROUPS = (
     "worker",
     "chats",
     "providers",
+    "cores",
     "latency",
     "stopping",
     "reconnecting",

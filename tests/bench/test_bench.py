@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # The others are made of the same parts, or wait more than they do.
-QUICK_ONES = ("following", "worker", "chats", "providers", "stopping", "keeping")
+QUICK_ONES = ("following", "worker", "chats", "providers", "cores", "stopping", "keeping")
 
 
 @pytest.fixture(scope="module")
