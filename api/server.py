@@ -38,8 +38,8 @@ log = structlog.get_logger(__name__)
 # Where the port comes from.
 SETTING = "TURNSTREAM_PORT"
 
-# How long requests that are being answered may take at a shutdown; streams end at once. Longer than a
-# stop or a clear of a session with some tasks takes.
+# How long requests that are being answered may take at a shutdown. Longer than a stop or a clear of a session with some
+# tasks takes.
 GRACE_SECONDS = 10
 
 # Of these, how long streams go on until requests that came before have their answers' beginnings: a request that meets
