@@ -92,7 +92,7 @@ class _Voice:
     def next(self, count: int = 1) -> Batch:
         batch = Batch()
         for _ in range(count):
-            batch.event("message", self._text.text_delta_json(f"tok{self.said} "))
+            batch.event("message", b"%b%b}" % self._text.text_delta_json(f"tok{self.said} "))
             self.said += 1
         return batch
 

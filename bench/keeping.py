@@ -1,4 +1,4 @@
-"""The broker's memory for each event that it keeps."""
+"""The broker's memory for each token that it keeps: of agents that say them as fast as they can."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
         each.check(TOKENS)
     everything = int(client.info("memory")["used_memory_dataset"]) - before
     logs = sum(client.memory_usage(SessionKeys(OWNER, name).log, samples=0) for name in names)
-    events = asyncio.run(_events(built.url, names))
+    events, tokens = asyncio.run(_events(built.url, names)), TOKENS * len(names)
     yield Row(
-        "broker's memory per event kept, of the log",
-        logs / events,
+        "broker's memory per token kept, of the log",
+        logs / tokens,
         "B",
         423,
         "Agno, measured earlier",
-        note=f"all that a chat of {events // len(names)} events leaves, by the broker's total: "
-        f"{number(everything / events)} B per event",
-    ).at_most(250)
+        note=f"all that a chat of {TOKENS} tokens in {events // len(names)} events leaves, by the broker's total: "
+        f"{number(everything / tokens)} B per token",
+    ).at_most(120)
 
 
 async def _events(url: str, names: list[str]) -> int:

@@ -57,8 +57,10 @@ class Stream:
         events = self.events()
         numbers = [event["sequence_number"] for event in events]
         assert numbers == list(range(len(numbers))), "an event is missing, doubled or out of order"
-        deltas = [event["text"] for event in events if event.get("delta")]
-        assert deltas == [f"tok{number} " for number in range(tokens)], "the text is not what the agent said"
+        said = "".join(event["text"] for event in events if event.get("delta"))
+        assert said == "".join(f"tok{number} " for number in range(tokens)), (
+            "the text is not what the agent said"
+        )
         assert events[-1]["status"] == "completed", f"the turn ended as {events[-1]}"
 
 

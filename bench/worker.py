@@ -39,7 +39,7 @@ ENDED_SECONDS = 60
 
 
 def run(built: Topology, scale: Scale) -> Iterator[Row]:
-    """CPU per appended event, without the agent's."""
+    """CPU per token, without the agent's."""
     chats, tokens = scale.many(CHATS), scale.count(TOKENS, 50)
     with helper(bare) as alone:
         load_of(built, 4, 50)
@@ -50,11 +50,11 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
         check(built, names, tokens)
         agent = 1e6 * alone.ask(chats, tokens) / count
         yield Row(
-            f"worker's CPU from the agent's delta to the appended event, {chats} chats",
+            f"worker's CPU from the agent's token to the log, {chats} chats",
             micros["worker"] - agent,
             "µs",
             note=f"worker {number(micros['worker'])} less the agent's own {number(agent)}; broker "
-            f"{number(micros['broker'])}; {number(count / seconds)} events/s appended",
+            f"{number(micros['broker'])}; {number(count / seconds)} tokens/s",
         ).at_most(25)
 
 

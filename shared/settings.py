@@ -73,6 +73,12 @@ class Settings(BaseSettings):
         "1 lets each owner take all.",
     )
     drain_seconds: float = Field(30, ge=0, le=3600, description="Time that running turns get at a shutdown.")
+    flush_seconds: float = Field(
+        0.04,
+        ge=0,
+        le=1,
+        description="How long a busy worker lets text wait for more of it; an idle one sends each piece at once. 0: never waits.",
+    )
     lease_seconds: float = Field(
         10,
         ge=1,

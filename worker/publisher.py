@@ -1,8 +1,9 @@
 """From an agent's events to the log: batches that grow by themselves.
 
-While one append is in flight, what the agent says gathers; the next append takes all of it. An idle
-system appends each event at once, a busy one fewer, larger batches, and a broker that is slow or away
-slows the agent, not memory.
+While one append is in flight, what the agent says gathers; the next append takes all of it, neighbouring pieces of a
+text as one event. When the process is busy, text waits some milliseconds more for what follows it
+(`turnstream.worker.flush_window`); all else is appended at once, and takes the text before it along. So an idle system
+appends each event at once, a busy one fewer, larger batches, and a broker that is slow or away slows the agent, not memory.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from turnstream.shared.offload import ThreadOffload
     from turnstream.shared.session.outcomes import Attempt, Refusal
     from turnstream.shared.session.tasks import Tasks
+    from turnstream.worker.flush_window import FlushWindow
 
 log = structlog.get_logger(__name__)
 
@@ -57,10 +59,11 @@ class Publisher:
         attempt: Attempt,
         on_refusal: Callable[[Refusal], None],
         offload: ThreadOffload,
+        window: FlushWindow,
         *,
         most_bytes: int,
     ) -> None:
-        """``offload`` is where large data is taken out of what is appended."""
+        """``offload`` is where large data is taken out of what is appended, ``window`` how long text may wait."""
         self.offload = offload
         self.batch = Batch(largest=most_bytes, known=attempt.files)
         self._tasks = tasks
@@ -70,6 +73,10 @@ class Publisher:
         self._sealed = False
         self._most_bytes = most_bytes
         self._bytes = 0
+        self._window = window
+        # When the last append was begun, and the timer of the text that waits for the next.
+        self._begun = 0.0
+        self._text_timer: asyncio.TimerHandle | None = None
         self._gathered = asyncio.Event()
         self._emptied = asyncio.Event()
         self._emptied.set()
@@ -83,12 +90,17 @@ class Publisher:
         self.open: dict[str, int] = dict(attempt.open)
         self._loop = asyncio.create_task(self._publish(), name=f"publisher {attempt.ref}")
 
-    def kick(self) -> None:
-        """Say that something was put into `batch`."""
+    def kick(self, *, text: bool = False) -> None:
+        """Say that something was put into `batch`; ``text``: nothing but a piece of text, which may wait for more."""
         if self._sealed:
             return
         self._idle.clear()
-        self._gathered.set()
+        if text and (window := self._window.seconds()):
+            if self._text_timer is None:
+                loop = asyncio.get_running_loop()
+                self._text_timer = loop.call_at(self._begun + window, self._gathered.set)
+        else:
+            self._gathered.set()
 
     async def room(self) -> None:
         """Wait until there is room for more; returns at once when there is.
@@ -103,6 +115,7 @@ class Publisher:
             raise TurnTooLarge
         while self.batch.count >= MOST_GATHERED or self.batch.size >= MOST_GATHERED_BYTES:
             self._emptied.clear()
+            self._gathered.set()
             await self._emptied.wait()
             if self._refused or self._sealed:
                 raise LostAttempt
@@ -168,6 +181,7 @@ class Publisher:
 
     async def close(self) -> None:
         """Stop, without waiting for what is not in the log yet."""
+        self._stop_timer()
         self._loop.cancel()
         await asyncio.gather(self._loop, return_exceptions=True)
 
@@ -175,6 +189,7 @@ class Publisher:
         while True:
             await self._gathered.wait()
             self._gathered.clear()
+            self._stop_timer()
             if self._held_back:
                 continue
             batch = self.take()
@@ -182,12 +197,18 @@ class Publisher:
             self._emptied.set()
             if batch:
                 self._between.clear()
+                self._begun = asyncio.get_running_loop().time()
                 appended = await self._append(batch)
                 self._between.set()
                 if not appended:
                     return
             if not self.batch or self._sealed:
                 self._idle.set()
+
+    def _stop_timer(self) -> None:
+        if self._text_timer is not None:
+            self._text_timer.cancel()
+            self._text_timer = None
 
     async def _append(self, batch: Batch) -> bool:
         ref, claim = self._attempt.ref, self._attempt.claim

@@ -31,6 +31,7 @@ from turnstream.shared.session.tasks import operation
 from turnstream.worker.agents.failures import explain, for_operators, full_traceback
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
+from turnstream.worker.flush_window import FlushWindow
 from turnstream.worker.publisher import LostAttempt, Publisher
 from turnstream.worker.turn import RunningTurn
 
@@ -85,6 +86,7 @@ class Runner:
         self._agents = agents
         self._lease_ms = settings.lease_ms
         self._turn_bytes = settings.turn_max_bytes
+        self._window = FlushWindow(settings.flush_seconds)
         # Agents that went on after their turn was cancelled.
         self._left: set[asyncio.Task[Any]] = set()
         self._debug = bool(settings.debug)
@@ -128,7 +130,9 @@ class Runner:
     async def _run(self, attempt: Attempt) -> None:
         held = self._leases.hold(attempt)
         ender = self._ender
-        publisher = Publisher(ender.tasks, attempt, held.refused, ender.offload, most_bytes=self._turn_bytes)
+        publisher = Publisher(
+            ender.tasks, attempt, held.refused, ender.offload, self._window, most_bytes=self._turn_bytes
+        )
         timer = self._arm_deadline(held)
         with (
             structlog.contextvars.bound_contextvars(

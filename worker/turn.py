@@ -280,8 +280,8 @@ class Speech:
         """Say a piece of text. `Publisher.room` must be awaited now and then."""
         if self._text is None:
             self._text = self._message.create_content_builder("text")
-        self._turn.batch.event(self._type, self._text.text_delta_json(text), path=self._speaker.path)
-        self._turn.publisher.kick()
+        self._turn.batch.delta(self._type, *self._text.text_delta_json(text), path=self._speaker.path)
+        self._turn.publisher.kick(text=True)
 
     def part(self, part: Mapping[str, Any] | Content) -> None:
         """Say a part that is whole already."""

@@ -64,8 +64,12 @@ class ContentBuilder:
         """Append text: another name for `add_text_delta`."""
         return self.add_text_delta(text)
 
-    def text_delta_json(self, text: str) -> bytes:
-        """Append text, as `add_text_delta`, and return the event's canonical JSON: the hot path.
+    def text_delta_json(self, text: str) -> tuple[bytes, bytes]:
+        """Append text, as `add_text_delta`, and return the event's canonical JSON in two pieces: the hot path.
+
+        Returns:
+            all that stands before the text, one and the same object for each delta of the part, and the text, quoted. A
+            brace closes the event.
 
         Raises:
             BuilderError: as `add_text_delta`; or this builder numbers its events, so that bytes without
@@ -80,7 +84,7 @@ class ContentBuilder:
             text = scrub(text)
             quoted = orjson.dumps(text)
         self._pieces.append(text)
-        return b"%b%b}" % (template, quoted)
+        return template, quoted
 
     def set_text(self, text: str) -> Content:
         """Replace the part by this text."""

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Argument = str | bytes | int
 
+# Deltas are joined up to this. Well below what is taken out as large data, and what a narrow connection takes at once.
+JOINED_BYTES = 4096
+
 
 class TooLarge(Exception):  # noqa: N818 - it says what the event is
     """One event is larger than a whole turn may be."""
@@ -24,7 +27,7 @@ class Batch:
     """Entries to append atomically, with the calls they announce and the checkpoints they complete.
 
     Duties:
-        1. hold entries in the order in which they will stand in the log;
+        1. hold entries in the order in which they will stand in the log, neighbouring deltas of one part as one;
         2. hold what must become true with them: call groups, pending calls, checkpoints;
         3. take large data out, which goes beside it (`files`, by digest), no later than it is spelled; to do so before,
            beside the event loop, is for who may have much of it (`uncut`, `cut_all`);
@@ -49,6 +52,11 @@ class Batch:
     closed: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     uncut: bool = False
+    # When a delta stands last: what begins each delta of its part, that delta, and the texts to be joined to it.
+    _head: bytes | None = None
+    _delta: bytes = b""
+    _texts: list[bytes] = field(default_factory=list)
+    _joined: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.count or self.calls or self.kept or self.dropped or self.groups or self.withdrawn)
@@ -62,6 +70,20 @@ class Batch:
     def event(self, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
         """Add an event within a message, or a response's status."""
         self._add("d", path, kind, body[1:], extra)
+
+    def delta(self, kind: str, head: bytes, text: bytes, *, path: str = "") -> None:
+        """Add a text's delta: to the one before, if that is of the same part.
+
+        ``head`` and ``text`` are the event in two pieces, as `ContentBuilder.text_delta_json` gives them.
+        """
+        if head is self._head and self._joined + len(text) <= JOINED_BYTES:
+            self._texts.append(text[1:-1])
+            self._joined += len(text)
+            self.size += len(text)
+            return
+        body = b"%b%b}" % (head[1:], text)
+        self._add("d", path, kind, body, b"")
+        self._head, self._delta, self._joined = head, body, len(text)
 
     def opening(self, message: str, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
         """Add the event that opens a message; it counts as open until `closing`."""
@@ -131,6 +153,7 @@ class Batch:
 
     def cut_all(self) -> None:
         """Take the large data out of all that was added."""
+        self._join()
         if self.uncut:
             self.uncut = False
             for texts in (self.entries, self.kept):
@@ -170,11 +193,19 @@ class Batch:
     def _add(self, op: str, path: str, kind: str, body: bytes, extra: bytes) -> None:
         if self.largest and len(body) > self.largest and kind != END:
             raise TooLarge
+        self._join()
         size = len(body) + len(extra)
         self._note(size)
         self.entries += (op, path, kind, body, extra)
         self.count += 1
         self.size += size
+
+    def _join(self) -> None:
+        self._head = None
+        if self._texts:
+            # It is the last entry, whose quote and brace go to the end.
+            self.entries[-2] = b'%b%b"}' % (self._delta[:-2], b"".join(self._texts))
+            self._texts.clear()
 
     def _note(self, size: int) -> None:
         # Most batches have none.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis import Redis
 
-from tests.support.client import asked, calls_of, check_whole, terminal, text_of
+from tests.support.client import asked, calls_of, check_whole, large_text, terminal, text_of
 from tests.support.stack import Stack
 from turnstream.shared.broker.keys import SessionKeys
 
@@ -219,10 +219,10 @@ async def test_a_cursor_from_before_a_clear_is_gone(client: Client) -> None:
 
 async def test_trimmed_events_are_replaced_by_whole_messages(stack: Stack) -> None:
     """A cursor before the log's head gets the completed messages it missed, then the log."""
-    await stack.worker(log_max_events=100)
-    client = await stack.front_end(log_max_events=100)
+    await stack.worker(log_max_bytes=65_536)
+    client = await stack.front_end(log_max_bytes=65_536)
     first = await client.turn("s1", "/tokens 5", id="t1")
-    await client.turn("s1", "/tokens 300", id="t2")
+    await client.turn("s1", large_text(6), id="t2")
     async with client.follow("s1", cursor=first[4].id) as stream:
         frames = await stream.until(lambda all_: sum(1 for frame in all_ if terminal([frame])) == 2)
     cursors = [frame.seq for frame in frames]
@@ -232,23 +232,24 @@ async def test_trimmed_events_are_replaced_by_whole_messages(stack: Stack) -> No
         for frame in frames
         if frame.data["object"] == "message" and frame.data["status"] == "completed"
     ]
-    assert texts == ["tok0 tok1 tok2 tok3 tok4 ", "".join(f"tok{number} " for number in range(300))]
+    assert texts == ["tok0 tok1 tok2 tok3 tok4 ", f"You said: {large_text(6)}"]
+    assert text_of(frames) == ""
 
 
 async def test_a_message_whose_beginning_was_trimmed_comes_whole(stack: Stack) -> None:
     """A follower that comes when the head of a message is gone gets it whole, and no torn pieces."""
-    await stack.worker(log_max_events=100)
-    client = await stack.front_end(log_max_events=100)
-    for task, tokens in (("t1", 300), ("t2", 150), ("t3", 20)):
-        await client.turn("s1", f"/tokens {tokens}", id=task)
+    await stack.worker(log_max_bytes=65_536)
+    client = await stack.front_end(log_max_bytes=65_536)
+    for task, text in (("t1", large_text(6)), ("t2", large_text(6)), ("t3", "/tokens 20")):
+        await client.turn("s1", text, id=task)
     # Another front end has nothing in its ring.
-    other = await stack.front_end(log_max_events=100)
+    other = await stack.front_end(log_max_bytes=65_536)
     async with other.follow("s1", "t2") as stream:
         frames = await stream.all()
     assert terminal(frames)
     assert text_of(frames) == ""
     (message,) = [frame.data for frame in frames if frame.data["object"] == "message"]
-    assert message["content"][0]["text"] == "".join(f"tok{number} " for number in range(150))
+    assert message["content"][0]["text"] == f"You said: {large_text(6)}"
 
 
 async def test_many_followers_see_the_same(client: Client) -> None:

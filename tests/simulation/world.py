@@ -18,6 +18,7 @@ from anyio._backends._asyncio import AsyncIOBackend, CancelScope
 
 from tests.simulation.loop import Process, current
 from turnstream.shared.session import tasks
+from turnstream.worker import flush_window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,6 +61,10 @@ def seeded(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     state = random.getstate()
     random.seed(f"module {seed}")
     clock: Any = loop.time
+    load = rng.choice([0.0, 0.35, 1.0])
+
+    def wanted() -> float:
+        return load * loop.time()
 
     def unix() -> float:
         return BEGIN + loop.time() + current().ahead
@@ -91,6 +96,8 @@ def seeded(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         # In the messages of the agent library.
         mock.patch.object(pydantic_ai._utils, "datetime", _Datetime),
         mock.patch.object(tasks, "_operations", _Operations(rng)),
+        # In some runs processes are idle, in others so busy that text waits for more.
+        mock.patch.object(flush_window, "cpu_wanted", wanted),
         mock.patch.object(os, "getpid", return_value=1),
         mock.patch.object(uuid, "uuid4", uuid4),
     ]

@@ -155,6 +155,11 @@ class Client:
         return await self.http.post("/liteAgent/v1/stop", params=params)
 
 
+def large_text(words: int) -> str:
+    """So many words of 4,000 characters, which are too long to be joined: an agent that says them makes an event of each."""
+    return " ".join(["x" * 4_000] * words)
+
+
 def asked(session: str, text: str, **more: Any) -> dict[str, Any]:
     """The body of a turn for ``/process``."""
     content = [{"type": "text", "text": text}]

@@ -50,7 +50,6 @@ ELSEWHERE = {
     "shared/listening": "processes/test_supervisor",
     "shared/metrics": "admin/test_metrics",
     "shared/protocol/content_builder": "unit/shared/protocol/test_builder",
-    "shared/session/batch": "unit/shared/session/test_tasks_running",
     "shared/session/cancellation": "unit/worker/test_signals",
     "shared/session/deployment_stats": "admin/test_deployment",
     "shared/session/outcomes": "unit/shared/broker/test_scripts",

@@ -15,9 +15,11 @@ from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import Desk, closed, delta, opened, ref
 from turnstream.shared.broker.retry import limited, whole
 from turnstream.shared.offload import ThreadOffload
+from turnstream.shared.protocol import ContentBuilder, ResponseBuilder
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.outcomes import Ended, Fenced
 from turnstream.shared.session.tasks import Tasks, operation
+from turnstream.worker.flush_window import FlushWindow
 from turnstream.worker.publisher import MOST_GATHERED, MOST_GATHERED_BYTES, LostAttempt, Publisher
 
 if TYPE_CHECKING:
@@ -91,14 +93,25 @@ class Away(Tasks):
 
 @asynccontextmanager
 async def _publisher(
-    tasks: Tasks, attempt: Attempt, refusals: list[Refusal] | None = None
+    tasks: Tasks,
+    attempt: Attempt,
+    refusals: list[Refusal] | None = None,
+    window: FlushWindow | None = None,
 ) -> AsyncIterator[Publisher]:
     found = refusals if refusals is not None else []
-    publisher = Publisher(tasks, attempt, found.append, ThreadOffload(), most_bytes=2**20)
+    publisher = Publisher(
+        tasks, attempt, found.append, ThreadOffload(), window or FlushWindow(0), most_bytes=2**20
+    )
     try:
         yield publisher
     finally:
         await publisher.close()
+
+
+def text_part() -> ContentBuilder:
+    """A part of a message of the log."""
+    responses = ResponseBuilder(numbered=False, status="in_progress")
+    return responses.create_message_builder(message_id="m1").create_content_builder()
 
 
 def _say(publisher: Publisher, *texts: str) -> None:
@@ -137,6 +150,64 @@ async def test_what_is_said_meanwhile_goes_in_one_batch(place: Place) -> None:
         await publisher.flush()
     assert gate.sizes == [1, 49, 1]
     assert await _texts(desk) == [str(number) for number in range(51)]
+
+
+class Busy(FlushWindow):
+    """As of a busy process, for as long as a test takes: it sets when text need wait no longer."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.window = 3600.0
+
+    def seconds(self) -> float:
+        """The present window."""
+        return self.window
+
+
+async def test_a_busy_publisher_lets_text_wait_for_more(place: Place) -> None:
+    """Of a text that comes in pieces the first is sent at once, those that follow as one event."""
+    desk = Desk(place)
+    gate = Gate(desk)
+    busy = Busy()
+    async with _publisher(gate, await desk.running(), window=busy) as publisher:
+        part = text_part()
+
+        async def say(*texts: str) -> None:
+            for text in texts:
+                publisher.batch.delta("message", *part.text_delta_json(text))
+                publisher.kick(text=True)
+
+        busy.window = 0
+        await say("a")
+        await gate.in_flight(1)
+        await publisher.flush()
+        busy.window = 3600
+        await say("b", "c")
+        await desk.now()
+        assert gate.sizes == [1]
+        busy.window = 0
+        await say("d")
+        await gate.in_flight(2)
+        await publisher.flush()
+    assert gate.sizes == [1, 1]
+    assert await _texts(desk) == ["a", "bcd"]
+
+
+async def test_what_is_no_text_takes_waiting_text_along_at_once(place: Place) -> None:
+    """An end, a call or a checkpoint waits for nothing, and neither does what was said before it."""
+    desk = Desk(place)
+    gate = Gate(desk)
+    async with _publisher(gate, await desk.running(), window=Busy()) as publisher:
+        part = text_part()
+        publisher.batch.delta("message", *part.text_delta_json("a"))
+        publisher.kick(text=True)
+        publisher.batch.keep("messages", b"[1]")
+        publisher.kick()
+        await gate.in_flight(1)
+        publisher.batch.delta("message", *part.text_delta_json("b"))
+        publisher.kick(text=True)
+        await publisher.flush()
+    assert await _texts(desk) == ["a", "b"]
 
 
 async def test_flush_waits_until_all_is_in_the_log(place: Place) -> None:

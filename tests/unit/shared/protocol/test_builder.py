@@ -219,14 +219,14 @@ def test_hot_path_equals_the_model(tokens: list[str]) -> None:
     """The bytes of the hot path are the canonical form of the event, and the text adds up the same."""
     fast, slow = (running().create_message_builder(message_id="m").create_content_builder() for _ in range(2))
     for token in tokens:
-        assert fast.text_delta_json(token) == canonical(slow.add_text_delta(token))
+        assert b"%b%b}" % fast.text_delta_json(token) == canonical(slow.add_text_delta(token))
     assert canonical(fast.complete()) == canonical(slow.complete())
 
 
 def test_hot_path_carries_half_an_emoji() -> None:
     """A lone surrogate is replaced, as on the model's path."""
     part = text_part()
-    event = json.loads(part.text_delta_json("x\ud83d"))
+    event = json.loads(b"%b%b}" % part.text_delta_json("x\ud83d"))
     assert event["text"] == "x\ufffd"
     assert json.loads(canonical(part.add_text_delta("\ud83d")))["text"] == "\ufffd"
     assert canonical(part.complete()).endswith('"text":"x\ufffd\ufffd"}'.encode())

@@ -69,7 +69,7 @@ class Script:
                     if self.responses.numbered:
                         part.add_text_delta(token)
                     else:
-                        self.fold.feed(part.text_delta_json(token))
+                        self.fold.feed(b"%b%b}" % part.text_delta_json(token))
             elif kind == "data":
                 part.set_data(filling[0])
                 for delta in filling[1:]:
@@ -130,8 +130,8 @@ def test_open_message_said_so_far() -> None:
     message = responses.create_message_builder(message_id="m")
     message.add_content("One. ")
     part = message.create_content_builder()
-    fold.feed(part.text_delta_json("Tw"))
-    fold.feed(part.text_delta_json("o."))
+    fold.feed(b"%b%b}" % part.text_delta_json("Tw"))
+    fold.feed(b"%b%b}" % part.text_delta_json("o."))
     assert fold.text_so_far("m") == "One. Two."
     assert [open_message.id for open_message in fold.open_messages] == ["m"]
     assert fold.text_so_far("unknown") == ""
@@ -143,7 +143,7 @@ def test_incomplete_events_end_an_open_message() -> None:
     responses = ResponseBuilder(numbered=False, on_event=fold.feed)
     message = responses.create_message_builder(message_id="m")
     message.add_content("One. ")
-    fold.feed(message.create_content_builder().text_delta_json("Tw"))
+    fold.feed(b"%b%b}" % message.create_content_builder().text_delta_json("Tw"))
 
     [body] = incomplete_events(fold.open_messages[0])
 
@@ -230,6 +230,6 @@ def test_a_long_text_takes_linear_time() -> None:
     fold = Fold()
     start = time.process_time()
     for _ in range(100_000):
-        fold.feed(part.text_delta_json("0123456789"))
+        fold.feed(b"%b%b}" % part.text_delta_json("0123456789"))
     assert len(fold.text_so_far("m")) == 1_000_000
     assert time.process_time() - start < 10
