@@ -9,7 +9,7 @@ ROWS ?= --write
 PORT ?= 8080
 
 .DEFAULT_GOAL := help
-.PHONY: help serve secrets cluster test check format lint types protocol fuzz simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
+.PHONY: help serve secrets cluster test check format lint types protocol fuzz streams simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ protocol: $(INSTALLED) ## Capture docs/protocol.md anew
 
 fuzz: $(INSTALLED) ## Generated requests against both brokers for MINUTES (10)
 	FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/conformance/test_schemathesis.py
+
+streams: $(INSTALLED) ## Generated provider streams to the library's client and to ours for MINUTES (10)
+	STREAM_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/unit/worker/agents/test_openai_stream.py
 
 chaos: SEEDS ?= 1 2 3 4 5
 chaos: $(INSTALLED) ## Kill, freeze and cut a deployment for MINUTES (10) with each of SEEDS (1 2 3 4 5)

@@ -31,6 +31,7 @@ from pydantic_ai.messages import (
 
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
 from turnstream.worker.agents import memory
+from turnstream.worker.agents.delta_listener import listening
 from turnstream.worker.turn import Group, new_call_id
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from pydantic_ai import CallToolsNode, ModelRequestNode
-    from pydantic_ai.messages import ModelMessage, ToolCallPart, UserContent
+    from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ToolCallPart, UserContent
     from pydantic_ai.models import Model
     from pydantic_ai.run import AgentRun as LibraryRun
     from pydantic_ai.settings import ModelSettings
@@ -136,23 +137,31 @@ class Run:
 
     async def _say_answer(self, node: ModelRequestNode[Any, Any], run: LibraryRun[Any, Any]) -> None:
         room = self.turn.publisher.room
-        async with node.stream(run.ctx) as stream:
-            async for event in stream:
-                if isinstance(event, PartDeltaEvent):
-                    delta = event.delta
-                    if isinstance(delta, TextPartDelta | ThinkingPartDelta):
-                        self._say(delta.content_delta or "", thinking=isinstance(delta, ThinkingPartDelta))
-                elif isinstance(event, PartStartEvent):
-                    # A text part may continue in the same message; anything else begins anew.
-                    if isinstance(event.part, TextPart | ThinkingPart):
-                        self._close()
-                        self._say(event.part.content, thinking=isinstance(event.part, ThinkingPart))
-                    elif isinstance(event.part, FilePart):
-                        self._close()
-                        self.speaker.say("message", "assistant", _image(event.part))
-                elif isinstance(event, PartEndEvent) and isinstance(event.part, ThinkingPart):
-                    self._close()
-                await room()
+        with listening(self._say_delta):
+            async with node.stream(run.ctx) as stream:
+                async for event in stream:
+                    self._say_event(event)
+                    await room()
+
+    async def _say_delta(self, event: PartDeltaEvent) -> None:
+        self._say_event(event)
+        await self.turn.publisher.room()
+
+    def _say_event(self, event: AgentStreamEvent) -> None:
+        if isinstance(event, PartDeltaEvent):
+            delta = event.delta
+            if isinstance(delta, TextPartDelta | ThinkingPartDelta):
+                self._say(delta.content_delta or "", thinking=isinstance(delta, ThinkingPartDelta))
+        elif isinstance(event, PartStartEvent):
+            # A text part may continue in the same message; anything else begins anew.
+            if isinstance(event.part, TextPart | ThinkingPart):
+                self._close()
+                self._say(event.part.content, thinking=isinstance(event.part, ThinkingPart))
+            elif isinstance(event.part, FilePart):
+                self._close()
+                self.speaker.say("message", "assistant", _image(event.part))
+        elif isinstance(event, PartEndEvent) and isinstance(event.part, ThinkingPart):
+            self._close()
 
     def _say(self, text: str, *, thinking: bool) -> None:
         if not text or (self._quiet and not thinking):

@@ -23,7 +23,9 @@ from pydantic_ai.settings import ModelSettings
 from turnstream.shared.agents.config import DEMO
 from turnstream.shared.errors import AgentFieldError
 from turnstream.worker.agents import demo
+from turnstream.worker.agents.delta_listener import ChatStream, ResponsesStream
 from turnstream.worker.agents.failures import LINK_NOT_FETCHED
+from turnstream.worker.agents.openai_client import LeanProvider
 from turnstream.worker.agents.run_outcome import AgentError
 
 if TYPE_CHECKING:
@@ -75,8 +77,16 @@ def model_of(spec: AgentSpec) -> Model:
     except Exception as error:
         raise AgentFieldError(spec.name, "model", f"{spec.model!r} cannot be used: {error}") from None
     if type(model) is OpenAIChatModel:
-        return CompatibleModel(model.model_name, provider=model.provider, fetch=spec.fetch_links)
+        return CompatibleModel(model.model_name, provider=_lean(model.provider, spec), fetch=spec.fetch_links)
+    if type(model) is OpenAIResponsesModel:
+        return ResponsesModel(model.model_name, provider=_lean(model.provider, spec))
     return model
+
+
+def _lean(provider: Any, spec: AgentSpec) -> Any:
+    """The same provider with a client that costs less; one of its own kind, or that is to tell all it got, as it is."""
+    everything = spec.settings.get("openai_include_unmapped_response_data")
+    return LeanProvider(provider) if type(provider) is OpenAIProvider and not everything else provider
 
 
 @with_config(ConfigDict(strict=True, extra="allow", arbitrary_types_allowed=True))
@@ -205,6 +215,8 @@ def sibling(spec: AgentSpec, model: Model, name: str) -> Model:
     name = name.removeprefix(prefix)
     if isinstance(model, CompatibleModel):
         return CompatibleModel(name, provider=model.provider, fetch=model.fetch)
+    if isinstance(model, ResponsesModel):
+        return ResponsesModel(name, provider=model.provider)  # type: ignore[arg-type]
     return infer_model(prefix + name, provider_factory=lambda _: model.provider)  # type: ignore[arg-type, return-value]
 
 
@@ -224,9 +236,8 @@ def _compatible(spec: AgentSpec) -> Model:
             raise AgentFieldError(
                 spec.name, "api_key_env", f"the environment variable {spec.api_key_env} is not set"
             )
-    return CompatibleModel(
-        name, provider=OpenAIProvider(base_url=spec.base_url, api_key=api_key), fetch=spec.fetch_links
-    )
+    plain = OpenAIProvider(base_url=spec.base_url, api_key=api_key)
+    return CompatibleModel(name, provider=_lean(plain, spec), fetch=spec.fetch_links)
 
 
 @dataclass(init=False)
@@ -242,6 +253,10 @@ class CompatibleModel(OpenAIChatModel):
         super().__init__(name, provider=provider)
         self.fetch = fetch
 
+    @property
+    def _streamed_response_cls(self) -> type[ChatStream]:
+        return ChatStream
+
     async def _map_user_prompt_content_item(self, item: UserContent, content: list[Any]) -> None:
         if self.fetch and isinstance(item, _FETCHED):
             try:
@@ -254,6 +269,18 @@ class CompatibleModel(OpenAIChatModel):
             await super()._map_user_prompt_content_item(item, content)
         else:
             content.append(part)
+
+
+@dataclass(init=False)
+class ResponsesModel(OpenAIResponsesModel):
+    """The Responses API, with deltas that are listened to."""
+
+    async def _process_streamed_response(self, *given: Any, **more: Any) -> ResponsesStream:
+        made: Any = await super()._process_streamed_response(*given, **more)
+        # The library offers no choice of the class here, as it does for chat completions; the fields are the same.
+        made.__class__ = ResponsesStream
+        stream: ResponsesStream = made
+        return stream
 
 
 def _part(item: UserContent) -> dict[str, Any] | None:

@@ -1,0 +1,66 @@
+"""Text deltas go straight from a model's stream to who listens, not through all that the library has in between.
+
+Between a model's stream and who iterates over an agent's run lie a dozen generators and locks for each event. For pieces of
+text they decide nothing: the part they belong to has begun by an event, and ends by one. So these are given to the listener
+at their place in the stream, and left out of the events. What the model said is gathered by the library either way.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic_ai.messages import PartDeltaEvent, TextPartDelta, ThinkingPartDelta
+from pydantic_ai.models.openai import OpenAIResponsesStreamedResponse, OpenAIStreamedResponse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from pydantic_ai.messages import ModelResponseStreamEvent
+
+    Listener = Callable[[PartDeltaEvent], Awaitable[None]]
+
+_listener: ContextVar[Listener | None] = ContextVar("turnstream_delta_listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Give the deltas of streams that are begun meanwhile to this one."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+@dataclass
+class ChatStream(OpenAIStreamedResponse):
+    """A chat completion whose deltas are listened to."""
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        async for event in super()._get_event_iterator():
+            if not await _heard(self, event):
+                yield event
+
+
+@dataclass
+class ResponsesStream(OpenAIResponsesStreamedResponse):
+    """A response of the Responses API whose deltas are listened to."""
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        async for event in super()._get_event_iterator():
+            if not await _heard(self, event):
+                yield event
+
+
+async def _heard(stream: ChatStream | ResponsesStream, event: ModelResponseStreamEvent) -> bool:
+    """Give a delta to the listener, unless the library still changes what is said in it."""
+    if type(event) is not PartDeltaEvent or not isinstance(event.delta, TextPartDelta | ThinkingPartDelta):
+        return False
+    listener = _listener.get()
+    if listener is None or stream._parts_manager.special_token_restorer is not None:  # noqa: SLF001 - no other way to know
+        return False
+    await listener(event)
+    return True

@@ -1,0 +1,77 @@
+"""The client of OpenAI and of endpoints that are compatible with it, on a transport that costs less, with lean streams.
+
+Requests, retries, timeouts, errors and what is made of an answer are the library's. Ours are, by what the libraries offer
+for it: the HTTP transport (aiohttp, a choice of openai's), and the decoder of a stream's events.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+from openai import AsyncOpenAI, DefaultAioHttpClient
+from pydantic_ai.models import create_async_httpx2_client
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from turnstream.worker.agents.openai_stream import Decoder, Deltas
+
+if TYPE_CHECKING:
+    from openai._streaming import SSEBytesDecoder, SSEDecoder
+
+# As many as the library's own client keeps.
+_LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+
+
+class LeanProvider(OpenAIProvider):
+    """A provider like another one, whose client reads streams lean."""
+
+    def __init__(self, plain: OpenAIProvider) -> None:
+        http = _http_client()
+        super().__init__(
+            openai_client=_Client(
+                api_key=plain.client.api_key, base_url=plain.client.base_url, http_client=http
+            )
+        )
+        # Closed with the last model that uses it, and made anew for the next.
+        self._own_http_client = http
+        self._http_client_factory = _http_client
+
+
+class _Client(AsyncOpenAI):
+    def _make_sse_decoder(self) -> SSEDecoder | SSEBytesDecoder:
+        return Decoder()
+
+    def _process_response_data(self, *, data: object, cast_to: Any, response: httpx2.Response) -> Any:
+        """The library's object of an event's data."""
+        construct = super()._process_response_data
+        if isinstance(data, Deltas):
+            return data.build(lambda each: construct(data=each, cast_to=cast_to, response=response))
+        return construct(data=data, cast_to=cast_to, response=response)
+
+
+class _HttpClient(DefaultAioHttpClient):
+    async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:
+        """Send a request.
+
+        Raises:
+            httpx2.TransportError: it was not answered.
+        """
+        try:
+            return await super().send(request, **more)
+        except httpx2.ConnectTimeout as error:
+            # So the transport calls a connection that was lost, too.
+            if isinstance(error.__cause__, TimeoutError):
+                raise
+            raise httpx2.ReadError(str(error), request=request) from error
+
+
+def _http_client() -> httpx2.AsyncClient:
+    """As the library makes it: its timeouts, its name, its limits."""
+    like = create_async_httpx2_client()
+    return _HttpClient(
+        timeout=like.timeout,
+        headers=like.headers,
+        event_hooks=like.event_hooks,
+        limits=_LIMITS,
+        follow_redirects=like.follow_redirects,
+    )
