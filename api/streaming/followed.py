@@ -130,6 +130,16 @@ class Followed:
         if tail.first > tail.last:
             self.task_may_be_parked()
 
+    def attach(self) -> None:
+        """The broker acknowledged the subscription: from here on no message is missed."""
+        self.attached = True
+        if self.invalidations:
+            # Messages were missed since, and what was read meanwhile may lack them.
+            self.invalidate()
+        else:
+            # Nothing was read before. What followers of a new turn want is all in the messages that come now.
+            self.wake()
+
     def invalidate(self) -> None:
         """Drop the ring: it may not be what the log is. Each follower reads before it uses the next one."""
         self.invalidations += 1

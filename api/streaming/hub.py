@@ -179,8 +179,7 @@ class Hub:
         """From here on nothing is missed; what came before has to be read."""
         followed = self._followed.get(channel)
         if followed is not None:
-            followed.attached = True
-            followed.invalidate()
+            followed.attach()
 
     def connection_lost(self) -> None:
         """Tails are missed. Followers wait, and read on when their session is subscribed again."""

@@ -140,6 +140,31 @@ async def test_old_and_new_entries_come_once_in_order(session: Session) -> None:
             assert await following == list(range(7, 27))
 
 
+async def test_what_comes_behind_the_subscription_is_not_read(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new turn's first follower has all of it from the messages; the log is read for what came before."""
+    reads: list[Cursor] = []
+    page = Log.page
+
+    async def counted(self: Log, keys: SessionKeys, after: Cursor, *more: int) -> Page | None:
+        reads.append(after)
+        return await page(self, keys, after, *more)
+
+    monkeypatch.setattr(Log, "page", counted)
+    async with hub_of(session) as hub:
+        with hub.follow(KEYS) as feed:
+            (followed,) = hub._followed.values()
+            await wait_until(lambda: followed.attached, "the subscription to be acknowledged")
+            await session.say(5)
+            await wait_until(lambda: followed.messages == 1, "the message to come")
+            assert await gather(feed, session.cursor(1), 5) == [2, 3, 4, 5, 6]
+            assert reads == []
+            with hub.follow(KEYS) as late:
+                assert await gather(late, session.cursor(0), 6) == [1, 2, 3, 4, 5, 6]
+            assert reads == [session.cursor(0)]
+
+
 async def test_nothing_new_is_an_empty_list_after_the_wait(session: Session) -> None:
     """A follower that has seen everything gets an empty list when its time is up."""
     async with hub_of(session) as hub:
