@@ -50,6 +50,9 @@ PROMPTS = (
 CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "dispatch", "reflect"))
 
 
+# No session expires before it was left alone for long; by then what its turns' ends left to do is done.
+UNUSED_SECONDS = 15.0
+
 # The share of turns that a LiteAgent client follows, or begins.
 LITEAGENT_SHARE = 0.25
 
@@ -232,6 +235,7 @@ class SimulatedClient(ChaosClient):
             await self._clear(session)
             gone = {410}
         else:
+            await asyncio.sleep(UNUSED_SECONDS)
             self._town.cluster.sessions.expire(f"ts:{{dev/{session}}}:")
             # A request that was held up may have begun it anew.
             gone = {404, 410}
