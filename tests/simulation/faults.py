@@ -38,7 +38,7 @@ WEIGHTS = {
     "kill_writing": 8,
     "freeze_writing": 4,
     "overtake": 6,
-    "repeat": 3,
+    "repeat": 6,
 }
 
 # Seconds between two faults: a storm, then rest; and how many faults each of them has.
@@ -122,6 +122,8 @@ class Faults:
             self._beside.add(task)
             task.add_done_callback(self._is_done)
         await asyncio.gather(*self._beside)
+        # What was held up still arrives.
+        await asyncio.sleep(HELD_SECONDS[-1][-1])
 
     def _is_done(self, task: asyncio.Task[None]) -> None:
         self._beside.discard(task)
