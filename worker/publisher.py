@@ -73,7 +73,7 @@ class Publisher:
         self._sealed = False
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._window = window
+        self.window = window
         # When the last append was begun, and the timer of the text that waits for the next.
         self._begun = 0.0
         self._text_timer: asyncio.TimerHandle | None = None
@@ -95,7 +95,7 @@ class Publisher:
         if self._sealed:
             return
         self._idle.clear()
-        if text and (window := self._window.seconds()):
+        if text and (window := self.window.seconds()):
             if self._text_timer is None:
                 loop = asyncio.get_running_loop()
                 self._text_timer = loop.call_at(self._begun + window, self._gathered.set)

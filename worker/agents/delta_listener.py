@@ -3,10 +3,13 @@
 Between a model's stream and who iterates over an agent's run lie a dozen generators and locks for each event. For pieces of
 text they decide nothing: the part they belong to has begun by an event, and ends by one. So these are given to the listener
 at their place in the stream, and left out of the events. What the model said is gathered by the library either way.
+
+The listener also says how long a stream waits between two reads: what comes meanwhile is one event, so a busy worker has fewer.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -20,7 +23,19 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelResponseStreamEvent
 
-    Listener = Callable[[PartDeltaEvent], Awaitable[None]]
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who listens.
+
+    Attributes:
+        hear: is given each delta.
+        window: the seconds between two reads.
+    """
+
+    hear: Callable[[PartDeltaEvent], Awaitable[None]]
+    window: Callable[[], float]
+
 
 _listener: ContextVar[Listener | None] = ContextVar("turnstream_delta_listener", default=None)
 
@@ -62,5 +77,12 @@ async def _heard(stream: ChatStream | ResponsesStream, event: ModelResponseStrea
     listener = _listener.get()
     if listener is None or stream._parts_manager.special_token_restorer is not None:  # noqa: SLF001 - no other way to know
         return False
-    await listener(event)
+    await listener.hear(event)
     return True
+
+
+async def before_next_read() -> None:
+    """Wait as long as the listener lets text wait."""
+    listener = _listener.get()
+    if listener is not None and (seconds := listener.window()):
+        await asyncio.sleep(seconds)

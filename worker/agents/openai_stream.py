@@ -17,6 +17,8 @@ import orjson
 from openai._streaming import ServerSentEvent, SSEDecoder
 from pydantic import BaseModel
 
+from turnstream.worker.agents.delta_listener import before_next_read
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -192,6 +194,7 @@ class Decoder(SSEDecoder):
             async for data in iterator:
                 for event in self._read(self._lines.feed(data)):
                     yield event
+                await before_next_read()
             for event in self._read(self._lines.rest()):
                 yield event
         except httpx2.ConnectTimeout as error:
