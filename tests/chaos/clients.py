@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -75,6 +76,8 @@ class ChaosClient:
         self._town = town
         self._rng = rng
         self._turns: list[Turn] = []
+        # Of a turn, by its name: one look after another.
+        self._looks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._http = httpx.AsyncClient(
             headers=town.headers_of(self._session(0)),
             timeout=httpx.Timeout(SILENT_SECONDS, pool=60),
@@ -114,26 +117,32 @@ class ChaosClient:
     async def _look_back(self, chatting: asyncio.Task[None]) -> None:
         """After each loss: what became of the turns that had ended. One that has not any more needs its client."""
         seen = now = (0, False)
-        while not (chatting.done() and now[1] and seen == now):
-            await asyncio.sleep(LOOK_BACK_SECONDS)
-            # Once more when all is healed: a front end that had yet to learn of the loss may have said that all is there.
-            now = (self._town.losses, self._town.healed.is_set())
-            if seen == now:
-                continue
-            seen = now
-            if not self._town.losses:
-                continue
-            ended = [turn for turn in self._turns if turn.own.ended and not turn.own.lost]
-            await _all([self._follow_again(turn) for turn in ended[-self.looks_back :]])
+        looking: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as group:
+            while looking or not (chatting.done() and now[1] and seen == now):
+                await asyncio.sleep(LOOK_BACK_SECONDS)
+                looking = [each for each in looking if not each.done()]
+                # Once more when all is healed: a front end that had yet to learn of the loss may have said that all is there.
+                now = (self._town.losses, self._town.healed.is_set())
+                if seen != now and self._town.losses:
+                    ended = [turn for turn in self._turns if turn.own.ended and not turn.own.lost]
+                    # Side by side: one turn may wait for another, which its client must be told of first.
+                    looking += [
+                        group.create_task(self._follow_again(turn)) for turn in ended[-self.looks_back :]
+                    ]
+                seen = now
 
     async def _follow_again(self, turn: Turn) -> None:
-        status = await self._status(turn)
-        if status == 410:
-            turn.own.forget()
-            turn.own.ended = False
-            await self._follow(turn, turn.own)
-        elif status == 404:
-            turn.own.lost = True
+        async with self._looks[turn.task]:
+            if not turn.own.ended:
+                return
+            status = await self._status(turn)
+            if status == 410:
+                turn.own.forget()
+                turn.own.ended = False
+                await self._follow(turn, turn.own)
+            elif status == 404:
+                turn.own.lost = True
 
     async def _status(self, turn: Turn) -> int:
         """What a client is answered that comes back to the turn."""
