@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from unittest import mock
 
 import httpx
 import structlog
@@ -29,6 +30,7 @@ from turnstream.shared.agents.config import Agents, AgentSpec, McpServer
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.errors import Refused, TurnstreamError, Unavailable
+from turnstream.shared.session import batch
 from turnstream.shared.settings import Settings
 from turnstream.worker.worker import WorkerProcess
 
@@ -88,7 +90,17 @@ def _mcp_server() -> McpServer:
 
 @asynccontextmanager
 async def deployment() -> AsyncIterator[Deployment]:
-    """A worker and two front ends in this process, on an embedded broker."""
+    """A worker and two front ends in this process, on an embedded broker.
+
+    Each piece of text is an event of its own, as of a model that paces: which pieces wait, and are joined, differs each time.
+    """
+    with mock.patch.object(batch, "JOINED_BYTES", 0):
+        async with _deployment() as deployed:
+            yield deployed
+
+
+@asynccontextmanager
+async def _deployment() -> AsyncIterator[Deployment]:
     configured = _agents()
     settings = Settings(redis_url="memory://", port=0, drain_seconds=0, agents=None)
     hasty = settings.model_copy(update={"heartbeat_seconds": HASTY_SECONDS})

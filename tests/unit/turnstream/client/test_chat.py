@@ -36,7 +36,7 @@ async def test_a_reply_is_had_as_pieces_as_messages_or_as_a_whole(ours: AsyncCli
     """Deltas joined are the text; messages come whole; the terminal event has everything."""
     session = ours.session()
     pieces = [piece async for piece in session.chat("/tokens 5").deltas()]
-    assert pieces == [f"tok{number} " for number in range(5)]
+    assert "".join(pieces) == TOKENS
     assert await session.chat("/tokens 5").text() == TOKENS
     kinds = [message.type async for message in session.chat("/think").messages()]
     assert kinds == ["reasoning", "message"]
@@ -106,7 +106,7 @@ async def test_a_turn_is_stopped(ours: AsyncClient) -> None:
         nonlocal said
         async for piece in reply.deltas():
             said += piece
-            if piece == "tok3 ":
+            if "tok3 " in piece:
                 await reply.stop()
 
     with pytest.raises(TurnCanceled, match="was stopped") as stopped:

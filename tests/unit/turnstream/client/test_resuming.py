@@ -132,7 +132,7 @@ async def test_another_front_end_goes_on(
     seen: list[int | None] = []
     async for event in reply:
         seen.append(event.sequence_number)
-        if isinstance(event, TextContent) and event.text == "tok5 ":
+        if isinstance(event, TextContent) and event.delta and "tok5 " in (event.text or ""):
             await stack.stop_front_end(client)
             proxy.upstream = port_of(other)
     assert seen == list(range(len(seen)))
@@ -206,8 +206,8 @@ async def test_trimmed_history_still_gives_the_whole_text(stack: Stack, clients:
     await stack.worker(log_max_bytes=65_536)
     front = await stack.front_end(log_max_bytes=65_536)
     session = clients.make(front.base_url).session("s")
-    reply = session.chat(large_text(6), id="long")
-    said = f"You said: {large_text(6)}"
+    reply = session.chat(large_text(4), id="long")
+    said = f"You said: {large_text(4)}"
     got = ""
     async for piece in reply.deltas():
         got += piece
@@ -216,7 +216,7 @@ async def test_trimmed_history_still_gives_the_whole_text(stack: Stack, clients:
     assert got != said
     cursor = reply.cursor
     await reply.close()
-    await session.chat(large_text(2), id="next").text()
+    await session.chat("/tokens 5", id="next").text()
     # Another front end has nothing of it in memory.
     other = clients.make((await stack.front_end(log_max_bytes=65_536)).base_url).session("s")
     assert await other.follow("long", cursor=cursor).text() == said

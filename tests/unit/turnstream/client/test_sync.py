@@ -55,7 +55,7 @@ async def test_a_chat_without_async(client: plain.Client, stack: Stack) -> None:
         session = ours.session()
         reply = session.chat("/tokens 5")
         numbers = [event.sequence_number for event in reply]
-        pieces = list(session.chat("/tokens 3").deltas())
+        pieces = "".join(session.chat("/tokens 3").deltas())
         kinds = [message.type for message in session.chat("/think").messages()]
         followed = session.follow(reply.id).text()
         return numbers, reply.ended, pieces, kinds, followed, len(session.history()), ours.identity().agent
@@ -63,7 +63,7 @@ async def test_a_chat_without_async(client: plain.Client, stack: Stack) -> None:
     numbers, ended, pieces, kinds, followed, remembered, agent = await _in_a_thread(client, stack, program)
     assert numbers == list(range(len(numbers)))
     assert ended
-    assert pieces == ["tok0 ", "tok1 ", "tok2 "]
+    assert pieces == "tok0 tok1 tok2 "
     assert kinds == ["reasoning", "message"]
     assert followed == "tok0 tok1 tok2 tok3 tok4 "
     assert remembered >= 6
@@ -102,7 +102,7 @@ async def test_a_turn_is_stopped_and_errors_are_raised(client: plain.Client, sta
 
     def program(ours: Client) -> None:
         reply = ours.chat("/tokens 1000 20")
-        assert next(iter(reply.deltas())) == "tok0 "
+        assert next(iter(reply.deltas())).startswith("tok0 ")
         reply.stop()
         with pytest.raises(TurnCanceled):
             reply.text()
