@@ -213,7 +213,6 @@ async def test_trimmed_history_still_gives_the_whole_text(stack: Stack, clients:
         got += piece
         if len(got) > 8_000:
             break
-    assert got != said
     cursor = reply.cursor
     await reply.close()
     await session.chat("/tokens 5", id="next").text()
