@@ -199,11 +199,14 @@ async def test_what_is_no_text_takes_waiting_text_along_at_once(place: Place) ->
     gate = Gate(desk)
     async with _publisher(gate, await desk.running(), window=Busy()) as publisher:
         part = text_part()
+        # What comes first waits for nothing.
+        publisher.batch.keep("usage", b"{}")
+        await publisher.flush()
         publisher.batch.delta("message", *part.text_delta_json("a"))
         publisher.kick(text=True)
         publisher.batch.keep("messages", b"[1]")
         publisher.kick()
-        await gate.in_flight(1)
+        await gate.in_flight(2)
         publisher.batch.delta("message", *part.text_delta_json("b"))
         publisher.kick(text=True)
         await publisher.flush()
