@@ -202,7 +202,8 @@ class Publisher:
                 self._between.set()
                 if not appended:
                     return
-            if not self.batch or self._sealed:
+            # What was said after the seal is not waited for; what was gathered before it is, and was announced then.
+            if not self._gathered.is_set() and (self._sealed or not self.batch):
                 self._idle.set()
 
     def _stop_timer(self) -> None:

@@ -232,6 +232,24 @@ async def test_flush_waits_until_all_is_in_the_log(place: Place) -> None:
         assert await _texts(desk) == ["a", "b"]
 
 
+async def test_a_seal_waits_for_what_gathered_while_an_append_was_in_flight(place: Place) -> None:
+    """All that was said before the seal is in the log when it returns, and nothing of what is said after it."""
+    desk = Desk(place)
+    gate = Gate(desk)
+    async with _publisher(gate, await desk.running()) as publisher:
+        gate.open.clear()
+        _say(publisher, "a")
+        await gate.in_flight(1)
+        _say(publisher, "b")
+        sealing = asyncio.create_task(publisher.seal())
+        await desk.now()
+        gate.open.set()
+        await gate.in_flight(2)
+        _say(publisher, "c")
+        await sealing
+        assert await _texts(desk) == ["a", "b"]
+
+
 async def test_checkpoints_alone_are_appended_too(place: Place) -> None:
     """A batch without events but with a checkpoint is flushed like any other."""
     desk = Desk(place)
