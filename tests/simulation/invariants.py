@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tests.chaos.records import ENDS
 from tests.conftest import LASTING
 from turnstream.api.server import FrontEnd
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.worker.live_list import YOUNG_MS
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 REST_SECONDS = 40.0
 
 
-# How late rescuers may look at a hint.
+# How late rescuers may look at a hint, and workers at an entry of the list of live turns.
 LATE_SECONDS = 10.0
 
 
@@ -44,14 +46,22 @@ def no_key_lives_for_ever(cluster: Cluster) -> Iterator[str]:
 def nothing_is_live(cluster: Cluster) -> Iterator[str]:
     """All turns have ended: no session lists a live one, none waits, none is in the queue."""
     for name, item in _items(cluster):
-        if (
-            name.endswith((b":live", b":waiting"))
-            or name in (b"ts:live", b"ts:queue")
-            or name.startswith(b"arq:job:")
-        ):
+        if name.endswith((b"}:live", b":waiting")) or name == b"ts:queue" or name.startswith(b"arq:job:"):
             yield f"{name.decode()}: {_shown(item.value)}"
         if b":task:" in name and _field(item.value, b"status").decode() not in ENDS:
             yield f"{name.decode()}: {_field(item.value, b'status')!r}"
+
+
+def the_list_of_live_turns_is_true(cluster: Cluster) -> Iterator[str]:
+    """No turn stays on the operators' list that has ended; one that the sessions' broker lost stays there for a minute."""
+    listed = cluster.primary.item(b"ts:live")
+    now = cluster.primary.now_ms() + 1000 * cluster.primary.ahead
+    for member in listed.value if listed is not None else ():
+        ref = TaskRef.parse(member)
+        status = cluster.sessions.field(ref.keys.task(ref.task), "status")
+        age = now - listed.value[member]
+        if status or age > YOUNG_MS + 1000 * LATE_SECONDS:
+            yield f"{ref}: {status or 'lost'}, listed for {age / 1000:.0f} s"
 
 
 def hints_are_looked_at(cluster: Cluster) -> Iterator[str]:
@@ -108,6 +118,7 @@ MOST_TASKS = 30
 RULES: list[Callable[[Cluster], Iterator[str]]] = [
     no_key_lives_for_ever,
     nothing_is_live,
+    the_list_of_live_turns_is_true,
     hints_are_looked_at,
     admissions_are_given_back,
     workers_hold_nothing,
