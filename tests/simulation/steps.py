@@ -173,6 +173,7 @@ class _Step:
         yield from self._superseded(reply)
         if after and after.get("status") not in ENDS:
             yield from self._counts(after)
+            yield from self._open(after)
         yield from self._hint(reply)
         if reply[0] == b"ok" and self._name == "finish":
             yield from self._passed()
@@ -208,6 +209,19 @@ class _Step:
             yield f"who_is_parked_waits_for_an_answer: {unanswered} until {after.get('parked_until')}"
         if after["status"] != "running" and "lease" in after:
             yield f"who_does_not_run_has_no_lease: {after['status']}"
+
+    def _open(self, after: Fields) -> Iterator[str]:
+        """A message that stands whole in the history is open no more: what ends the task would say it again."""
+        opened = {int(place): name for name, place in after.items() if name.startswith("open:")}
+        history: Any = self._broker.item(self._keys[_AT["history"]])
+        if not opened or history is None:
+            return
+        for key in reversed(history.value._ids):
+            if key.seq < min(opened):
+                return
+            words = history.value._values_dict[key]
+            if (place := int(words[words.index(b"o") + 1])) in opened:
+                yield f"what_is_said_is_not_open: {opened[place]}"
 
     def _hint(self, reply: Any) -> Iterator[str]:
         if reply[0] not in _HINTED.get(self._name, ()) or DUE.encode() not in self._keys:
