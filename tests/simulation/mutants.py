@@ -1,14 +1,16 @@
 """Single changes, each of which takes one fence or order away: the simulation must find every one.
 
 ``python -m tests.simulation.mutants [NAME …]``. Each is applied to a copy of the tree; seeds are simulated, with the few kinds
-of faults that should show it, until one shows a violation that the tree as it is does not. ``--some 6`` looks for six, other
-ones each day. See docs/simulation.md.
+of faults that should show it, until one shows a violation that the tree as it is does not: first the seed that is on
+record, then others. ``--some 6`` looks for six, other ones each day; ``--search`` puts the seeds on record. See
+docs/simulation.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
 import os
 import re
 import shutil
@@ -16,13 +18,20 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from tests.simulation.__main__ import beside, with_fixed_hashes
+from tests.simulation.run import Plan
 
 ROOT = Path(__file__).parents[2]
 
-# Of one seed, how many seeds are tried, and how many times as often as usual faults come.
-TURNS = 80
+# Mutant → the seed that finds it soonest, and how many turns are to be begun for that.
+RECORD = Path(__file__).parent / "found_by.json"
+
+# Turns of one seed: few first, as most mutants show soon; how many seeds are tried, and how many times as often as usual
+# faults come.
+TURNS = (20, 40, 80)
 SEEDS = 16
 PACE = 4.0
 
@@ -221,30 +230,73 @@ MUTANTS = [
 ]
 
 
+@dataclass(frozen=True)
+class Found:
+    """How a mutant showed.
+
+    Attributes:
+        rule: what was violated first; empty when nothing was.
+        seed: that showed it.
+        asked: the turns that were to be begun.
+        turns: those that were.
+        tried: turns of all seeds before that one, and of this.
+    """
+
+    rule: str
+    seed: int
+    asked: int
+    turns: int
+    tried: int
+
+
 def main() -> int:
     """Look for each; 1 when one is not found."""
+    with_fixed_hashes("tests.simulation.mutants")
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="parts of the names; all by default")
-    parser.add_argument("--turns", type=int, default=TURNS, help="of one seed")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="at most")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once")
+    parser.add_argument("--some", type=int, help="only so many, others each day")
     parser.add_argument(
-        "--some", type=int, help="only so many, others each day, by the seeds that found them"
+        "--search", action="store_true", help="ask no seed on record, and put on record which found it"
     )
     given = parser.parse_args()
     chosen = [each for each in MUTANTS if not given.names or any(name in each.name for name in given.names)]
     if given.some:
         day = dt.datetime.now(dt.UTC).date().toordinal()
-        print(f"mutants of day {day}")
+        print(f"{given.some} mutants of day {day}")
         chosen = [chosen[(day * given.some + number) % len(chosen)] for number in range(given.some)]
+    known: dict[str, tuple[int, int]] = {} if given.search else json.loads(RECORD.read_text())
+    print(_row("mutant", "violates", "seed", "turns", "turns of all seeds"))
+    print(_row("---", "---", "--:", "--:", "--:"), flush=True)
+    found = 0
     with ThreadPoolExecutor(given.jobs) as pool:
-        searches = [pool.submit(_look_for, each, given.turns, given.seeds) for each in chosen]
-        found = sum(search.result() for search in searches)
+        searches = pool.map(lambda each: _look_for(each, given.seeds, known.get(each.name)), chosen)
+        for mutant, sign in zip(chosen, searches, strict=True):
+            if sign is None:
+                print(_row(mutant.name, "NOT FOUND", "", "", ""), flush=True)
+                continue
+            found += 1
+            print(_row(mutant.name, f"`{sign.rule}`", sign.seed, sign.turns, sign.tried), flush=True)
+            if given.search:
+                _put_on_record(mutant, sign)
     print(f"{found} of {len(chosen)} found")
     return 0 if found == len(chosen) else 1
 
 
-def _look_for(mutant: Mutant, turns: int, seeds: int) -> bool:
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _put_on_record(mutant: Mutant, sign: Found) -> None:
+    on_record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    on_record[mutant.name] = (sign.seed, sign.asked)
+    lines = [f"  {json.dumps(name)}: {json.dumps(on_record[name])}" for name in sorted(on_record)]
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _look_for(mutant: Mutant, seeds: int, known: tuple[int, int] | None) -> Found | None:
+    """Try the seed that is known to find it, then all, with more and more turns."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         folder = Path(name)
         for each in ("api", "worker", "shared", "tests", "turnstream", "deploy"):
@@ -254,20 +306,37 @@ def _look_for(mutant: Mutant, turns: int, seeds: int) -> bool:
         shutil.copy(ROOT / "pyproject.toml", folder)
         mutant.apply(folder)
         tried = 0
-        for seed in range(1, seeds + 1):
-            count, rules = _simulate(folder, mutant, turns, seed)
-            tried += count
-            # What the tree as it is violates as well is no sign of the mutant.
-            if rules and not _simulate(ROOT, mutant, turns, seed)[1]:
-                print(f"found     {mutant.name}: {rules[0]}; {tried} turns, seed {seed}", flush=True)
-                return True
-    print(f"NOT FOUND {mutant.name}: {tried} turns, {seeds} seeds", flush=True)
-    return False
+        searches = [(1, seeds, turns) for turns in TURNS]
+        if known:
+            searches.insert(0, (known[0], known[0], known[1]))
+        for first, last, turns in searches:
+            following = first
+            while following <= last:
+                tree = _simulate(folder, mutant, turns, following, last)
+                tried += tree.tried
+                following = tree.seed + 1
+                # What the tree as it is violates as well is no sign of the mutant.
+                if (
+                    tree.rule
+                    and not beside(Plan.of_seed(tree.seed, turns, faults=mutant.faults, pace=PACE)).wrong
+                ):
+                    return replace(tree, tried=tried)
+    return None
 
 
-def _simulate(folder: Path, mutant: Mutant, turns: int, seed: int) -> tuple[int, list[str]]:
-    """How many turns there were, and the rules that they violated."""
-    words = ["--seeds", str(seed), "--turns", str(turns), "--pace", str(PACE), "--jobs", "1", "--first"]
+def _simulate(folder: Path, mutant: Mutant, turns: int, first: int, last: int) -> Found:
+    """The first seed that violates a rule; without a rule, the last one of all."""
+    words = [
+        "--seeds",
+        f"{first}-{last}",
+        "--turns",
+        str(turns),
+        "--pace",
+        str(PACE),
+        "--jobs",
+        "1",
+        "--first",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", *words, "--faults", *mutant.faults],
         cwd=folder,
@@ -276,10 +345,15 @@ def _simulate(folder: Path, mutant: Mutant, turns: int, seed: int) -> tuple[int,
         text=True,
         check=False,
     )
-    runs = re.findall(r"^seed \d+: (\d+) turns", done.stdout, re.MULTILINE)
+    runs = [
+        (int(seed), int(begun))
+        for seed, begun in re.findall(r"^seed (\d+): (\d+) turns", done.stdout, re.MULTILINE)
+    ]
     if not runs:
         raise RuntimeError(done.stdout + done.stderr)
-    return sum(map(int, runs)), re.findall(r"^  \d+ × (\w+): ", done.stdout, re.MULTILINE)
+    rules = re.findall(r"^  \d+ × (\w+): ", done.stdout, re.MULTILINE)
+    seed, begun = runs[-1]
+    return Found(rules[0] if rules else "", seed, turns, begun, sum(begun for _, begun in runs))
 
 
 if __name__ == "__main__":
