@@ -137,6 +137,9 @@ def _of_chunk(data: dict[str, Any]) -> Deltas | None:
 
 def _place(delta: dict[str, Any]) -> tuple[str | int, ...] | None:
     """Where the one piece of text of a delta stands; None if there are several, or none."""
+    if delta.get("annotations"):
+        # The library gathers those of each chunk.
+        return None
     texts = [name for name in ("content", "refusal", *_REASONING) if delta.get(name)]
     calls = delta.get("tool_calls")
     if len(texts) == 1 and not calls:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx2
+import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from openai import AsyncOpenAI
@@ -176,6 +177,21 @@ FORMS: dict[str, tuple[st.SearchStrategy[list[Any]], Any, Any]] = {
         lambda provider: ResponsesModel("m", provider=provider),
     ),
 }
+
+
+def _chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    envelope = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return b"data: %b\n\n" % orjson.dumps({**envelope, "choices": [choice]})
+
+
+def test_each_chunk_s_annotations_count() -> None:
+    """Also where two chunks differ by their text only: the library gathers the citations of both."""
+    place = {"url": "http://source.example/", "title": "t", "start_index": 0, "end_index": 1}
+    cited = [{"type": "url_citation", "url_citation": place}]
+    pieces = [_chunk({"content": text, "annotations": cited}) for text in "ab"]
+    _, library, lean = FORMS["chat"]
+    _compare(Sent((b"".join([*pieces, _chunk({}, "stop")]),), broken=False), library, lean)
 
 
 @pytest.mark.parametrize("form", FORMS)
