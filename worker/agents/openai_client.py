@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic_ai.models import create_async_httpx2_client
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from turnstream.worker.agents.openai_stream import Decoder, Deltas
+from turnstream.worker.agents.openai_stream import Decoder, Deltas, transport_errors
 
 if TYPE_CHECKING:
     from openai._streaming import SSEBytesDecoder, SSEDecoder
@@ -56,13 +56,8 @@ class _HttpClient(DefaultAioHttpClient):
         Raises:
             httpx2.TransportError: it was not answered.
         """
-        try:
+        with transport_errors(request):
             return await super().send(request, **more)
-        except httpx2.ConnectTimeout as error:
-            # So the transport calls a connection that was lost, too.
-            if isinstance(error.__cause__, TimeoutError):
-                raise
-            raise httpx2.ReadError(str(error), request=request) from error
 
 
 def _http_client() -> httpx2.AsyncClient:

@@ -10,8 +10,10 @@ all others pass as they are, and what is made of either is the library's. A merg
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import httpx2
 import orjson
 from openai._streaming import ServerSentEvent, SSEDecoder
@@ -39,6 +41,24 @@ _DELTAS = frozenset(
         "response.refusal.delta",
     }
 )
+
+
+@contextmanager
+def transport_errors(request: httpx2.Request | None = None) -> Iterator[None]:
+    """Raise what the library's own transport would: its errors are retried, and have a code for clients.
+
+    Raises:
+        httpx2.ReadError: the connection was lost, which aiohttp's transport takes for one that was not made in time.
+        httpx2.RemoteProtocolError: what came is not HTTP, for which it has no word.
+    """
+    try:
+        yield
+    except httpx2.ConnectTimeout as error:
+        if isinstance(error.__cause__, TimeoutError):
+            raise
+        raise httpx2.ReadError(str(error), request=request) from error
+    except aiohttp.ClientError as error:
+        raise httpx2.RemoteProtocolError(str(error), request=request) from error
 
 
 class Deltas:
@@ -194,15 +214,13 @@ class Decoder(SSEDecoder):
     async def aiter_bytes(self, iterator: AsyncIterator[bytes]) -> AsyncIterator[ServerSentEvent]:
         """The events of a stream, those of one read together."""
         try:
-            async for data in iterator:
-                for event in self._read(self._lines.feed(data)):
-                    yield event
-                await before_next_read()
+            with transport_errors():
+                async for data in iterator:
+                    for event in self._read(self._lines.feed(data)):
+                        yield event
+                    await before_next_read()
             for event in self._read(self._lines.rest()):
                 yield event
-        except httpx2.ConnectTimeout as error:
-            # What the transport makes of any connection that is lost; this one was made long ago.
-            raise httpx2.ReadError(str(error)) from error
         finally:
             self._reset()
 

@@ -1,0 +1,65 @@
+"""The OpenAI client on its own transport, against a provider that misbehaves on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from pydantic_ai.exceptions import ModelAPIError
+from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from turnstream.worker.agents.failures import explain
+from turnstream.worker.agents.models import CompatibleModel
+from turnstream.worker.agents.openai_client import LeanProvider
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+PIECE = (
+    b'data: {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m",'
+    b' "choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
+)
+FIRST = b"%x\r\n%b\r\n" % (len(PIECE), PIECE)
+
+
+@asynccontextmanager
+async def _provider(answer: bytes) -> AsyncIterator[LeanProvider]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        sizes = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+        await reader.readexactly(int(sizes[0].partition(b":")[2]))
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    provider = LeanProvider(OpenAIProvider(base_url=f"http://127.0.0.1:{port}/v1", api_key="key"))
+    provider._client = provider.client.with_options(max_retries=0)
+    async with server, provider:
+        yield provider
+
+
+async def _read(model: CompatibleModel) -> None:
+    asked: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
+    async with model.request_stream(asked, None, ModelRequestParameters()) as streamed:
+        async for _ in streamed:
+            pass
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"no HTTP at all\r\n\r\n", HEAD + FIRST + b"no chunk\r\n", HEAD + FIRST, b""],
+    ids=["no HTTP", "no chunk", "cut", "nothing"],
+)
+async def test_what_breaks_on_the_wire_is_the_provider_s_trouble(answer: bytes) -> None:
+    """Not an error of the agent's code: it is retried where the library retries, and has the code for clients."""
+    async with _provider(answer) as provider:
+        with pytest.raises(ModelAPIError) as raised:
+            await _read(CompatibleModel("m", provider=provider))
+    assert explain(raised.value)[0] == "model_unavailable"
