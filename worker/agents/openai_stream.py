@@ -24,6 +24,9 @@ from turnstream.worker.agents.delta_listener import before_next_read
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+# The most that the transport gives at once: behind a read of so much there is more already, and nothing to wait for.
+READ_BYTES = 16 * 1024
+
 # What a chunk may have of its own in a run of deltas: the library reads the first time only, and padding not at all.
 _OWN = ("created", "obfuscation")
 
@@ -218,7 +221,8 @@ class Decoder(SSEDecoder):
                 async for data in iterator:
                     for event in self._read(self._lines.feed(data)):
                         yield event
-                    await before_next_read()
+                    if len(data) < READ_BYTES:
+                        await before_next_read()
             for event in self._read(self._lines.rest()):
                 yield event
         finally:
@@ -262,10 +266,10 @@ class Decoder(SSEDecoder):
 
 
 class Lines:
-    """Bytes into lines, which CR, LF or both end."""
+    """Bytes into lines, which CR, LF or both end. A long line, an image say, is joined once, when it has ended."""
 
     def __init__(self) -> None:
-        self._begun = b""
+        self._begun: list[bytes] = []
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -273,12 +277,17 @@ class Lines:
         if self._after_cr:
             # The LF that may come belongs to the line that has ended.
             data = data.removeprefix(b"\n")
-        lines = (self._begun + data).splitlines(keepends=True)
-        self._begun = lines.pop() if lines and not lines[-1].endswith((b"\r", b"\n")) else b""
         self._after_cr = data.endswith(b"\r")
+        lines = data.splitlines(keepends=True)
+        begun = [lines.pop()] if lines and not lines[-1].endswith((b"\r", b"\n")) else []
+        if lines:
+            lines[0] = b"".join([*self._begun, lines[0]])
+            self._begun = begun
+        else:
+            self._begun += begun
         return [line.rstrip(b"\r\n") for line in lines]
 
     def rest(self) -> list[bytes]:
         """The last line, if nothing ended it."""
-        begun, self._begun = self._begun, b""
-        return [begun] if begun else []
+        begun, self._begun = self._begun, []
+        return [b"".join(begun)] if begun else []

@@ -39,6 +39,7 @@ from tests.support.provider_streams import Sent, chat_chunks, response_events, s
 from turnstream.worker.agents.delta_listener import Listener, listening
 from turnstream.worker.agents.models import CompatibleModel, ResponsesModel
 from turnstream.worker.agents.openai_client import LeanProvider
+from turnstream.worker.agents.openai_stream import READ_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -192,6 +193,30 @@ def test_each_chunk_s_annotations_count() -> None:
     pieces = [_chunk({"content": text, "annotations": cited}) for text in "ab"]
     _, library, lean = FORMS["chat"]
     _compare(Sent((b"".join([*pieces, _chunk({}, "stop")]),), broken=False), library, lean)
+
+
+async def test_a_stream_waits_only_when_it_has_no_more() -> None:
+    """Behind a full read the next one is there already: large events take no window for each of their reads."""
+    body = _chunk({"content": "x" * 5 * READ_BYTES}) + _chunk({}, "stop")
+    parts = [body[at : at + READ_BYTES] for at in range(0, len(body), READ_BYTES)]
+    waits = 0
+
+    def window() -> float:
+        nonlocal waits
+        waits += 1
+        return 0.0
+
+    async def listen(event: PartDeltaEvent) -> None:
+        raise AssertionError(event)
+
+    model = CompatibleModel("m", provider=_lean(Sent(tuple(parts), broken=False)))
+    asked: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
+    with listening(Listener(listen, window)):
+        async with model.request_stream(asked, None, ModelRequestParameters()) as streamed:
+            async for _ in streamed:
+                pass
+            assert streamed.get().text == "x" * 5 * READ_BYTES
+    assert (len(parts), waits) == (6, 1)
 
 
 @pytest.mark.parametrize("form", FORMS)
