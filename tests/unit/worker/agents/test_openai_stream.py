@@ -211,7 +211,7 @@ async def test_a_stream_waits_only_when_it_has_no_more() -> None:
 
     model = CompatibleModel("m", provider=_lean(Sent(tuple(parts), broken=False)))
     asked: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
-    with listening(Listener(listen, window)):
+    with listening(DeltaListener(listen, window)):
         async with model.request_stream(asked, None, ModelRequestParameters()) as streamed:
             async for _ in streamed:
                 pass
