@@ -29,10 +29,8 @@ REST_SECONDS = 40.0
 LATE_SECONDS = 10.0
 
 
-async def at_rest(cluster: Cluster) -> list[tuple[str, str]]:
-    """Rule and place of all that does not hold, once there was time for everything to be cleaned."""
-    # Nothing is waited for: what is late shows only when so much time has passed.
-    await asyncio.sleep(REST_SECONDS)
+def at_rest(cluster: Cluster) -> list[tuple[str, str]]:
+    """Rule and place of all that does not hold, `REST_SECONDS` after the last turn has ended."""
     return [(rule.__name__, where) for rule in RULES for where in rule(cluster)]
 
 

@@ -20,16 +20,20 @@ from tests.simulation.broker import Command
 from tests.simulation.clients import KEYS, SimulatedClient, SimulatedTown
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import WEIGHTS, Faults
-from tests.simulation.invariants import at_rest
+from tests.simulation.invariants import REST_SECONDS, at_rest
 from tests.simulation.liteagent import wrong_streams
 from tests.simulation.loop import SimulatedLoop, current
 from tests.simulation.world import seeded
 from tests.support.waiting import wait_until
+from turnstream.worker.agents import memory
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from tests.chaos.records import Account
+
+# The agent library prepares this when it is used first: here, for all seeds that this process begins others for.
+memory.load(memory.dump([]))
 
 FRONT_ENDS, WORKERS = (8001, 8002), 3
 
@@ -38,6 +42,9 @@ BALANCE_SECONDS = 90.0
 
 # Virtual seconds that it may take until as many turns have begun as are wanted.
 LONGEST_SECONDS = 3600.0
+
+# Virtual seconds between two looks whether something is wrong meanwhile.
+LOOK_SECONDS = 1.0
 
 # The share of all kinds of faults that a seed has.
 FAULTS_SHARE = 0.6
@@ -156,7 +163,7 @@ def simulate(plan: Plan, *, record: bool = False) -> Outcome:
     if record:
         cluster.primary.commands = outcome.commands
     with seeded(loop, plan.seed):
-        _, task = loop.begin("clients", lambda: _drive(plan, loop, cluster, trace, outcome))
+        _, task = loop.begin("clients", lambda: _Run(plan, loop, cluster, trace).drive(outcome))
         loop.run_until_complete(task)
     outcome.virtual = loop.time()
     outcome.trace = cluster.network.trace.hexdigest()[:16]
@@ -165,62 +172,86 @@ def simulate(plan: Plan, *, record: bool = False) -> Outcome:
     return outcome
 
 
-async def _drive(plan: Plan, loop: SimulatedLoop, cluster: Cluster, trace: _Trace, outcome: Outcome) -> None:
-    for broker in cluster.brokers:
-        broker.start()
-    await cluster.bring_keys(KEYS)
-    for port in FRONT_ENDS:
-        cluster.start("api", port)
-    for _ in range(WORKERS):
-        cluster.start("worker")
-    await wait_until(cluster.serves, "every process to serve")
-    fronts = [f"http://127.0.0.1:{port}" for port in FRONT_ENDS]
-    town = SimulatedTown(cluster, fronts, clears="lose_writes" not in plan.faults)
-    faults = Faults(
-        loop,
-        cluster,
-        random.Random(f"faults {plan.seed}"),
-        town.lose,
-        town.begun,
-        list(plan.faults),
-        plan.pace,
-    )
-    clients = [
-        SimulatedClient(each, town, random.Random(f"client {each} of {plan.seed}"))
-        for each in range(plan.clients)
-    ]
-    living = [asyncio.create_task(client.live()) for client in clients]
-    injecting = asyncio.create_task(faults.inject())
+class _Run:
+    """Drives a cluster, its clients and its faults, and judges."""
 
-    def enough() -> bool:
-        steps = [each for broker in cluster.brokers for each in broker.steps.wrong]
-        # What is wrong already does not get better.
-        return town.begun() >= plan.turns or bool(town.broken or trace.wrong or steps)
+    def __init__(self, plan: Plan, loop: SimulatedLoop, cluster: Cluster, trace: _Trace) -> None:
+        self._plan = plan
+        self._loop = loop
+        self._cluster = cluster
+        self._trace = trace
+        fronts = [f"http://127.0.0.1:{port}" for port in FRONT_ENDS]
+        self._town = SimulatedTown(cluster, fronts, clears="lose_writes" not in plan.faults)
 
-    await wait_until(enough, "the turns to be begun", LONGEST_SECONDS)
-    town.closing.set()
-    faults.heal()
-    await injecting
-    town.healed.set()
-    await asyncio.wait(living, timeout=BALANCE_SECONDS)
-    stuck = [
-        f"stuck: {turn}" for turn in town.turns if not all(view.ended or view.lost for view in turn.views)
-    ]
-    for each in living:
-        each.cancel()
-    for result in await asyncio.gather(*living, return_exceptions=True):
-        if isinstance(result, Exception):
-            raise result
-    account = await account_of(cluster.sessions.port, town)
-    stuck += [f"stuck: {each}" for each in unended(account)]
-    outcome.turns = town.begun()
-    outcome.faults = Counter(kind for _, kind, _ in faults.done)
-    outcome.statuses = _statuses(account)
-    outcome.wrong = [*stuck, *map(str, check(account)), *town.broken, *trace.wrong]
-    outcome.wrong += await wrong_streams(cluster.sessions.port, town)
-    outcome.wrong += [each for broker in cluster.brokers for each in broker.steps.wrong]
-    outcome.wrong += [str(Violation(*each)) for each in await at_rest(cluster)]
-    trace.lines += [f"{when:10.6f} FAULT {kind} {who}" for when, kind, who in faults.done]
+    async def drive(self, outcome: Outcome) -> None:
+        await self._start()
+        plan, town, trace = self._plan, self._town, self._trace
+        rng = random.Random(f"faults {plan.seed}")
+        faults = Faults(self._loop, self._cluster, rng, town.lose, town.begun, list(plan.faults), plan.pace)
+        clients = [
+            SimulatedClient(each, town, random.Random(f"client {each} of {plan.seed}"))
+            for each in range(plan.clients)
+        ]
+        living = [asyncio.create_task(client.live()) for client in clients]
+        injecting = asyncio.create_task(faults.inject())
+        await wait_until(
+            lambda: town.begun() >= plan.turns or self._wrong(), "the turns to be begun", LONGEST_SECONDS
+        )
+        town.closing.set()
+        faults.heal()
+        await self._wait(LONGEST_SECONDS, [injecting])
+        if injecting.done():
+            injecting.result()
+        town.healed.set()
+        await self._wait(BALANCE_SECONDS, living)
+        if not self._wrong():
+            await self._judge(living, outcome)
+        outcome.wrong += self._wrong()
+        outcome.turns = town.begun()
+        outcome.faults = Counter(kind for _, kind, _ in faults.done)
+        trace.lines += [f"{when:10.6f} FAULT {kind} {who}" for when, kind, who in faults.done]
+
+    async def _start(self) -> None:
+        cluster = self._cluster
+        for broker in cluster.brokers:
+            broker.start()
+        await cluster.bring_keys(KEYS)
+        for port in FRONT_ENDS:
+            cluster.start("api", port)
+        for _ in range(WORKERS):
+            cluster.start("worker")
+        await wait_until(cluster.serves, "every process to serve")
+
+    def _wrong(self) -> list[str]:
+        """What was seen to be wrong so far."""
+        steps = [each for broker in self._cluster.brokers for each in broker.steps.wrong]
+        return [*self._town.broken, *self._trace.wrong, *steps]
+
+    async def _wait(self, seconds: float, tasks: list[asyncio.Task[None]]) -> None:
+        """Wait for tasks, so long at most. What is wrong already does not get better, and may never come to rest."""
+        until = self._loop.time() + seconds
+        while self._loop.time() < until and not self._wrong() and not all(each.done() for each in tasks):
+            await asyncio.wait(tasks, timeout=LOOK_SECONDS)
+
+    async def _judge(self, living: list[asyncio.Task[None]], outcome: Outcome) -> None:
+        """Whether the deployment, whose clients' time is over, is what it should be."""
+        for each in living:
+            each.cancel()
+        for result in await asyncio.gather(*living, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
+        port, town = self._cluster.sessions.port, self._town
+        account = await account_of(port, town)
+        outcome.statuses = _statuses(account)
+        outcome.wrong += [
+            f"stuck: {turn}" for turn in town.turns if not all(view.ended or view.lost for view in turn.views)
+        ]
+        outcome.wrong += [f"stuck: {each}" for each in unended(account)]
+        outcome.wrong += map(str, check(account))
+        outcome.wrong += await wrong_streams(port, town)
+        # Nothing is waited for: what is late shows only when so much time has passed.
+        await self._wait(REST_SECONDS, [asyncio.create_task(asyncio.sleep(REST_SECONDS))])
+        outcome.wrong += [str(Violation(*each)) for each in at_rest(self._cluster)]
 
 
 def _statuses(account: Account) -> Counter[str]:
