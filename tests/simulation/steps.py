@@ -96,7 +96,7 @@ class Steps:
             reply = run()
             self._wrong(name, keys, b"", self._kept_for_ever(keys))
             if name == "claim":
-                self._wrong(name, keys, b"", self._claimed(reply[::2]))
+                self._wrong(name, keys, b"", self._claimed(keys[0], reply[::2]))
             return reply
         step, before = _Step(self._broker, name, keys, args), self._log(keys)
         reply = run()
@@ -134,8 +134,11 @@ class Steps:
         meta = keys[_AT["meta"]].decode()
         return tuple(self._broker.field(meta, field) for field in ("epoch", "seq"))
 
-    def _claimed(self, jobs: Sequence[bytes]) -> Iterator[str]:
+    def _claimed(self, queue: bytes, jobs: Sequence[bytes]) -> Iterator[str]:
+        left = self._broker.item(queue)
         for job in jobs:
+            if left is not None and job in left.value:
+                yield f"a_launch_is_claimed_once: {job.decode()}"
             yield from _looked_at_soon(self._broker, job.rpartition(b":")[0])
 
     def _wrong(self, name: str, keys: Sequence[bytes], task: bytes, found: Any) -> None:
