@@ -213,9 +213,9 @@ MUTANTS = [
     # ── what followers see ──
     Mutant(
         "no read after a subscription",
-        "api/streaming/hub.py",
-        "            followed.attached = True\n            followed.invalidate()",
-        "            followed.attached = True",
+        "api/streaming/followed.py",
+        "        if self.invalidations:\n",
+        "        if not self.invalidations:\n",
         CUT,
     ),
     # ── the broker's moods ──
