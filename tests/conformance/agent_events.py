@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tests.conformance.capture import ENDS, Capture, Frame, Json
 
@@ -109,10 +109,12 @@ class Turn:
         return next((event for event in self.responses if event.get("status") in ENDS), {})
 
 
-def turns_of(capture: Capture) -> Iterator[tuple[Turn, bool]]:
-    """Each turn, and whether its beginning was told."""
-    for number, frames in enumerate(capture.turns):
-        yield Turn(frames), not (capture.resumed and number == 0)
+@lru_cache(maxsize=1)
+def turns_of(capture: Capture) -> tuple[tuple[Turn, bool], ...]:
+    """Each turn, and whether its beginning was told. All rules look at one capture, one after the other."""
+    return tuple(
+        (Turn(frames), not (capture.resumed and number == 0)) for number, frames in enumerate(capture.turns)
+    )
 
 
 def parts_of(message: Json) -> list[Json]:

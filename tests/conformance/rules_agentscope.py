@@ -22,7 +22,6 @@ from tests.conformance.agent_events import (
     Message,
     data_of,
     parts_of,
-    plain,
     turns_of,
     without_place,
 )
@@ -552,7 +551,7 @@ def check(capture: Capture) -> list[Violation]:
 
 
 def _events(capture: Capture) -> Iterator[Json]:
-    return (plain(frame.json) for frame in capture.said)
+    return (event for turn, _ in turns_of(capture) for event in turn.events)
 
 
 def _nested(event: Json) -> Iterator[Json]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import pickle
 import re
 import time
@@ -36,6 +37,7 @@ from tests.simulation.steps import Steps
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from tests.simulation.loop import Process, SimulatedLoop
 
@@ -277,9 +279,29 @@ class Socket(FakeSocket):
             role = b"slave" if broker.replica else b"master"
             self.put_response(b"role:%b\r\nmaster_replid:%b\r\n" % (role, broker.name.encode()))
         elif name == b"EVAL":
-            super()._process_command([b"EVALSHA", broker.learn(fields[1]), *fields[2:]])
+            self._carry_out(b"EVALSHA", [broker.learn(fields[1]), *fields[2:]])
+        elif name in _OFTEN:
+            self._carry_out(name, fields[1:])
         else:
             super()._process_command(fields)
+
+    def _carry_out(self, name: bytes, args: list[bytes]) -> None:
+        """As the base does, but for what concerns users, transactions and subscribers."""
+        server: Any = self._server
+        while server.closed_sockets:
+            if (closed := server.closed_sockets.pop()()) is not None:
+                closed._cleanup(server)
+        now = time.time()
+        for database in server.dbs.values():
+            database.time = now
+        try:
+            signature = _signature(self, name)
+            result = self._run_command(getattr(self, signature.func_name), signature, args, False)
+        except SimpleError as error:
+            result = error
+        if type(result) not in _PLAIN:
+            result = self._decode_result(result)
+        self.put_response(result)
 
     def _run_command(self, function: Any, signature: Any, args: Any, from_script: bool) -> Any:
         self._subkey_events = []
@@ -292,7 +314,11 @@ class Socket(FakeSocket):
                 raise SimpleError(BAD_COMMAND_IN_PUBSUB_MSG)
             args, items = _applied(signature, args, self._db)
             result = function(*args)
-            if type(result) not in _PLAIN and FLAG_SKIP_CONVERT_TO_RESP2 not in flags:
+            if (
+                type(result) not in _PLAIN
+                and FLAG_SKIP_CONVERT_TO_RESP2 not in flags
+                and not (type(result) is list and _PLAIN.issuperset(map(type, result)))
+            ):
                 result = convert_to_resp2(result)
         except _MissingKeyError as missing:
             return missing.result
@@ -333,12 +359,10 @@ class Socket(FakeSocket):
         words = [each if type(each) is bytes else _convert_redis_arg(each) for each in args]
         found = _BY_NAME.get(op)
         if found is None:
-            name = decode_command_bytes(op)
-            if name in COMMANDS_WITH_SUB and words:
-                name += " " + decode_command_bytes(words.pop(0))
-                found = self._name_to_func(name)[1]
-            else:
-                found = _BY_NAME[op] = self._name_to_func(name)[1]
+            found = _signature(
+                self,
+                op + b" " + words.pop(0) if decode_command_bytes(op) in COMMANDS_WITH_SUB and words else op,
+            )
         result = self._run_command(getattr(self, found.func_name), found, words, True)
         if type(result) is list and _PLAIN.issuperset(map(type, result)):
             return lua_runtime.table_from([False if each is None else each for each in result])
@@ -347,8 +371,36 @@ class Socket(FakeSocket):
     def _convert_lua_result(self, result: Any, nested: bool = True) -> Any:
         if type(result) in _PLAIN:
             return result
-        return super()._convert_lua_result(result, nested)
+        if type(result) is bool or lupa.lua51.lua_type(result) != "table":
+            return super()._convert_lua_result(result, nested)
+        server: Any = self._server
+        unpack = server.__dict__.get("_unpack")
+        if unpack is None:
+            unpack = server._unpack = self._get_server_runtime(server).eval(_UNPACK)
+        found = unpack(result)
+        if type(found) is int:
+            # An error, a status, or nothing at all.
+            return super()._convert_lua_result(result, nested)
+        items = list(itertools.takewhile(lambda each: each is not None, found[1:]))
+        if _PLAIN.issuperset(map(type, items)):
+            return items
+        return [each if type(each) in _PLAIN else self._convert_lua_result(each) for each in items]
 
+
+def _signature(socket: Any, name: bytes) -> Any:
+    found = _BY_NAME.get(name)
+    if found is None:
+        found = _BY_NAME[name] = socket._name_to_func(decode_command_bytes(name))[1]
+    return found
+
+
+# A table's size and what stands in it: asked for one by one, they cost as much as the script.
+_UNPACK = b"function(table) return #table, unpack(table) end"
+
+# Commands that come often, and mean the same in whatever state a connection is.
+_OFTEN = frozenset(
+    b"EVALSHA HMGET HGET HGETALL ZREM ZCARD ZRANGE XRANGE GET PTTL HDEL ZRANDMEMBER PUBLISH".split()
+)
 
 # A command's signature, by its name as scripts write it.
 _BY_NAME: dict[bytes, Any] = {}
@@ -401,12 +453,26 @@ def _applied(signature: Signature, args: list[Any], database: Any) -> tuple[list
 
 
 def _encoded(value: Any) -> bytes:
+    parts: list[bytes] = []
+    _encode(value, parts.append)
+    return b"".join(parts)
+
+
+def _encode(value: Any, put: Callable[[bytes], None]) -> None:
     kind = type(value)
     if kind is bytes:
-        return b"$%d\r\n%b\r\n" % (len(value), value)
-    if kind is list:
-        return b"*%d\r\n%b" % (len(value), b"".join(map(_encoded, value)))
-    return encode_reply(value, 2, nested=True)
+        put(b"$%d\r\n%b\r\n" % (len(value), value))
+    elif kind is list:
+        put(b"*%d\r\n" % len(value))
+        for each in value:
+            if type(each) is bytes:
+                put(b"$%d\r\n%b\r\n" % (len(each), each))
+            else:
+                _encode(each, put)
+    elif kind is int:
+        put(b":%d\r\n" % value)
+    else:
+        put(encode_reply(value, 2, nested=True))
 
 
 def _copied(server: Any) -> bytes:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from tests.chaos.clients import ChaosClient, Town, _all
 from tests.chaos.records import ENDS
-from tests.simulation.http_client import SimulatedTransport
+from tests.simulation.http_client import NoCookies, SimulatedTransport
 from tests.simulation.liteagent import LiteView
 from tests.support.client import read_frame
 
@@ -106,6 +106,7 @@ class SimulatedClient(ChaosClient):
 
     def __init__(self, number: int, town: SimulatedTown, rng: random.Random) -> None:
         super().__init__(number, town, rng)
+        self._http._cookies = NoCookies()
         self._agent = agent_of(self._session(0))
         self._lite: dict[str, LiteView] = {}
 

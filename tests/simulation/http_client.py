@@ -47,6 +47,14 @@ class SimulatedTransport(httpx.AsyncBaseTransport):
                 connection.close()
 
 
+class NoCookies(httpx.Cookies):
+    """Nobody sets any: to look for them costs more than the rest of a request."""
+
+    @override
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """There are none."""
+
+
 async def _connected(port: int, seconds: float) -> _Connection:
     loop = asyncio.get_running_loop()
     try:

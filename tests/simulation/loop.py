@@ -14,7 +14,6 @@ import asyncio
 import contextvars
 import heapq
 import itertools
-from asyncio import events
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -77,6 +76,24 @@ class _Handle(asyncio.Handle):
     def __init__(
         self, callback: Any, args: Any, loop: SimulatedLoop, context: contextvars.Context | None
     ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+
+
+class _Timer(asyncio.TimerHandle):
+    """The same, for later."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, when: float, callback: Any, args: Any, loop: SimulatedLoop, context: contextvars.Context | None
+    ) -> None:
+        self._when = when
+        self._scheduled = True
         self._context = contextvars.copy_context() if context is None else context
         self._loop = loop
         self._callback = callback
@@ -160,7 +177,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        timer = events.TimerHandle(when, callback, args, self, context)
+        timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._timers_made), timer))
         return timer
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaListener:
+class Listener:
     """Who listens.
 
     Attributes:
@@ -37,11 +37,11 @@ class DeltaListener:
     window: Callable[[], float]
 
 
-_listener: ContextVar[DeltaListener | None] = ContextVar("turnstream_delta_listener", default=None)
+_listener: ContextVar[Listener | None] = ContextVar("turnstream_delta_listener", default=None)
 
 
 @contextmanager
-def listening(listener: DeltaListener) -> Iterator[None]:
+def listening(listener: Listener) -> Iterator[None]:
     """Give the deltas of streams that are begun meanwhile to this one."""
     token = _listener.set(listener)
     try:

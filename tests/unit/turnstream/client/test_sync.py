@@ -129,11 +129,8 @@ async def test_a_script_needs_two_variables_and_no_end(client: plain.Client, sta
 
 
 LEAVING = """
-import gc, logging
+import gc
 from turnstream import Client
-
-# How long a callback takes is the machine's affair.
-logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 with Client() as client:
     reply = client.chat("/tokens 1000 20")
