@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 # For how long what was measured is taken for the present.
@@ -41,9 +42,10 @@ class FlushWindow:
 
 def cpu_wanted() -> float:
     """Seconds for which this thread has run, or was ready to and had no core; where a system does not count that, has run."""
-    try:
+    with suppress(OSError, ValueError):
         # Of Linux, since 2.6: nanoseconds on a core, nanoseconds in a queue for one, and how often.
-        on_core, in_queue, _ = Path("/proc/thread-self/schedstat").read_bytes().split()
-    except (OSError, ValueError):
-        return time.thread_time()
-    return (int(on_core) + int(in_queue)) / 1e9
+        on_core, in_queue, _ = map(int, Path("/proc/thread-self/schedstat").read_bytes().split())
+        # A kernel that was built or started without these statistics has the file, with zeros.
+        if on_core:
+            return (on_core + in_queue) / 1e9
+    return time.thread_time()

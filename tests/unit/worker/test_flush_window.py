@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from turnstream.worker import flush_window
 from turnstream.worker.flush_window import BUSY_SHARE, IDLE_SHARE, MEASURED_SECONDS, FlushWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LONGEST = 0.04
 
@@ -60,19 +64,22 @@ def test_a_burst_after_an_idle_time_is_not_taken_for_a_load(monkeypatch: pytest.
     assert flush.seconds() == 0
 
 
-@pytest.mark.parametrize("counted", [True, False])
-def test_work_is_seen(monkeypatch: pytest.MonkeyPatch, *, counted: bool) -> None:
+def _missing(path: Path) -> bytes:
+    raise FileNotFoundError(path)
+
+
+def _zeros(path: Path) -> bytes:
+    return b"0 0 0\n"
+
+
+@pytest.mark.parametrize("counts", [Path.read_bytes, _missing, _zeros])
+def test_work_is_seen(monkeypatch: pytest.MonkeyPatch, counts: Callable[[Path], bytes]) -> None:
     """With and without the system's count of the time in which a thread waited for a core."""
-    if not counted:
-        monkeypatch.setattr(Path, "read_bytes", _missing)
+    monkeypatch.setattr(Path, "read_bytes", counts)
     wanted, spent = flush_window.cpu_wanted(), time.thread_time()
     while time.thread_time() < spent + 0.05:
         pass
     assert flush_window.cpu_wanted() - wanted > 0.04
-
-
-def _missing(path: Path) -> bytes:
-    raise FileNotFoundError(path)
 
 
 def test_zero_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
