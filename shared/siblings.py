@@ -179,13 +179,14 @@ class Siblings:
         self._send({"ready": True})
 
     async def _read(self, reader: asyncio.StreamReader, stop: Callable[[], None]) -> None:
-        with suppress(OSError):
+        # A line that has no end: the supervisor was killed while it wrote.
+        with suppress(OSError, ValueError):
             while line := await reader.readline():
                 message = orjson.loads(line)
                 if "stop" in message:
                     stop()
                 elif "question" in message:
-                    task = asyncio.create_task(self._reply(message["reply"], Question(message["question"])))
+                    task = asyncio.create_task(self._reply(message["reply"], message["question"]))
                     self._replying.add(task)
                     task.add_done_callback(self._replying.discard)
                 else:
@@ -195,9 +196,10 @@ class Siblings:
         log.error("siblings.supervisor_lost", todo="this process ends, as at SIGTERM; start all of it again")
         stop()
 
-    async def _reply(self, number: int, question: Question) -> None:
+    async def _reply(self, number: int, question: str) -> None:
         try:
-            self._send({"reply": number, "text": await self._answer[question]()})
+            # After a roll siblings may be of another release, and ask what this one does not know.
+            self._send({"reply": number, "text": await self._answer[Question(question)]()})
         except Exception:
             log.exception("siblings.not_answered", question=question)
 

@@ -62,7 +62,8 @@ class Child:
 
     async def _read(self, collect: Callable[[Child, dict[str, Any]], None]) -> None:
         reader, self._writer = await asyncio.open_connection(sock=self.link, limit=LINE_BYTES)
-        with suppress(OSError):
+        # A line that has no end: the process was killed while it wrote.
+        with suppress(OSError, ValueError):
             while line := await reader.readline():
                 message = orjson.loads(line)
                 if "ask" in message:
