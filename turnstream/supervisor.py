@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,11 @@ YOUNG_SECONDS = 60.0
 END_SECONDS = 18.0
 
 
+# How long what a process said last may take to be read once it has ended. Its link may stay open for as long as what it
+# forked, a pool of an agent's say, holds it.
+LAST_WORDS_SECONDS = 1.0
+
+
 class Child:
     """One process, and the link to it."""
 
@@ -63,7 +68,7 @@ class Child:
     async def _read(self, collect: Callable[[Child, dict[str, Any]], None]) -> None:
         reader, self._writer = await asyncio.open_connection(sock=self.link, limit=LINE_BYTES)
         # A line that has no end: the process was killed while it wrote.
-        with suppress(OSError, ValueError):
+        with closing(self._writer), suppress(OSError, ValueError):
             while line := await reader.readline():
                 message = orjson.loads(line)
                 if "ask" in message:
@@ -78,7 +83,6 @@ class Child:
                     self.ready.set()
                 else:
                     self.linked = True
-        self._writer.close()
 
     def send(self, message: dict[str, Any]) -> None:
         """Say something to it; to one that has ended, nothing."""
@@ -269,7 +273,9 @@ class Supervisor:
 
     async def _has_ended(self, child: Child) -> int:
         """Wait for its end, and keep what it counted; its exit code."""
-        await asyncio.wait([child.ended, child.reading], return_when=asyncio.ALL_COMPLETED)
+        await asyncio.wait([child.ended])
+        if (await asyncio.wait([child.reading], timeout=LAST_WORDS_SECONDS))[1]:
+            child.reading.cancel()
         if child in self._children:
             self._children.remove(child)
             for question, text in child.counted.items():

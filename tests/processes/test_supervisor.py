@@ -352,6 +352,34 @@ async def test_processes_end_with_their_supervisor(deployment: Deployment) -> No
     assert await again.ended() == 0
 
 
+# Run at the start of each process of a supervisor: a child of its own, which inherits what is open, and stays.
+FORKS = """
+import os, signal
+if "TURNSTREAM_SUPERVISED" in os.environ and os.fork() == 0:
+    with open(os.environ["FORKED"], "a") as pids:
+        pids.write(f"{os.getpid()}\\n")
+    signal.pause()
+"""
+
+
+async def test_a_process_whose_own_children_outlive_it_is_replaced(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """Those that an agent forks, for a pool say, hold the link to the supervisor: it waits for the process, not for them."""
+    forked = tmp_path / "forked"
+    (tmp_path / "sitecustomize.py").write_text(FORKS)
+    try:
+        worker = await start(deployment, "worker", PYTHONPATH=str(tmp_path), FORKED=str(forked))
+        children(worker)[0].kill()
+        await hears(worker, "supervisor.process_ended")
+        await wait_until(lambda: len(said(worker, "worker.started")) == N + 1, "another one", START_SECONDS)
+        worker.signal(signal.SIGTERM)
+        assert await worker.ended() == 0
+    finally:
+        for pid in forked.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
 async def test_serve_has_several_processes_on_a_real_broker(deployment: Deployment) -> None:
     """Each is a front end and a worker; the embedded broker is inside one process, and refused."""
     port = free_port()
