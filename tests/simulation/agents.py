@@ -1,4 +1,7 @@
-"""Agents that are cheap to simulate: generators that answer the demo agent's commands as it does, without a model."""
+"""Agents that are cheap to simulate: generators that answer the demo agent's commands as it does, without a model.
+
+And a command more for the demo agent's model, which asks its client while a tool runs.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from turnstream import ClientCall, Thinking, Turn, agent
+from turnstream.worker.agents import demo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models.function import AgentInfo
 
 
 @agent
@@ -39,3 +46,18 @@ async def coded(turn: Turn) -> AsyncIterator[Any]:
         case _:
             yield "You said: "
             yield turn.text
+
+
+_demo = demo._demo
+
+
+async def demo_script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[demo.Said]:
+    """As the demo agent's; ``/call beside`` asks the client, who may have answered before the tool is done."""
+    prompt, returns = demo._situation(messages)
+    if prompt.startswith("/call beside") and not returns:
+        arguments = prompt.split(maxsplit=2)[2]
+        yield demo._call(0, "beside", arguments)
+        yield demo._call(1, "slow", arguments)
+        return
+    async for said in _demo(messages, info):
+        yield said

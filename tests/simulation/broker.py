@@ -81,6 +81,7 @@ class SimulatedBroker:
         port: where it listens.
         full, replica: what it refuses writes for.
         commands: what it has carried out, if that is to be recorded.
+        on_script: called with each script's name, who asked for it, and the reply, which is not sent yet.
     """
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, port: int) -> None:
@@ -92,6 +93,7 @@ class SimulatedBroker:
         self.full = self.replica = False
         self.ahead = 0.0
         self.commands: list[Command] | None = None
+        self.on_script: Callable[[str, str, Any], None] | None = None
         self.name = self._new_name()
         self._texts: dict[bytes, bytes] = {}
         self._process: Process | None = None
@@ -262,7 +264,7 @@ class Socket(FakeSocket):
     def __init__(self, broker: SimulatedBroker, transport: asyncio.Transport) -> None:
         super().__init__(broker.server, 0, client_class=redis.Redis)
         self._broker = broker
-        self._transport = transport
+        self._transport: Any = transport
 
     def put_response(self, msg: Any) -> None:
         """Send a reply, or what a subscriber gets."""
@@ -353,7 +355,11 @@ class Socket(FakeSocket):
                 self._script_resp = None
             return self._convert_lua_result(result, nested=False)
 
-        return self._broker.steps.carry_out(sha1, keys, args, run)
+        broker = self._broker
+        reply = broker.steps.carry_out(sha1, keys, args, run)
+        if broker.on_script is not None:
+            broker.on_script(broker.steps.name(sha1), self._transport.asked_by, reply)
+        return reply
 
     def _lua_redis_call(self, lua_runtime: Any, expected_globals: set[Any], op: bytes, *args: Any) -> Any:
         words = [each if type(each) is bytes else _convert_redis_arg(each) for each in args]

@@ -41,13 +41,14 @@ PROMPTS = (
     "tool",
     "call",
     "calls",
+    "beside",
     "dispatch",
     "reflect",
     "slow",
 )
 
 # What a coded agent can do of it, see `tests.simulation.agents`.
-CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "dispatch", "reflect"))
+CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "beside", "dispatch", "reflect"))
 
 
 # No session expires before it was left alone for long; by then what its turns' ends left to do is done.
@@ -140,6 +141,8 @@ class SimulatedClient(ChaosClient):
                 return f"/tokens {self._rng.randint(2, 12)} {self._rng.choice((0, 2, 10, 60))}"
             case "think":
                 return "/think"
+            case "beside":
+                return f'/call beside {{"seconds": {self._rng.choice((0, 0.05, 0.3))}}}'
             case "reflect":
                 return "/reflect on it"
         return super()._said(kind)

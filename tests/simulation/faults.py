@@ -39,6 +39,7 @@ WEIGHTS = {
     "freeze_writing": 4,
     "overtake": 6,
     "repeat": 6,
+    "kill_unheard": 6,
 }
 
 # Seconds between two faults: a storm, then rest; and how many faults each of them has.
@@ -65,6 +66,18 @@ AIMED_SHARE = 0.5
 # A process is stopped in one of so many writes, if they come within so many seconds.
 MOST_WRITES = 6
 WRITES_SECONDS = 1.0
+
+# Scripts that leave something to do to who asked for them, if their reply begins so; how long one of them is waited for.
+LEFT_TO_DO = {
+    "submit": (b"launch",),
+    "callback": (b"launch",),
+    "take": (b"taken",),
+    "begin": (b"begun",),
+    "park": (b"launch", b"superseded"),
+    "sweep": (b"launch", b"passed", b"end"),
+    "finish": (b"ok",),
+}
+UNHEARD_SECONDS = 5.0
 
 # A worker stands still until it was overtaken, at most for so long, and how much longer.
 OVERTAKEN_SECONDS = 8.0
@@ -138,14 +151,18 @@ class Faults:
 
     # ── processes ──
 
-    def _one(self, role: str) -> Running | None:
-        """One that runs, of several: somebody must be left to take over."""
+    def _able(self, role: str) -> list[Running]:
+        """Those that run, if they are several: one must be left to take over."""
         able = [
             each
             for each in self._cluster.running
             if each.role == role and not each.process.frozen and each.server and each not in self._in_hand
         ]
-        return self._rng.choice(able) if len(able) > 1 else None
+        return able if len(able) > 1 else []
+
+    def _one(self, role: str) -> Running | None:
+        able = self._able(role)
+        return self._rng.choice(able) if able else None
 
     async def _again(self, ended: Running) -> None:
         await asyncio.sleep(self._rng.uniform(*START_SECONDS))
@@ -240,6 +257,34 @@ class Faults:
             self._note(f"kill {role} writing", running.process)
             self._cluster.kill(running)
             await self._again(running)
+
+    async def kill_unheard(self) -> None:
+        """A process dies whose script was carried out, and never hears of it: what it left to do is others' now."""
+        brokers, script = self._cluster.brokers, self._rng.choice(list(LEFT_TO_DO))
+        dying: list[Running] = []
+        struck = asyncio.Event()
+
+        def look(name: str, who: str, reply: Any) -> None:
+            if dying or name != script or not _leaves_something(name, reply):
+                return
+            dying.extend(
+                each for role in ("api", "worker") for each in self._able(role) if str(each.process) == who
+            )
+            for each in dying:
+                each.process.frozen = True
+                struck.set()
+
+        if any(broker.on_script for broker in brokers):
+            return
+        for broker in brokers:
+            broker.on_script = look
+        await asyncio.wait([asyncio.create_task(struck.wait())], timeout=UNHEARD_SECONDS)
+        for broker in brokers:
+            broker.on_script = None
+        for each in dying:
+            self._note(f"kill {each.role} after {script}", each.process)
+            self._cluster.kill(each)
+            await self._again(each)
 
     async def freeze_writing(self) -> None:
         """A worker stands still with a command under way."""
@@ -382,3 +427,8 @@ class Faults:
             self._note("late", f"{side.name} {seconds:.2f} s")
             side.hold(seconds)
             self._loop.call_later(self._rng.uniform(0, 0.02), side.part)
+
+
+def _leaves_something(script: str, reply: Any) -> bool:
+    """Whether who asked for a script is to do something now; who ended a turn is to launch the next one."""
+    return reply[0] in LEFT_TO_DO[script] and (script != "finish" or bool(reply[2]))

@@ -208,14 +208,14 @@ MUTANTS = [
         "sweep",
         "if following[1] == 'queued' and following[2] == '1' then",
         "if false then",
-        KILLED,
+        ("kill_unheard", "kill_worker"),
     ),
     # ── what followers see ──
     Mutant(
-        "no read after a subscription",
-        "api/streaming/followed.py",
-        "        if self.invalidations:\n",
-        "        if not self.invalidations:\n",
+        "tails missed without a connection are not read",
+        "api/streaming/hub.py",
+        "            followed.attached = False\n            followed.invalidate()\n",
+        "            followed.attached = False\n",
         CUT,
     ),
     # ── the broker's moods ──

@@ -279,6 +279,11 @@ class Endpoint(asyncio.Transport):
         self._lose(None)
         self._tell(self.peer.reset)
 
+    @property
+    def asked_by(self) -> str:
+        """The name of the process at the other side."""
+        return self.name.partition(">")[2]
+
     # ── on the way ──
 
     def _send(self) -> None:

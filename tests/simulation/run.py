@@ -16,6 +16,7 @@ import structlog
 
 from tests.chaos.checker import Violation, check
 from tests.chaos.driver import account_of, unended
+from tests.chaos.records import ENDS
 from tests.simulation.broker import Command
 from tests.simulation.clients import KEYS, SimulatedClient, SimulatedTown
 from tests.simulation.cluster import Cluster
@@ -39,6 +40,9 @@ FRONT_ENDS, WORKERS = (8001, 8002), 3
 
 # Virtual seconds that all turns have to end when no more goes wrong: three workers lost in turn, and a lost launch.
 BALANCE_SECONDS = 90.0
+
+# Virtual seconds of them in which all followers of turns that have ended know it. Hubs look for what they missed in a minute.
+HEARD_SECONDS = 20.0
 
 # Virtual seconds that it may take until as many turns have begun as are wanted.
 LONGEST_SECONDS = 3600.0
@@ -203,7 +207,8 @@ class _Run:
         if injecting.done():
             injecting.result()
         town.healed.set()
-        await self._wait(BALANCE_SECONDS, living)
+        outcome.wrong += await self._unheard(living)
+        await self._wait(BALANCE_SECONDS - HEARD_SECONDS, living)
         if not self._wrong():
             await self._judge(living, outcome)
         outcome.wrong += self._wrong()
@@ -232,6 +237,16 @@ class _Run:
         until = self._loop.time() + seconds
         while self._loop.time() < until and not self._wrong() and not all(each.done() for each in tasks):
             await asyncio.wait(tasks, timeout=LOOK_SECONDS)
+
+    async def _unheard(self, living: list[asyncio.Task[None]]) -> list[str]:
+        """Turns that have ended, and whose followers do not hear of it although nothing goes wrong any more."""
+        ended = [turn for turn in self._town.turns if self._town.status_of(turn) in ENDS]
+        await self._wait(HEARD_SECONDS, living)
+        return [
+            f"ends_are_heard_of: {turn}"
+            for turn in self._town.turns
+            if turn in ended and not self._wrong() and not all(view.ended or view.lost for view in turn.views)
+        ]
 
     async def _judge(self, living: list[asyncio.Task[None]], outcome: Outcome) -> None:
         """Whether the deployment, whose clients' time is over, is what it should be."""

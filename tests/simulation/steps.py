@@ -83,6 +83,10 @@ class Steps:
             (name for name, body in self._bodies.items() if written.endswith(body)), "unknown"
         )
 
+    def name(self, digest: bytes) -> str:
+        """What the script is called."""
+        return self._names.get(digest, "unknown")
+
     def forget(self) -> None:
         """The broker has lost writes: what was done may have to be done again."""
         self._done.clear()
@@ -91,7 +95,7 @@ class Steps:
         self, digest: bytes, keys: Sequence[bytes], args: Sequence[bytes], run: Callable[[], Any]
     ) -> Any:
         """What a script returns, which is carried out, and looked at."""
-        name = self._names.get(digest, "unknown")
+        name = self.name(digest)
         if len(keys) < len(FOR_SCRIPTS) or not keys[0].endswith(b":meta"):
             reply = run()
             self._wrong(name, keys, b"", self._kept_for_ever(keys))

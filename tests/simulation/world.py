@@ -16,9 +16,11 @@ from unittest import mock
 import pydantic_ai._utils
 from anyio._backends._asyncio import AsyncIOBackend, CancelScope
 
+from tests.simulation.agents import demo_script
 from tests.simulation.loop import Process, current
 from turnstream.shared.session import tasks
 from turnstream.worker import flush_window
+from turnstream.worker.agents import demo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,6 +98,7 @@ def seeded(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         # In the messages of the agent library.
         mock.patch.object(pydantic_ai._utils, "datetime", _Datetime),
         mock.patch.object(tasks, "_operations", _Operations(rng)),
+        mock.patch.object(demo, "_demo", demo_script),
         # In some runs processes are idle, in others so busy that text waits for more.
         mock.patch.object(flush_window, "cpu_wanted", wanted),
         mock.patch.object(os, "getpid", return_value=1),
