@@ -345,7 +345,16 @@ class Supervisor:
     async def _answer(self, asker: Child, message: dict[str, Any]) -> None:
         question, asked = message["question"], [each for each in self._children if each.linked]
         texts = await asyncio.gather(*(each.ask(question, message["seconds"]) for each in asked))
-        found = [text for text in texts if text is not None]
+        if question in METRICS:
+            # What was counted never gets less, nor counts twice: a silent one's as it said last, and that of one that ended
+            # meanwhile stands below.
+            found = [
+                each.counted[question]
+                for each in asked
+                if each in self._children and question in each.counted
+            ]
+        else:
+            found = [text for text in texts if text is not None]
         if question in self._counted:
             found.append(self._counted[question])
         silent = sum(

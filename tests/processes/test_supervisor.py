@@ -256,15 +256,24 @@ async def test_a_scrape_shows_the_sum_whichever_process_answers(deployment: Depl
 
 
 async def test_a_process_that_stands_still_is_seen_and_not_waited_for(deployment: Deployment) -> None:
-    """``/readyz`` is about the others, ``/healthz`` about all; a port for operators is never answered by the frozen one."""
+    """``/readyz`` is about the others, ``/healthz`` about all; a port for operators is never answered by the frozen one.
+
+    Nor does a scrape lack what it had counted: a counter that gets less looks like one that began anew.
+    """
+    _, client = await front_ends(deployment)
     worker = await start(deployment, "worker", TURNSTREAM_METRICS_PORT="0")
     url = watched(worker)
+    turns = 8
+    for number in range(turns):
+        await client.turn(f"s{number}", "hi")
+    assert (await counted(url))["turnstream_turns_ended_totalcompleted"] == turns
     async with httpx.AsyncClient(limits=FRESH, trust_env=False, timeout=60) as http:
         await wait_until(lambda: _up(http, url), "all to be up")
         frozen = children(worker)[0]
         frozen.suspend()
         silent = await http.get(f"{url}/healthz")
         assert (silent.status_code, silent.json()) == (503, {"status": "silent"})
+        assert (await counted(url))["turnstream_turns_ended_totalcompleted"] == turns
         assert (await http.get(f"{url}/readyz")).json() == {"status": "ready"}
         frozen.resume()
         await wait_until(lambda: _up(http, url), "it to be up again")
