@@ -230,6 +230,14 @@ class Supervisor:
         self._children.add(child)
         return child
 
+    async def _another(self, slot: Slot) -> Child | None:
+        """Another process for a slot; None if the system has no room for it now."""
+        try:
+            return await self._spawn(slot.sockets)
+        except OSError as error:
+            log.error("supervisor.not_started", error=f"{type(error).__name__}: {error}")
+            return None
+
     async def _keep(self, slot: Slot) -> None:
         """Start another process whenever the slot's own ended, for ever."""
         again = AGAIN_SECONDS
@@ -243,11 +251,12 @@ class Supervisor:
             log.error("supervisor.process_ended", pid=child.process.pid, code=code, again_in=again)
             if not child.ready.is_set():
                 await self._bind_again(slot, child)
-            await asyncio.sleep(again)
-            again = min(2 * again, MOST_AGAIN_SECONDS)
-            async with slot.lock:
-                if slot.child is child:
-                    slot.child = await self._spawn(slot.sockets)
+            while slot.child is child:
+                await asyncio.sleep(again)
+                again = min(2 * again, MOST_AGAIN_SECONDS)
+                async with slot.lock:
+                    if slot.child is child:
+                        slot.child = await self._another(slot) or child
 
     async def _bind_again(self, slot: Slot, child: Child) -> None:
         """Let the connections go that wait for a process that cannot start; new ones go to the others meanwhile."""
@@ -326,7 +335,9 @@ class Supervisor:
     async def _replace(self, slot: Slot) -> bool:
         """Start the new process, and end the old one once that is ready; whether it could."""
         async with slot.lock:
-            new = await self._spawn(slot.sockets)
+            new = await self._another(slot)
+            if new is None:
+                return False
             await self._until_ready(new)
             if not new.ready.is_set():
                 await self._has_ended(new)

@@ -361,6 +361,25 @@ async def test_processes_end_with_their_supervisor(deployment: Deployment) -> No
     assert await again.ended() == 0
 
 
+async def test_a_system_without_room_for_a_process_takes_nothing_down(deployment: Deployment) -> None:
+    """No process can be started for a while: neither the end of one nor a SIGHUP ends the others."""
+    worker = await start(deployment, "worker")
+    supervisor = psutil.Process(worker.popen.pid)
+    lost, left = children(worker)
+    _, most = supervisor.rlimit(psutil.RLIMIT_NOFILE)
+    # What is open stays open; no file more.
+    supervisor.rlimit(psutil.RLIMIT_NOFILE, (3, most))
+    worker.signal(signal.SIGHUP)
+    await hears(worker, "supervisor.not_rolled")
+    lost.kill()
+    failed = "its successor to fail"
+    await wait_until(lambda: len(said(worker, "supervisor.not_started")) >= 2, failed, START_SECONDS)
+    assert left.is_running()
+    supervisor.rlimit(psutil.RLIMIT_NOFILE, (most, most))
+    await wait_until(lambda: len(said(worker, "worker.started")) == N + 1, "one that starts", START_SECONDS)
+    assert left in children(worker)
+
+
 # Run at the start of each process of a supervisor: a child of its own, which inherits what is open, and stays.
 FORKS = """
 import os, signal
