@@ -32,6 +32,13 @@ def test_three_thousand_turns_hold_what_is_promised() -> None:
     assert all(map(int, re.findall(r"(\d+) faults", done.stdout))), done.stdout
 
 
+def test_mutants_are_found() -> None:
+    """Six changes of the code that take a fence away, others each day: each shows, by the seed that is on record or another."""
+    done = simulated("tests.simulation.mutants", "--some", "6")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 of 6 found" in done.stdout, done.stdout
+
+
 def test_a_seed_gives_the_same_run_again() -> None:
     """In another process, at another time: the same bytes arrived everywhere at the same moments."""
     (first, other), [again] = (
