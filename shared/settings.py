@@ -77,7 +77,7 @@ class Settings(BaseSettings):
         0.04,
         ge=0,
         le=1,
-        description="How long a busy worker lets text wait for more of it; an idle one sends each piece at once. 0: never waits.",
+        description="How long a busy worker lets text wait for more of it, before it reads more of a model's stream and before it appends; an idle one sends each piece at once. 0: never waits.",
     )
     lease_seconds: float = Field(
         10,

@@ -151,7 +151,7 @@ async def place(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[P
     try:
         await wait_until(lambda: not _strangers(tasks_before), "every asyncio task of the test to end")
     except AssertionError as late:
-        raise AssertionError(f"{late}: {_strangers(tasks_before)}") from None
+        raise AssertionError(f"{late}: {[_where(task) for task in _strangers(tasks_before)]}") from None
     watcher = place.connect()
     await _check_keys(watcher)
     await place.close()
@@ -225,6 +225,26 @@ async def deploy(place: Place, provider: Provider) -> AsyncIterator[Deployments]
 def _strangers(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:
     mine = {asyncio.current_task()}
     return [task for task in asyncio.all_tasks() - before - mine if not task.done()]
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """A task's name, and where it waits: each of its coroutines, the outermost first."""
+    waits: list[str] = []
+    inner: Any = task.get_coro()
+    while inner is not None:
+        frame = (
+            getattr(inner, "cr_frame", None)
+            or getattr(inner, "gi_frame", None)
+            or getattr(inner, "ag_frame", None)
+        )
+        if frame is not None:
+            waits.append(f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})")
+        inner = (
+            getattr(inner, "cr_await", None)
+            or getattr(inner, "gi_yieldfrom", None)
+            or getattr(inner, "ag_await", None)
+        )
+    return f"{task.get_name()}: {' -> '.join(waits)}"
 
 
 async def _check_keys(broker: Broker) -> None:

@@ -89,7 +89,7 @@ def serve(
 @app.command()
 def api(host: Host = None, port: Port = None, processes: Processes = None) -> None:
     """One front end; run any number of them."""
-    settings = _scaled(settings_module.load(host=host, port=port, processes=processes), "api")
+    settings = settings_module.load(host=host, port=port, processes=processes)
 
     def program(siblings: Siblings) -> Coroutine[Any, Any, None]:
         from turnstream.roles import run_api
@@ -111,8 +111,7 @@ def worker(
     processes: Processes = None,
 ) -> None:
     """One worker; run any number of them."""
-    given = settings_module.load(max_jobs=max_jobs, metrics_port=metrics_port, processes=processes)
-    settings = _scaled(given, "worker")
+    settings = settings_module.load(max_jobs=max_jobs, metrics_port=metrics_port, processes=processes)
 
     def program(siblings: Siblings) -> Coroutine[Any, Any, None]:
         from turnstream.roles import run_worker
@@ -287,10 +286,14 @@ def _start(
     settings: settings_module.Settings, role: str, program: Callable[[Siblings], Coroutine[Any, Any, None]]
 ) -> None:
     """Run a role: in this process, or in several under a supervisor."""
+    import starlette  # noqa: F401 - without the server's packages, that is what to say first
+
     from turnstream.cores import usable
     from turnstream.process import run
     from turnstream.shared.siblings import Siblings
 
+    if role != "serve":
+        settings = _scaled(settings, role)
     siblings = Siblings.of_environment()
     processes = usable() if settings.processes == "auto" else settings.processes
     if processes == 1 or siblings.supervised:

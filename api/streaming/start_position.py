@@ -1,7 +1,7 @@
 """Where a follower starts, and where a reconnecting client is told that its history is gone.
 
-A cursor of another epoch is refused before any frame: the session was cleared since, or its log lost its end. A cursor
-before the log's first entry is served: what was trimmed comes from the history, where each completed message and
+A cursor that the log never gave is refused before any frame: one of an epoch from before the session was cleared, or one
+behind the place where the log of its epoch ends (it lost its end). A cursor before the log's first entry is served: what was trimmed comes from the history, where each completed message and
 terminal event stands whole, as long as these stand there.
 """
 

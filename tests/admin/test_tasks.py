@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.client import Client, calls_of, check_whole, large_text, terminal
+from tests.support.client import Client, calls_of, check_whole, terminal
 from tests.support.waiting import wait_until
 from turnstream.api.turns.stop import stop
 from turnstream.shared.api_keys import ApiKeys, Limits, digest, make_token
@@ -224,11 +224,11 @@ async def test_operators_who_watch_take_nobodys_place(stack: Stack) -> None:
 
 async def test_events_that_were_trimmed_are_told_whole(stack: Stack) -> None:
     """What the log no longer has comes from the history, each message once."""
-    await stack.worker(log_max_bytes=65_536)
-    client = await stack.front_end(log_max_bytes=65_536)
+    await stack.worker(log_max_events=100)
+    client = await stack.front_end(log_max_events=100)
     admin = stack.client(client.base_url, stack.admin)
-    await client.turn("s1", large_text(7), id="t1")
-    await client.turn("s1", large_text(7), id="t2")
+    for number in range(1, 14):
+        await client.turn("s1", "hi", id=f"t{number}")
     answer = (await admin.http.get("/admin/v1/tasks/dev/s1/t1/events?limit=500")).json()
     kinds = [(event["kind"], event["event"].get("status")) for event in answer["events"]]
     assert kinds == [("message", "completed"), ("message", "completed"), ("end", "completed")]

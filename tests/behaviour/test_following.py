@@ -222,7 +222,7 @@ async def test_trimmed_events_are_replaced_by_whole_messages(stack: Stack) -> No
     await stack.worker(log_max_bytes=65_536)
     client = await stack.front_end(log_max_bytes=65_536)
     first = await client.turn("s1", "/tokens 5", id="t1")
-    await client.turn("s1", large_text(6), id="t2")
+    await client.turn("s1", large_text(4), id="t2")
     async with client.follow("s1", cursor=first[4].id) as stream:
         frames = await stream.until(lambda all_: sum(1 for frame in all_ if terminal([frame])) == 2)
     cursors = [frame.seq for frame in frames]
@@ -232,7 +232,7 @@ async def test_trimmed_events_are_replaced_by_whole_messages(stack: Stack) -> No
         for frame in frames
         if frame.data["object"] == "message" and frame.data["status"] == "completed"
     ]
-    assert texts == ["tok0 tok1 tok2 tok3 tok4 ", f"You said: {large_text(6)}"]
+    assert texts == ["tok0 tok1 tok2 tok3 tok4 ", f"You said: {large_text(4)}"]
     assert text_of(frames) == ""
 
 

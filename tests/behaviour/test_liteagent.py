@@ -44,22 +44,16 @@ async def test_a_streamed_turn(client: Client) -> None:
     """Start, echo, chunks, closing chunk, closing message with completions, done."""
     session = await client.init()
     frames = await chat(client, session, "/tokens 3")
+    chunks = [frame for frame in frames if frame.event == "chunk"]
     assert shape(frames) == [
         ("message", "start"),
         ("message", "contentList"),
-        ("chunk", "text"),
-        ("chunk", "text"),
-        ("chunk", "text"),
-        ("chunk", "text"),
+        *[("chunk", "text")] * len(chunks),
         ("message", "text"),
         ("message", "done"),
     ]
-    assert [frame.data["part"] for frame in frames if frame.event == "chunk"] == [
-        "tok0 ",
-        "tok1 ",
-        "tok2 ",
-        "",
-    ]
+    *parts, last = [frame.data["part"] for frame in chunks]
+    assert ("".join(parts), last) == ("tok0 tok1 tok2 ", "")
     assert frames[-2].data["content"] == ""
     assert frames[-2].data["completions"]["usage"]["totalTokens"] > 0
     assert {frame.data["sessionId"] for frame in frames} == {session}

@@ -96,7 +96,7 @@ async def test_a_newcomer_follows_it(tmp_path: Path) -> None:
     )
     try:
         assert server.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while b"is ready" not in (line := await server.stdout.readline()):
                 assert line, "the server ended"
         steps = "".join(blocks("sh")).replace("8090", str(port)).replace("sk-…", key)

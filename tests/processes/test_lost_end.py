@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from tests.conftest import Place
 from tests.processes.broker import Broker
-from tests.support.client import Frame, calls_of, check_whole, read_frame, terminal, text_of
+from tests.support.client import Frame, calls_of, check_whole, large_text, read_frame, terminal, text_of
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.shared.broker.keys import SessionKeys
@@ -304,13 +304,13 @@ async def test_what_an_idle_session_lost_is_not_told_as_something_else(
 
     async def asked_again() -> list[Frame] | None:
         try:
-            frames = await client.turn("s1", "three is longer than two", id="t3")
+            frames = await client.turn("s1", large_text(4), id="t3")
         except (AssertionError, httpx.HTTPError):
             return None
         return frames if terminal(frames) else None
 
     following = await wait_until(asked_again, "the next turn")
-    assert text_of(following) == "You said: three is longer than two"
+    assert text_of(following) == f"You said: {large_text(4)}"
     assert not {frame.id for frame in lost} & {frame.id for frame in following}
     # The next one went beyond where the lost one was: its cursors look as if they were served.
     assert following[-1].seq > lost[-1].seq

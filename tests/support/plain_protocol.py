@@ -16,6 +16,7 @@ from turnstream.api.http.body import digest_of
 from turnstream.api.http.operation import FOLLOW_ERRORS, ID, TURN_ERRORS, Operation, Text, parameter
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
 from turnstream.api.http.wire_protocol import WireProtocol
+from turnstream.api.streaming.dialect import one_line
 from turnstream.api.turns.follow import watch
 from turnstream.api.turns.submit import (
     RESPONSE_PREFIX,
@@ -68,7 +69,7 @@ class Plain:
 
 
 def _line(epoch: int, entry: Entry, words: str) -> bytes:
-    return b"%d-%d %b\n" % (epoch, entry.seq, orjson.dumps(words))
+    return b"%d-%d %b\n" % (epoch, entry.seq, one_line(orjson.dumps(words)))
 
 
 PLAIN = Plain()

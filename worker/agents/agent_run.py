@@ -31,7 +31,7 @@ from pydantic_ai.messages import (
 
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
 from turnstream.worker.agents import memory
-from turnstream.worker.agents.delta_listener import Listener, listening
+from turnstream.worker.agents.delta_listener import DeltaListener, listening
 from turnstream.worker.turn import Group, new_call_id
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Run:
 
     async def _say_answer(self, node: ModelRequestNode[Any, Any], run: LibraryRun[Any, Any]) -> None:
         room = self.turn.publisher.room
-        with listening(Listener(self._say_delta, self.turn.publisher.window.seconds)):
+        with listening(DeltaListener(self._say_delta, self.turn.publisher.window.seconds)):
             async with node.stream(run.ctx) as stream:
                 async for event in stream:
                     self._say_event(event)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class DeltaListener:
     """Who listens.
 
     Attributes:
@@ -37,11 +37,11 @@ class Listener:
     window: Callable[[], float]
 
 
-_listener: ContextVar[Listener | None] = ContextVar("turnstream_delta_listener", default=None)
+_listener: ContextVar[DeltaListener | None] = ContextVar("turnstream_delta_listener", default=None)
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: DeltaListener) -> Iterator[None]:
     """Give the deltas of streams that are begun meanwhile to this one."""
     token = _listener.set(listener)
     try:

@@ -16,10 +16,14 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from turnstream.worker.agents.openai_stream import Decoder, Deltas, transport_errors
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from openai._streaming import SSEBytesDecoder, SSEDecoder
 
 # As many as the library's own client keeps.
 _LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+
+_PIECE_BYTES = 64 * 1024
 
 
 class LeanProvider(OpenAIProvider):
@@ -57,7 +61,31 @@ class _HttpClient(DefaultAioHttpClient):
             httpx2.TransportError: it was not answered.
         """
         with transport_errors(request):
-            return await super().send(request, **more)
+            return await super().send(_in_pieces(request), **more)
+
+
+def _in_pieces(request: httpx2.Request) -> httpx2.Request:
+    """The request, whose body is written in pieces if it is large: aiohttp writes bytes in one go, and warns of a large body."""
+    if len(request.content) <= _PIECE_BYTES:
+        return request
+    return httpx2.Request(
+        request.method,
+        request.url,
+        headers=request.headers,
+        content=_Pieces(request.content),
+        extensions=request.extensions,
+    )
+
+
+class _Pieces:
+    """The bytes of a body; can be gone through again, for a redirect."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self._body), _PIECE_BYTES):
+            yield self._body[start : start + _PIECE_BYTES]
 
 
 def _http_client() -> httpx2.AsyncClient:

@@ -36,7 +36,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.support.provider_streams import Sent, chat_chunks, response_events, sent
-from turnstream.worker.agents.delta_listener import Listener, listening
+from turnstream.worker.agents.delta_listener import DeltaListener, listening
 from turnstream.worker.agents.models import CompatibleModel, ResponsesModel
 from turnstream.worker.agents.openai_client import LeanProvider
 from turnstream.worker.agents.openai_stream import READ_BYTES
@@ -137,7 +137,7 @@ async def _came(model: Model[Any]) -> Came:
 
     asked: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
     try:
-        with listening(Listener(listen, float)):
+        with listening(DeltaListener(listen, float)):
             async with model.request_stream(asked, None, ModelRequestParameters()) as streamed:
                 try:
                     async for event in streamed:
@@ -211,7 +211,7 @@ async def test_a_stream_waits_only_when_it_has_no_more() -> None:
 
     model = CompatibleModel("m", provider=_lean(Sent(tuple(parts), broken=False)))
     asked: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
-    with listening(Listener(listen, window)):
+    with listening(DeltaListener(listen, window)):
         async with model.request_stream(asked, None, ModelRequestParameters()) as streamed:
             async for _ in streamed:
                 pass
