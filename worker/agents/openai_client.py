@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import aiohttp
 import httpx2
 from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic_ai.models import create_async_httpx2_client
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 _LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
 _PIECE_BYTES = 64 * 1024
+
+# Of an answer's head; aiohttp's own 8 KiB and 128 are less than gateways before a model may send.
+HEAD_BYTES = 100 * 1024
+MOST_HEADERS = 1000
 
 
 class LeanProvider(OpenAIProvider):
@@ -54,6 +59,12 @@ class _Client(AsyncOpenAI):
 
 
 class _HttpClient(DefaultAioHttpClient):
+    def _init_transport(self, *given: Any, **more: Any) -> Any:
+        return _roomy(super()._init_transport(*given, **more))
+
+    def _init_proxy_transport(self, *given: Any, **more: Any) -> Any:
+        return _roomy(super()._init_proxy_transport(*given, **more))
+
     async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:
         """Send a request.
 
@@ -86,6 +97,24 @@ class _Pieces:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for start in range(0, len(self._body), _PIECE_BYTES):
             yield self._body[start : start + _PIECE_BYTES]
+
+
+def _roomy(transport: Any) -> Any:
+    """The transport, with a session that takes as large a head of an answer as the library's own."""
+
+    def session() -> aiohttp.ClientSession:
+        limits: httpx2.Limits = transport.limits
+        connector = aiohttp.TCPConnector(
+            ssl=transport.ssl_context,
+            limit=limits.max_connections or 0,
+            keepalive_timeout=limits.keepalive_expiry,
+        )
+        return aiohttp.ClientSession(
+            connector=connector, max_line_size=HEAD_BYTES, max_field_size=HEAD_BYTES, max_headers=MOST_HEADERS
+        )
+
+    transport.client = session
+    return transport
 
 
 def _http_client() -> httpx2.AsyncClient:
