@@ -189,11 +189,10 @@ async def end_from_outside(
         taken = await _take(ender, ref, f"{status} {why}", who, seen, look=look)
         if not isinstance(taken, Attempt):
             return taken
-        # The former holder is fenced already; telling it saves its work. It is not waited for.
         reason = Reason.STOP if status == TaskStatus.CANCELED else Reason.LEASE_LOST
-        await _tell(ender, ref, taken.number, reason)
+        begun, outputs = await _tell_and_read(ender, [taken], reason)
         end = End(status, why, TEXTS.get(why, ""))
-        outcome = await write_end(ender, taken, end)
+        outcome = await write_end(ender, taken, end, output=outputs[ref.task], begun=begun[ref.task])
         if isinstance(outcome, Finished | Ended | Gone):
             return outcome
         # Another ender took the next attempt. Its end serves as well; wait a moment, differently long, and longer each
@@ -219,15 +218,11 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
         attempts = [each for each in took if isinstance(each, Attempt)]
         if not attempts:
             continue
-        await asyncio.gather(*(_tell(ender, each.ref, each.number, Reason.STOP) for each in attempts))
-        # One that only waited has said nothing but that it is queued.
-        spoke = [each for each in attempts if int(each.task["number"]) > 1]
-        outputs = await _outputs(ender, spoke) if spoke else {}
-        begun = await _begun(ender, attempts)
+        begun, outputs = await _tell_and_read(ender, attempts, Reason.STOP)
         end = End(status, why, TEXTS.get(why, ""))
         outcomes = await asyncio.gather(
             *(
-                write_end(ender, each, end, output=outputs.get(each.ref.task, []), begun=begun[each.ref.task])
+                write_end(ender, each, end, output=outputs[each.ref.task], begun=begun[each.ref.task])
                 for each in attempts
             )
         )
@@ -251,9 +246,24 @@ async def _take(
     return await ender.tasks.take(ref, who, ending, op, seen, look=look)
 
 
-async def _tell(ender: Ender, ref: TaskRef, attempt: int, reason: Reason) -> None:
-    said = f"{ref} {attempt} {reason}"
-    await command(ender.primary, "PUBLISH", keys.CONTROL, said)
+async def _tell_and_read(
+    ender: Ender, attempts: Sequence[Attempt], reason: Reason
+) -> tuple[dict[str, dict[str, Open]], dict[str, list[bytes]]]:
+    """Tell former holders that their attempts were taken; meanwhile read what these left open, and what they closed.
+
+    They are fenced already; telling them saves their work. They are not waited for.
+    """
+    # One that only waited has said nothing but that it is queued.
+    spoke = [each for each in attempts if int(each.task["number"]) > 1]
+    _, begun, outputs = await asyncio.gather(
+        _tell(ender, attempts, reason), _begun(ender, attempts), _outputs(ender, spoke)
+    )
+    return begun, {each.ref.task: outputs.get(each.ref.task, []) for each in attempts}
+
+
+async def _tell(ender: Ender, attempts: Sequence[Attempt], reason: Reason) -> None:
+    said = [f"{each.ref} {each.number} {reason}" for each in attempts]
+    await asyncio.gather(*(command(ender.primary, "PUBLISH", keys.CONTROL, each) for each in said))
 
 
 async def close_open(
@@ -305,6 +315,8 @@ async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
 async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[bytes]]:
     """Task → its closed messages so far, in the order in which they were begun; all are of one session."""
     outputs: dict[str, list[bytes]] = {each.ref.task: [] for each in attempts}
+    if not attempts:
+        return outputs
     oldest = min(attempts, key=lambda each: each.first)
     before_it = Cursor(oldest.epoch, oldest.first - 1)
     entries = [
