@@ -74,6 +74,11 @@ turns_ended = Counts(
     "turnstream_turns_ended", "Turns whose end this process wrote, by how they ended.", "status"
 )
 turns_parked = Count("turnstream_turns_parked", "Turns that this worker left to wait for their client.")
+turns_waited = Counts(
+    "turnstream_turns_waited",
+    "Attempts that this worker gave up until a time, by what they wait for: the code of a model's failure that passes.",
+    "reason",
+)
 turns_refused = Counts(
     "turnstream_turns_refused",
     "Turns and followers that this front end refused for a limit, by which one.",
@@ -154,6 +159,12 @@ tasks = Gauge(
     "turnstream_tasks",
     "Turns that have not ended, in the whole deployment, by status.",
     "status",
+    shared=True,
+)
+turns_waiting = Gauge(
+    "turnstream_turns_waiting",
+    "Turns that wait until a time, without a worker, in the whole deployment, by what they wait for.",
+    "reason",
     shared=True,
 )
 workers = Gauge("turnstream_workers", "Workers that showed a sign of life in the last 15 s.", shared=True)

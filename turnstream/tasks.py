@@ -222,9 +222,17 @@ def _path(ref: str) -> str:
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     status = "waits for turn" if row["waits_for_turn"] else row["status"]
+    if "waiting" in row:
+        status = "waits"
     took = _age(row["took"]) if "took" in row else ""
-    who = (row.get("worker", ""), row.get("ended_by", ""), row.get("why", ""))
+    why = _waiting(row["waiting"]) if "waiting" in row else row.get("why", "")
+    who = (row.get("worker", ""), row.get("ended_by", ""), why)
     return (row["ref"], status, row["agent"], _age(row["age"]), took, str(row["attempt"]), *who)
+
+
+def _waiting(waiting: dict[str, Any]) -> str:
+    """What a task waits for, and until when."""
+    return f"{waiting['reason']} until {_told('_until', waiting['until'])}"
 
 
 def _age(seconds: float) -> str:
@@ -244,6 +252,8 @@ def _age(seconds: float) -> str:
 def _told(name: str, value: Any) -> str:
     if name.endswith(("_at", "_until")):
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
+    if name == "waiting":
+        return _waiting(value)
     return _age(value) if name in ("age", "took") else str(value)
 
 

@@ -60,7 +60,8 @@ class Rescuer:
         1. take due hints and sweep their turns side by side: launch again, end, re-date or drop;
         2. when hints were lost, have every live turn looked at (`Recall`);
         3. go on whatever becomes of one of them: drop a hint that names no turn, try one that fails ever more rarely;
-        4. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
+        4. sweep turns of this worker that wait for a time exactly then (`look`), not a second later;
+        5. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
            look like a hundred dead workers: their renewals come first. A broker that is out of memory still accepts renewals and
            hints, so it does not count as away.
     """
@@ -77,6 +78,7 @@ class Rescuer:
         self._looked_ms = 0
         self._known: list[str] = []
         self._sweeping: dict[bytes, asyncio.Task[None]] = {}
+        self._timers: dict[bytes, asyncio.TimerHandle] = {}
         # Hints whose sweep failed → how often in a row.
         self._failed: dict[bytes, int] = {}
 
@@ -84,6 +86,19 @@ class Rescuer:
         """The broker was away just now, as anybody in this process noticed."""
         self._whole_since = time.monotonic()
         self._looked_at = -math.inf
+
+    def look(self, ref: TaskRef, ms: int) -> None:
+        """Sweep the turn in ``ms``. Its hint is for when this process is gone by then, or has too much to do."""
+        hint = str(ref).encode()
+        if (former := self._timers.pop(hint, None)) is not None:
+            former.cancel()
+        self._timers[hint] = asyncio.get_running_loop().call_later(ms / 1000, self._time_has_come, hint)
+
+    def _time_has_come(self, hint: bytes) -> None:
+        del self._timers[hint]
+        if hint not in self._sweeping and len(self._sweeping) < AT_ONCE:
+            # It was not taken, so there is no date to change.
+            self._sweeping[hint] = asyncio.create_task(self._attend(hint, taken=0), name="sweep")
 
     async def watch(self) -> None:
         """Look for ever; to be run as a task for as long as the worker lives."""
@@ -108,6 +123,9 @@ class Rescuer:
                     more = False
                     self._noticed(error, "rescuer.failed")
         finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
             sweeping = list(self._sweeping.values())
             for sweep in sweeping:
                 sweep.cancel()

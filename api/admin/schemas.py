@@ -12,6 +12,13 @@ from turnstream.shared import protocol
 Status = Literal["queued", "running", "parked", "completed", "failed", "canceled"]
 
 
+class Waiting(Described):
+    """Why a queued task is not given to a worker yet."""
+
+    reason: str = Field(description="The code of a model's failure that passes, say `model_rate_limited`.")
+    until: float
+
+
 class TaskRow(Described):
     """One task. Times are Unix seconds."""
 
@@ -23,6 +30,7 @@ class TaskRow(Described):
     user: str | None = None
     status: Status
     waits_for_turn: bool = Field(description="Queued behind another task of its session.")
+    waiting: Waiting | None = None
     attempt: int = Field(description="How often a worker began it.")
     launch: int
     crashes: int
@@ -143,12 +151,13 @@ class QueueStats(Described):
 
 
 class TaskStats(Described):
-    """Live tasks by status; ``partial``: there are more than were counted."""
+    """Live tasks by status; ``waiting``: by reason, queued ones that wait; ``partial``: there are more than counted."""
 
     live: int
     queued: int
     running: int
     parked: int
+    waiting: dict[str, int]
     partial: bool
 
 

@@ -56,6 +56,7 @@ class MetricsRoutes:
             metrics.queue_depth: stats["queue"]["depth"],
             metrics.queue_age: stats["queue"]["oldest_seconds"],
             metrics.tasks: {status: stats["tasks"][status] for status in sorted(LIVE)},
+            metrics.turns_waiting: stats["tasks"]["waiting"],
             metrics.workers: stats["workers"]["count"],
             metrics.front_ends: stats["front_ends"]["count"],
         }

@@ -706,6 +706,8 @@ local function checkpoint(at, call_prefix)
     at = at + 2
   end
   if count > 0 then
+    -- It made progress: what is retried from here on is counted anew (release.lua).
+    redis.call('HDEL', TASK, 'retries', 'retrying_since')
     redis.call('PEXPIRE', STATE, int(TTL))
   end
   count = tonumber(ARGV[at])

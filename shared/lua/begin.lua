@@ -4,7 +4,7 @@
 -- The memory that comes back is the newest turns, as many as the agent's limit and the bytes allow.
 -- → begun attempt snapshot memory | heavy bytes (nothing is taken) | superseded status | ended | gone
 
-local task = redis.call('HMGET', TASK, 'status', 'launch', 'attempt', 'op', 'started', 'fresh')
+local task = redis.call('HMGET', TASK, 'status', 'launch', 'attempt', 'op', 'started', 'fresh', 'waits_for')
 local status, attempt = task[1], task[3]
 if not status or not session()[1] then
   return { 'gone' }
@@ -36,6 +36,9 @@ if not repeated then
   attempt = int(tonumber(attempt) + 1)
   redis.call('HSET', TASK, 'status', 'running', 'attempt', attempt, 'ran', attempt, 'lease', int(NOW + LEASE),
     'worker', worker, 'op', OP, 'holder', OP, 'out', '', 'started', task[5] or int(NOW))
+  if task[7] then
+    redis.call('HDEL', TASK, 'not_before', 'waits_for')
+  end
   touch(task[6])
 end
 local turns = tonumber(known[1] or '1000')

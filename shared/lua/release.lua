@@ -1,17 +1,37 @@
 #!lua flags=allow-oom
 -- Give a running task back, not counted as a crash.
--- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal).
--- → launch n | behind launch | fenced | ended | gone
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'fresh')
+-- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); wait_ms: it is not launched before that
+-- (0: at once), for this reason, a word; retry_ms: how long it may be retried without a checkpoint (0: it is no retry).
+-- → launch n | waits look_ms (until it must be launched, or its deadline has passed) | spent (nothing was done)
+--   | behind launch | fenced | ended | gone
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'fresh', 'deadline',
+  'retrying_since')
+wait_ms, retry_ms = tonumber(wait_ms), tonumber(retry_ms)
+local deadline = tonumber(task[9]) or 0
+local function released(launch)
+  if wait_ms == 0 then
+    return { 'launch', launch }
+  end
+  return { 'waits', int(deadline > 0 and math.max(1, math.min(wait_ms, deadline + 1 - NOW)) or wait_ms) }
+end
 if task[3] == OP and task[2] == attempt then
-  return { 'launch', task[7] }
+  return released(task[7])
 end
 local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
 if no then
   return no
+elseif retry_ms > 0 and NOW + wait_ms > (tonumber(task[10]) or NOW) + retry_ms then
+  return { 'spent' }
 end
 local launch = int(tonumber(task[5]) + 1)
-redis.call('HDEL', TASK, 'lease')
-redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'op', OP, 'out', launch)
+redis.call('HDEL', TASK, 'lease', 'not_before', 'waits_for')
+redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW + wait_ms), 'op', OP, 'out', launch)
+if wait_ms > 0 then
+  redis.call('HSET', TASK, 'not_before', int(NOW + wait_ms), 'waits_for', reason)
+end
+if retry_ms > 0 then
+  redis.call('HSETNX', TASK, 'retrying_since', int(NOW))
+  redis.call('HINCRBY', TASK, 'retries', 1)
+end
 touch(task[8])
-return { 'launch', launch }
+return released(launch)

@@ -6,7 +6,7 @@
 --   | drop task (who may have waited for it, or none)
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
-  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next', 'fresh')
+  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next', 'fresh', 'not_before')
 local status, attempt, launch = task[1], task[2] or '0', task[3] or '0'
 local function num(field)
   return tonumber(field) or 0
@@ -116,6 +116,12 @@ elseif launch == '0' then
     redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', launch, 'sweep_passed', first)
     return { 'passed', first, launch }
   end
+elseif task[18] then
+  if num(task[18]) > NOW then
+    return { 'redate', int(math.min(num(task[18]) - NOW, patient())) }
+  end
+  -- It waits for a worker from now on.
+  redis.call('HDEL', TASK, 'not_before', 'waits_for')
 elseif num(task[5]) > NOW then
   -- By a clock that was ahead, too.
   redis.call('HSET', TASK, 'launched', int(NOW))

@@ -93,14 +93,19 @@ class DeploymentStats(Retrying):
         primary = self._broker.primary
         listed = int(await command(primary, "ZCARD", keys.LIVE))
         counted: Counter[str] = Counter()
+        waiting: Counter[str] = Counter()
         for at in range(0, min(listed, MOST_COUNTED), _AT_ONCE):
             refs: list[bytes] = await command(primary, "ZREVRANGE", keys.LIVE, at, at + _AT_ONCE - 1)
-            counted.update(await self._tasks.statuses(refs))
+            for status, reason in await self._tasks.states(refs):
+                counted[status] += 1
+                if reason:
+                    waiting[reason] += 1
         uncounted = max(0, listed - MOST_COUNTED)
         live = sum(counted[status] for status in LIVE) + uncounted
         return {
             "live": live,
             **{status: counted[status] for status in sorted(LIVE)},
+            "waiting": dict(waiting),
             "partial": uncounted > 0,
         }
 

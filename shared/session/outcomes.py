@@ -27,6 +27,18 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class NotBefore:
+    """The task is queued, but not to be launched yet: it must be swept in ``look_ms``."""
+
+    look_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The task may be retried no longer; nothing was done."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waits:
     """The task is queued behind another one of its session."""
 

@@ -37,6 +37,7 @@ MOST_PASSED = 10_000
 _FIELDS = (
     "status", "agent", "user", "launch", "attempt", "ran", "crashes", "worker", "ended_by", "submitted",
     "started", "ended", "deadline", "parked_until", "pending", "why", "response", "number",
+    "waits_for", "not_before",
 )  # fmt: skip
 
 # A task's times as the hash names them → as operators see them.
@@ -148,10 +149,14 @@ class TaskList(Retrying):
         rows = (_row(ref, fields, now) for ref, fields in zip(refs, told, strict=True) if "status" in fields)
         return [row for row in rows if row is not None]
 
-    async def statuses(self, entries: Sequence[bytes]) -> list[str]:
-        """The tasks' statuses by the entries of a list; ``gone`` where there is none."""
+    async def states(self, entries: Sequence[bytes]) -> list[tuple[str, str]]:
+        """The tasks' statuses by the entries of a list, ``gone`` where there is none, and what they wait for, if anything."""
         refs = [ref for ref in map(_ref, entries) if ref is not None]
-        return [fields.get("status", "gone") for fields in await self.read(refs, ("status",))]
+        now = time.time()
+        return [
+            (fields.get("status", "gone"), (waiting(fields, now) or {}).get("reason", ""))
+            for fields in await self.read(refs, ("status", "waits_for", "not_before"))
+        ]
 
     async def read(self, refs: Sequence[TaskRef], names: Sequence[str]) -> list[dict[str, str]]:
         """These fields of the tasks' hashes, in one round trip; none of one that cannot be read."""
@@ -200,6 +205,14 @@ class TaskList(Retrying):
             offset += REFS_AT_ONCE
 
 
+def waiting(fields: dict[str, str], now: float) -> dict[str, Any] | None:
+    """Why a queued task is not launched yet, and until when; None: it is, or only another turn is in its way."""
+    until = int(fields.get("not_before") or 0) / 1000
+    if fields.get("status") != TaskStatus.QUEUED or until <= now:
+        return None
+    return {"reason": fields.get("waits_for", ""), "until": until}
+
+
 def _ref(entry: str | bytes) -> TaskRef | None:
     """The task that an entry of a list names, if it names one."""
     try:
@@ -241,6 +254,8 @@ def _told(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
     for name, told in _TIMES:
         if fields.get(name, "0") != "0":
             row[told] = int(fields[name]) / 1000
+    if (waits := waiting(fields, now)) is not None:
+        row["waiting"] = waits
     if row["status"] in LIVE:
         row.pop("ended_at", None)
         row.pop("ended_by", None)

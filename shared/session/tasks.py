@@ -44,6 +44,7 @@ from turnstream.shared.session.outcomes import (
     Missing,
     Moved,
     MustEnd,
+    NotBefore,
     Parked,
     Passed,
     Redate,
@@ -51,6 +52,7 @@ from turnstream.shared.session.outcomes import (
     Renewed,
     Repeated,
     Same,
+    Spent,
     Stored,
     Superseded,
     TurnSubmission,
@@ -134,7 +136,7 @@ _renew = Script("renew", session=True, args=_WRITER)
 _park = Script(
     "park", session=True, keys=("call_prefix",), args=(*_WRITER, "wait_ms", "policy"), rest="batch"
 )
-_release = Script("release", session=True, args=_WRITER)
+_release = Script("release", session=True, args=(*_WRITER, "wait_ms", "reason", "retry_ms"))
 _take = Script(
     "take",
     session=True,
@@ -327,10 +329,39 @@ class Tasks(Retrying):
             return GivesWay()
         return Launch(int(reply[1])) if reply[0] == b"launch" else _refusal(reply)
 
-    async def release(self, ref: TaskRef, attempt: Writer, op: str) -> Launch | Refusal:
-        """Give a running task back to the queue; not counted as a crash."""
-        reply = await self._run(_release, ref.keys, ref.task, op, **_shown(attempt))
-        return Launch(int(reply[1])) if reply[0] == b"launch" else _refusal(reply)
+    async def release(
+        self,
+        ref: TaskRef,
+        attempt: Writer,
+        op: str,
+        *,
+        wait_ms: int = 0,
+        reason: str = "",
+        retry_ms: int = 0,
+    ) -> Launch | NotBefore | Spent | Refusal:
+        """Give a running task back to the queue; not counted as a crash.
+
+        With ``wait_ms`` it is not launched before that, and ``reason``, a word, is shown meanwhile. With ``retry_ms`` it is
+        a retry: refused (`Spent`) when, since the first one after the task's last checkpoint, that time would be over.
+        """
+        reply = await self._run(
+            _release,
+            ref.keys,
+            ref.task,
+            op,
+            **_shown(attempt),
+            wait_ms=wait_ms,
+            reason=reason,
+            retry_ms=retry_ms,
+        )
+        match reply:
+            case [b"launch", launch]:
+                return Launch(int(launch))
+            case [b"waits", look_ms]:
+                return NotBefore(int(look_ms))
+            case [b"spent"]:
+                return Spent()
+        return _refusal(reply)
 
     @whole
     async def take(

@@ -183,7 +183,8 @@ export class Operate {
       update: (now) => {
         row.live = isLive(now);
         mark.dataset.status = now.status;
-        say(mark, now.waits_for_turn ? "queued (its turn)" : now.status);
+        say(mark, now.waiting ? `waits (${now.waiting.reason})` : now.waits_for_turn ? "queued (its turn)" : now.status);
+        mark.title = now.waiting ? `until ${moment(now.waiting.until)}` : "";
         say(cells[2], now.agent);
         say(open, `${now.owner} / ${short(now.session, 34)}`);
         open.title = now.ref;
@@ -310,7 +311,7 @@ function showFacts(list, task) {
   const at = (seconds) => (seconds ? moment(seconds) : "–");
   const facts = {
     Status: task.why ? `${task.status} (${task.why})` : task.status, Agent: task.agent, Owner: task.owner, Session: task.session, Task: task.task,
-    User: task.user, Attempt: task.attempt, "Workers lost": task.crashes || undefined, Worker: task.worker, "Ended by": task.ended_by, Submitted: at(task.submitted_at),
+    Waits: task.waiting ? `${task.waiting.reason}, until ${moment(task.waiting.until)}` : undefined, User: task.user, Attempt: task.attempt, "Workers lost": task.crashes || undefined, Worker: task.worker, "Ended by": task.ended_by, Submitted: at(task.submitted_at),
     Started: at(task.started_at), Ended: task.ended_at ? at(task.ended_at) : undefined, Took: duration(task.took),
   };
   list.replaceChildren(...Object.entries(facts).filter(([, value]) => value !== undefined).map(([name, value]) => h("div", { class: String(value).length > 24 ? "broad" : null }, h("dt", {}, name), h("dd", {}, String(value)))));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,12 @@ from turnstream.shared.session.outcomes import (
     Fenced,
     Gone,
     Launch,
+    MustEnd,
+    NotBefore,
     Parked,
+    Redate,
     Repeated,
+    Spent,
     Stored,
     Unknown,
 )
@@ -219,3 +224,72 @@ async def test_an_answer_to_a_released_task_waits_for_its_next_attempt(place: Pl
     await desk.tasks.release(ref(), 1, operation())
     assert await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation()) == Stored(0)
     assert (await desk.begin(ref(), 2)).results == {"c1": b"1"}
+
+
+async def _released(desk: Desk, attempt: int, wait_ms: int = HOUR_MS, retry_ms: int = 0) -> object:
+    return await desk.tasks.release(
+        ref(), attempt, operation(), wait_ms=wait_ms, reason="model_unavailable", retry_ms=retry_ms
+    )
+
+
+async def test_a_released_task_may_wait_for_a_time(place: Place) -> None:
+    """It is queued, with what it waits for, and nothing launches it before that; a repeat changes nothing."""
+    desk = Desk(place)
+    await desk.running()
+    op = operation()
+    release = partial(desk.tasks.release, ref(), 1, op, wait_ms=HOUR_MS, reason="model_unavailable")
+    assert await desk.twice(release) == NotBefore(HOUR_MS)
+    assert await desk.field(ref(), "status") == "queued"
+    assert await desk.field(ref(), "waits_for") == "model_unavailable"
+    swept = await desk.tasks.sweep(ref(), operation())
+    assert isinstance(swept, Redate)
+    assert swept.ms <= HOUR_MS
+    await desk.put(ref(), not_before=await desk.past())
+    assert isinstance(await desk.tasks.sweep(ref(), operation()), Launch)
+    assert await desk.field(ref(), "not_before") is await desk.field(ref(), "waits_for") is None
+    # What was launched is looked at as any other launch.
+    assert isinstance(await desk.tasks.sweep(ref(), operation()), Redate)
+    assert (await desk.begin(ref(), 2)).number == 2
+
+
+async def test_another_releases_begin_takes_what_waits(place: Place) -> None:
+    """A worker that knows nothing of waiting launches early: the attempt is held, and nothing is left of the wait."""
+    desk = Desk(place)
+    await desk.running()
+    await _released(desk, 1)
+    assert (await desk.begin(ref(), 2)).number == 2
+    assert await desk.field(ref(), "not_before") is await desk.field(ref(), "waits_for") is None
+
+
+async def test_a_wait_is_cut_by_the_deadline(place: Place) -> None:
+    """The next look is when the deadline has passed, if that is sooner; then the task ends."""
+    desk = Desk(place)
+    await desk.running()
+    await desk.put(ref(), deadline=await desk.now() + 60_000)
+    outcome = await _released(desk, 1)
+    assert isinstance(outcome, NotBefore)
+    assert 0 < outcome.look_ms <= 60_001
+    swept = await desk.tasks.sweep(ref(), operation())
+    assert isinstance(swept, Redate)
+    assert swept.ms <= 60_001
+    await desk.put(ref(), deadline=await desk.past())
+    assert await desk.tasks.sweep(ref(), operation()) == MustEnd("1 2", "failed", "deadline")
+
+
+async def test_retries_are_counted_since_the_last_checkpoint(place: Place) -> None:
+    """When they may last no longer the attempt stays held; a checkpoint that is kept begins the count anew."""
+    desk = Desk(place)
+    await desk.running()
+    for launch in (2, 3):
+        assert isinstance(await _released(desk, launch - 1, 10, HOUR_MS), NotBefore)
+        await desk.begin(ref(), launch)
+    assert await desk.field(ref(), "retries") == "2"
+    await desk.put(ref(), retrying_since=await desk.now() - HOUR_MS)
+    assert await desk.nothing_written(lambda: _released(desk, 3, 10, HOUR_MS)) == Spent()
+    assert await desk.field(ref(), "status") == "running"
+    batch = Batch()
+    batch.keep("messages", b"[]")
+    await desk.tasks.append(ref(), 3, batch, operation())
+    assert await desk.field(ref(), "retries") is await desk.field(ref(), "retrying_since") is None
+    assert isinstance(await _released(desk, 3, 10, HOUR_MS), NotBefore)
+    assert await desk.field(ref(), "retries") == "1"
