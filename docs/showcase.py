@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from pydantic_ai.exceptions import ModelConnectionError
+
 from turnstream import Turn, agent
 from turnstream.shared.protocol import (
     AudioContent,
@@ -45,6 +47,15 @@ async def shop(turn: Turn) -> AsyncIterator[Any]:  # noqa: ARG001
     """Meets an error, says so, and goes on."""
     yield Message(type="error", role="assistant", code="out_of_stock", message="There are no apples left.")
     yield "Would pears do?"
+
+
+@agent
+async def cut_off(turn: Turn) -> AsyncIterator[Any]:
+    """Its provider cuts the first answer in the middle; the second one is whole."""
+    yield "The train leaves "
+    if turn.attempt == 1:
+        raise ModelConnectionError("showcase", "the stream was cut")
+    yield "at nine."
 
 
 @agent

@@ -76,6 +76,8 @@ class Publisher:
         self.window = window
         # When the last append was begun, and the timer of the text that waits for the next.
         self._begun = 0.0
+        # Whether a checkpoint of this attempt is in the log's store.
+        self.progressed = False
         self._text_timer: asyncio.TimerHandle | None = None
         self._gathered = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -227,6 +229,7 @@ class Publisher:
         if isinstance(outcome, Appended):
             metrics.append_seconds.add(time.monotonic() - begun)
             metrics.events_appended.n += batch.count
+            self.progressed |= bool(batch.kept)
             claim.saw(outcome.epoch, outcome.seq)
             self._attempt.files.update(batch.files)
             first = outcome.seq - batch.count + 1

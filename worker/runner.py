@@ -2,7 +2,8 @@
 
 begin ──► agent runs ──► Done          finish(completed)
   │           │     └──► NeedsClient   park
-  │           ├──► raises               finish(failed)
+  │           ├──► raises               finish(failed), or, while the model's provider is away,
+  │           │                         release: it goes on when it may be asked again
   │           └──► cancelled: stop, lease lost   nothing more may be said
   │                           log behind         launched again: the broker lost what the attempt wrote
   │                           deadline           finish(failed)
@@ -25,10 +26,26 @@ from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.batch import TooLarge
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import TEXTS, End, close_open, write_end
-from turnstream.shared.session.outcomes import Attempt, Behind, Ended, GivesWay, Heavy, Launch, Parked
+from turnstream.shared.session.outcomes import (
+    Attempt,
+    Behind,
+    Ended,
+    GivesWay,
+    Heavy,
+    Launch,
+    NotBefore,
+    Parked,
+    Spent,
+)
 from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import operation
-from turnstream.worker.agents.failures import explain, for_operators, full_traceback
+from turnstream.worker.agents.failures import (
+    explain,
+    for_operators,
+    full_traceback,
+    is_transient,
+    seconds_to_wait,
+)
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
 from turnstream.worker.flush_window import FlushWindow
@@ -36,7 +53,7 @@ from turnstream.worker.publisher import LostAttempt, Publisher
 from turnstream.worker.turn import RunningTurn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from turnstream.shared.agents.config import AgentSpec
@@ -78,8 +95,11 @@ class Runner:
         agents: Mapping[str, RunnableAgent],
         budget: Budget,
         settings: Settings,
+        look: Callable[[TaskRef, int], None],
     ) -> None:
+        """``look`` has the task swept in so many milliseconds, as far as this process lives."""
         self._worker = worker
+        self._look = look
         self._budget = budget
         self._ender = ender
         self._leases = leases
@@ -202,14 +222,7 @@ class Runner:
             return
         except BaseException as error:
             # What an agent's code raises ends its turn, never the worker: SystemExit and the like too.
-            code, text = explain(error)
-            log.warning(
-                "agent.failed", code=code, **for_operators(error), exc_info=error if self._debug else None
-            )
-            trace = full_traceback(error) if self._debug else ""
-            await self._finish(
-                held, publisher, turn, End(TaskStatus.FAILED, code, text, turn.usage, traceback=trace)
-            )
+            await self._failed(held, publisher, turn, error)
             return
         if isinstance(outcome, Done):
             await self._finish(
@@ -223,6 +236,27 @@ class Runner:
             await self._finish(
                 held, publisher, turn, End(TaskStatus.FAILED, "agent_asked_nothing", text, turn.usage)
             )
+
+    async def _failed(
+        self, held: Held, publisher: Publisher, turn: RunningTurn, error: BaseException
+    ) -> None:
+        """Release the attempt for as long as a failure that passes may be retried; else end the turn."""
+        code, text = explain(error)
+        retry_ms = int(turn.spec.retry_for * 1000)
+        if retry_ms and is_transient(error):
+            await publisher.seal()
+            retries = 0 if publisher.progressed else int(held.attempt.task.get("retries", 0))
+            wait_ms = max(1, int(seconds_to_wait(error, retries) * 1000))
+            if await self._release(held, publisher, wait_ms, code, retry_ms):
+                log.warning("attempt.waits", code=code, wait_ms=wait_ms, **for_operators(error))
+                return
+        log.warning(
+            "agent.failed", code=code, **for_operators(error), exc_info=error if self._debug else None
+        )
+        trace = full_traceback(error) if self._debug else ""
+        await self._finish(
+            held, publisher, turn, End(TaskStatus.FAILED, code, text, turn.usage, traceback=trace)
+        )
 
     async def _let_run(self, held: Held, agent: RunnableAgent, turn: RunningTurn) -> Done | NeedsClient:
         """The agent's outcome. It runs as a task of its own: one that swallows its cancellation is left behind.
@@ -348,16 +382,31 @@ class Runner:
             # The lease lapses, and the rescuer does what is left.
             log.info("attempt.left", reason=str(reason))
 
-    async def _release(self, held: Held, publisher: Publisher) -> None:
+    async def _release(
+        self, held: Held, publisher: Publisher, wait_ms: int = 0, reason: str = "", retry_ms: int = 0
+    ) -> bool:
+        """Give the attempt up, to be launched again, in ``wait_ms`` at the earliest; see `Tasks.release`.
+
+        False: it may be retried no longer, and is still held.
+        """
         attempt = held.attempt
         await publisher.flush()
+        if 0 < wait_ms < self._lease_ms:
+            # The next look at the task is when its lease would be over.
+            await self._ender.launches.remind(attempt.ref, wait_ms)
         op = operation()
         held.parting = True
-        outcome = await self._ender.tasks.retrying(PARTING_SECONDS).release(attempt.ref, attempt.claim, op)
+        outcome = await self._ender.tasks.retrying(PARTING_SECONDS).release(
+            attempt.ref, attempt.claim, op, wait_ms=wait_ms, reason=reason, retry_ms=retry_ms
+        )
         if isinstance(outcome, Launch):
             await self._launch(attempt.ref, outcome.number)
+        elif isinstance(outcome, NotBefore):
+            metrics.turns_waited.add(reason)
+            self._look(attempt.ref, outcome.look_ms)
         elif isinstance(outcome, Behind):
             held.launch = outcome.launch
+        return not isinstance(outcome, Spent)
 
     async def _launch(self, ref: TaskRef, number: int) -> None:
         asking = self._ender.launches.retrying(PARTING_SECONDS).launch(ref, number)

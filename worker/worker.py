@@ -77,7 +77,13 @@ class WorkerProcess:
         self._agents = registry.build(agents)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
         runner = Runner(
-            self.id, ender.retrying(TURN_RETRY_SECONDS), self.leases, self._agents, self.budget, settings
+            self.id,
+            ender.retrying(TURN_RETRY_SECONDS),
+            self.leases,
+            self._agents,
+            self.budget,
+            settings,
+            self._rescuer.look,
         )
         self._arq = ArqWorker(
             broker.primary,

@@ -207,6 +207,13 @@ class AgentSpec(BaseModel):
     busy: Literal["serial", "parallel", "reject", "interrupt"] = "serial"
     parked: Literal["block", "supersede"] = "block"
     deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the whole turn, parking included.")
+    retry_for: float = Field(
+        600,
+        ge=0,
+        le=86_400,
+        description="How long a turn waits, without a worker, for a model whose provider is away or overloaded; 0: it fails "
+        "at once.",
+    )
     tool_deadline: float = Field(600, gt=0, le=86_400, description="For one server tool.")
     callback_deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the client's answers.")
     memory: MemoryLimits = MemoryLimits()

@@ -76,6 +76,18 @@ async def test_their_number_has_a_limit(serve: Any) -> None:
     assert len(calls_of(frames, "component_call")) == len(calls_of(frames, "component_call_output")) == 4
 
 
+async def test_the_turn_waits_for_a_sub_agents_model(serve: Any) -> None:
+    """A failure that passes is told no model: the turn waits, and the sub-agent goes on; another's answer is kept."""
+    client, _ = await serve(lead={"subagents": ["helper"]}, helper={})
+    first = [("helper", ["fine"])]
+    away = [("helper", [{"away_at_attempt": 1, "say": "at last"}])]
+    frames = await client.turn("s1", script(first, away, "{results}"))
+    check_whole(frames)
+    assert text_of(frames).endswith("fine  | at last  ")
+    kinds = ("component_call", "component_call_output")
+    assert [len(calls_of(frames, kind)) for kind in kinds] == [2, 2]
+
+
 async def test_a_failing_sub_agent_does_not_end_the_turn(serve: Any) -> None:
     """The model that asked is told the code and the public text; what the sub-agent had begun is closed."""
     client, _ = await serve(lead={"subagents": ["helper"]}, helper={})

@@ -1,4 +1,7 @@
-"""Providers that fail: tried again as their client does, then the turn ends with a stable code and no secrets."""
+"""Providers that fail: tried again as their client does, then the turn ends with a stable code and no secrets.
+
+Where a failure passes these agents do not wait for that: test_model_retries.py has those that do.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ async def test_a_provider_that_refuses_ends_the_turn_with_a_code(
     deploy: Deployments, provider: Provider, trouble: Refusal, code: str
 ) -> None:
     """The code is stable; the text quotes neither the provider nor its address nor the key."""
-    client = await deploy()
+    client = await deploy(retry_for=0)
     provider.script = [trouble] * 3
     error = error_of(await client.turn("s1", "Hi"))
     assert error["code"] == code
@@ -104,7 +107,7 @@ async def test_a_stream_that_breaks_off_ends_the_turn(
     deploy: Deployments, provider: Provider, answer: Answer
 ) -> None:
     """What had come stays, incomplete; nothing is said twice."""
-    client = await deploy()
+    client = await deploy(retry_for=0)
     provider.script = [answer]
     frames = await client.turn("s1", "Hi")
     assert error_of(frames)["code"] == "model_unavailable"
@@ -116,7 +119,7 @@ async def test_a_stream_that_breaks_off_ends_the_turn(
 
 async def test_an_error_inside_a_stream_keeps_its_meaning(deploy: Deployments, provider: Provider) -> None:
     """Some providers answer 200 and then send an error: it has the same code as outside a stream."""
-    client = await deploy()
+    client = await deploy(retry_for=0)
     provider.script = [
         says("Well", raw=b'data: {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}\n\n')
     ]
@@ -125,7 +128,7 @@ async def test_an_error_inside_a_stream_keeps_its_meaning(deploy: Deployments, p
 
 async def test_a_provider_that_is_not_there(deploy: Deployments, provider: Provider) -> None:
     """A refused connection is the same as a provider that is down."""
-    client = await deploy(base_url="http://127.0.0.1:9/v1", settings={"max_retries": 0})
+    client = await deploy(base_url="http://127.0.0.1:9/v1", settings={"max_retries": 0}, retry_for=0)
     error = error_of(await client.turn("s1", "Hi"))
     assert error["code"] == "model_unavailable"
     assert "127.0.0.1" not in error["message"]
@@ -133,7 +136,7 @@ async def test_a_provider_that_is_not_there(deploy: Deployments, provider: Provi
 
 async def test_a_provider_that_takes_too_long(deploy: Deployments, provider: Provider) -> None:
     """The agent's own limit for a model call ends the turn, though words had come."""
-    client = await deploy(settings={"timeout": 0.2, "max_retries": 0})
+    client = await deploy(settings={"timeout": 0.2, "max_retries": 0}, retry_for=0)
     provider.script = [says("Wait", until=asyncio.Event())]
     frames = await client.turn("s1", "Hi")
     assert error_of(frames)["code"] == "model_timeout"

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelConnectionError
 from pydantic_ai.messages import (
     ModelResponse,
     RetryPromptPart,
@@ -75,6 +76,8 @@ async def _play(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[
 async def _do(step: dict[str, Any]) -> None:
     if step.get("hang_at_attempt") == current_turn().attempt.number:
         await asyncio.Event().wait()
+    if step.get("away_at_attempt") == current_turn().attempt.number:
+        raise ModelConnectionError("scripted", "the stream was cut")
     if fail := step.get("fail"):
         raise AgentError("scripted_failure", fail)
 

@@ -17,11 +17,13 @@
     agent_error              the agent's own code raised something else
 
 Providers' texts, addresses and bodies are never passed on: they may quote keys, and users' words.
-Their SDK has retried by then, as far as it does.
+Their SDK has retried by then, as far as it does. A failure that passes (`is_transient`) ends the turn only when it
+lasts: until then the runner releases the attempt, and the turn waits without a worker (`seconds_to_wait`).
 """
 
 from __future__ import annotations
 
+import random
 import traceback
 from typing import Any
 
@@ -71,6 +73,17 @@ _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
     ),
 )
 
+# Statuses that pass, though they are said to be the request's fault.
+_PASSING = frozenset({408, 409, 425, 429})
+
+# The first retry comes within this time, then within twice that, up to this. Providers that come back must not find all
+# that waited for them at once, so each wait is random.
+FIRST_RETRY_SECONDS = 0.5
+MOST_RETRY_SECONDS = 60.0
+
+# The longest wait that a provider may ask for.
+MOST_ASKED_SECONDS = 3600.0
+
 # Characters of a traceback that is kept with its turn; the error itself stands at the end.
 _MOST_TRACEBACK = 16_384
 
@@ -82,15 +95,15 @@ _TIMEOUT = ("model_timeout", "The model took too long to answer.")
 
 def explain(error: BaseException) -> tuple[str, str]:
     """The code and public text of what an agent raised."""
-    if isinstance(error, BaseExceptionGroup):
-        # Several at once (parallel tools, models that were tried in turn): the last one decided it.
-        return explain(error.exceptions[-1])
+    error = _decisive(error)
     if isinstance(error, AgentError):
         return error.code, error.text
     if isinstance(error, AgentMistake):
         return "agent_error", f"The agent failed: {error}"
     if any(map(_is_of_a_download, (error, error.__cause__))):
         return LINK_NOT_FETCHED
+    if isinstance(error, library.ModelHTTPError) and error.status_code in (409, 425):
+        return _UNAVAILABLE
     for kind, code, text in _FAILURES:
         if isinstance(error, kind):
             return code, text
@@ -101,6 +114,35 @@ def explain(error: BaseException) -> tuple[str, str]:
     if isinstance(error, library.ModelAPIError):
         return _UNAVAILABLE
     return "agent_error", f"The agent failed ({type(error).__name__})."
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may be answered later: the model's provider is away, or has too much to do.
+
+    What is raised for a connection, a stream or a response of a provider, by pydantic-ai; never what a tool raises.
+    """
+    error = _decisive(error)
+    if not isinstance(error, library.ModelAPIError) or isinstance(error, library.ModelQuotaExceededError):
+        return False
+    if isinstance(error, library.ModelUnavailableError):
+        return True
+    if isinstance(error, library.ModelHTTPError):
+        return error.status_code in _PASSING or error.status_code >= 500
+    return not isinstance(error, library.ModelRequestRejectedError)
+
+
+def seconds_to_wait(error: BaseException, retries: int) -> float:
+    """How long to wait before the next of so many retries: no less than the provider asks for."""
+    asked = getattr(_decisive(error), "retry_after", None) or 0.0
+    most = min(MOST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(retries, 10))
+    return float(min(asked, MOST_ASKED_SECONDS)) + random.uniform(0, most)  # noqa: S311 - it is no secret
+
+
+def _decisive(error: BaseException) -> BaseException:
+    """Of several errors (parallel tools, models that were tried in turn) one that passes, or the last one."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next(filter(is_transient, error.exceptions), error.exceptions[-1])
+    return error
 
 
 def _is_of_a_download(error: BaseException | None) -> bool:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from openai._streaming import SSEBytesDecoder, SSEDecoder
 
+# The longest wait for a retry in place; the turn is released for a longer one.
+MOST_IN_PLACE_SECONDS = 2.0
+
 # As many as the library's own client keeps.
 _LIMITS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 
@@ -47,6 +50,11 @@ class LeanProvider(OpenAIProvider):
 
 
 class _Client(AsyncOpenAI):
+    def _should_retry(self, response: httpx2.Response) -> bool:
+        """Whether to retry in place, for which the turn keeps its worker: not when the provider asks for a longer wait."""
+        asked = self._parse_retry_after_header(response.headers)
+        return (asked is None or asked <= MOST_IN_PLACE_SECONDS) and super()._should_retry(response)
+
     def _make_sse_decoder(self) -> SSEDecoder | SSEBytesDecoder:
         return Decoder()
 

@@ -98,15 +98,16 @@ class Provider:
         self.times: list[float] = []
         self.others: list[str] = []
         self.files: dict[str, bytes] = {}
-        app = Starlette(
+        self._app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._complete, methods=["POST"]),
                 Route("/v1/responses", self._respond, methods=["POST"]),
                 Route("/{path:path}", self._other),
             ]
         )
-        self._server = _Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
+        self._server: _Server
         self._serving: asyncio.Task[None] | None = None
+        self._port = 0
         self.address = ""
 
     @property
@@ -115,11 +116,14 @@ class Provider:
         return f"{self.address}/v1"
 
     async def start(self) -> None:
-        """Serve on a free port."""
+        """Serve on a free port; after `close` on the same one again."""
+        self._server = _Server(
+            uvicorn.Config(self._app, port=self._port, log_config=None, access_log=False, lifespan="off")
+        )
         self._serving = asyncio.create_task(self._server.serve())
         await wait_until(lambda: self._server.started, "the provider to serve")
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.address = f"http://127.0.0.1:{port}"
+        self._port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.address = f"http://127.0.0.1:{self._port}"
 
     async def close(self) -> None:
         """Stop serving."""

@@ -56,7 +56,15 @@ class Worker:
         self.tasks = Delayed(desk.redis, desk.settings)
         self.leases = Leases(self.tasks, desk.settings)
         ender = Ender(self.tasks, desk.log, desk.launches, desk.primary)
-        self.runner = Runner("w1", ender, self.leases, {"demo": Agent(run)}, Budget(2**20), desk.settings)
+        self.runner = Runner(
+            "w1",
+            ender,
+            self.leases,
+            {"demo": Agent(run)},
+            Budget(2**20),
+            desk.settings,
+            lambda _ref, _ms: None,
+        )
 
     async def renew(self) -> None:
         """The lease is renewed, and refused: the script has parted with the task by now."""

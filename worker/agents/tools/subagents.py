@@ -12,7 +12,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from turnstream.shared.errors import BrokerAway
-from turnstream.worker.agents.failures import explain, for_operators
+from turnstream.worker.agents.failures import explain, for_operators, is_transient
 from turnstream.worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SubAgents(AbstractToolset[Any]):
         2. when it waits for the client, defer the call with it: its checkpoints are kept under the call's
            id, and it goes on first when the turn is taken up again;
         3. tell the model when a sub-agent fails: who handed the work out decides what that means, and
-           the turn goes on;
+           the turn goes on; but a failure that passes is the turn's, which waits (`AgentSpec.retry_for`);
         4. bound their depth and, over the whole turn, their number.
     """
 
@@ -113,6 +113,8 @@ class SubAgents(AbstractToolset[Any]):
             raise
         except BaseException as error:
             # What is no Exception, too: nobody else expects it.
+            if run.turn.spec.retry_for and is_transient(error):
+                raise
             code, text = explain(error)
             log.warning("subagent.failed", agent=name, code=code, **for_operators(error))
             await inner.abandon("The agent failed before this was done.")
