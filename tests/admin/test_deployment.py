@@ -62,7 +62,14 @@ async def test_stats_tell_what_there_is(stack: Stack, monkeypatch: pytest.Monkey
         await stream.until(lambda frames: frames)
         told = await stats()
         assert told["queue"]["depth"] == 1
-        assert told["tasks"] == {"live": 1, "queued": 1, "running": 0, "parked": 0, "partial": False}
+        assert told["tasks"] == {
+            "live": 1,
+            "queued": 1,
+            "running": 0,
+            "parked": 0,
+            "waiting": {},
+            "partial": False,
+        }
         await wait_until(older(stats, told["queue"]["oldest_seconds"]), "the queue to age")
         await stack.worker()
         (call,) = calls_of(await stream.until(calls_of))
