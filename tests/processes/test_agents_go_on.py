@@ -15,7 +15,7 @@ import pytest
 
 from tests.processes.deployment import Deployment
 from tests.support.client import calls_of, check_whole, terminal, text_of
-from tests.support.fake_provider.server import KEY_VARIABLE, Call, calls, says
+from tests.support.fake_provider.server import KEY_VARIABLE, Call, Refusal, calls, says
 from tests.support.scripted import script
 from tests.support.waiting import wait_until
 
@@ -170,6 +170,26 @@ async def test_an_image_is_still_there(agents: Any, provider: Provider) -> None:
     assert (terminal(frames) or {})["output"][-1]["content"][0]["text"] == "Three."
     assert provider.messages(2) == provider.messages(1)
     assert json.dumps(provider.messages(2)).count(image) == 1
+
+
+async def test_a_turn_that_waits_for_its_model_needs_no_worker(agents: Any, provider: Provider) -> None:
+    """The worker that released it is killed while it waits: another one launches it, and not before its time."""
+    deployment = agents("seer")
+    first = await deployment.worker()
+    _, client = await deployment.front_end()
+    provider.script = [
+        Refusal(503, {"error": {"message": "not now"}}, {"retry-after-ms": "2500"}),
+        says("Here."),
+    ]
+    async with client.process("s1", "Hi", id="t1") as stream:
+        await wait_until(lambda: "attempt.waits" in first.log.read_text(), "the turn to wait")
+        first.signal(signal.SIGKILL)
+        await deployment.worker()
+        frames = await stream.all()
+    check_whole(frames)
+    assert (terminal(frames) or {})["output"][-1]["content"][0]["text"] == "Here."
+    before, after = provider.times
+    assert after - before >= 2.5
 
 
 def _noted(folder: Path) -> list[str]:
