@@ -184,6 +184,9 @@ class AgentSpec(BaseModel):
     python: Reference | None = Field(
         None, description="A coded agent: an async generator function, or a pydantic-ai Agent."
     )
+    deps: Reference | None = Field(
+        None, description="A function that makes what a pydantic-ai Agent's runs are given as `deps`."
+    )
     base_url: str | None = Field(None, pattern=_ADDRESS, description="An OpenAI-compatible endpoint.")
     api_key_env: Variable | None = Field(
         None, description="The environment variable that holds the provider's key."
@@ -191,6 +194,9 @@ class AgentSpec(BaseModel):
     description: str = Field("", description="What other agents are told of it, when it is their sub-agent.")
     instructions: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict, description="pydantic-ai model settings.")
+    output_schema: dict[str, Any] | None = Field(
+        None, description="JSON Schema of what it answers with, as data instead of text."
+    )
     tools: tuple[Reference, ...] = ()
     client_tools: tuple[ClientTool, ...] = ()
     mcp: tuple[McpServer, ...] = Field((), description="MCP servers whose tools the model is offered.")
@@ -250,6 +256,15 @@ class AgentSpec(BaseModel):
                 raise ValueError(f"{name!r}: {error}") from None
         return settings
 
+    @field_validator("output_schema")
+    @classmethod
+    def _object(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        if schema.get("type") != "object":
+            raise ValueError('the output is an object: "type" must be "object"')
+        json_schema.check(schema)
+        _check_json(schema)
+        return schema
+
     @field_validator("mcp")
     @classmethod
     def _own_labels(cls, servers: tuple[McpServer, ...]) -> tuple[McpServer, ...]:
@@ -276,6 +291,8 @@ class AgentSpec(BaseModel):
             extra = self.model_fields_set & _CONFIGURED_ONLY
             if extra:
                 raise ValueError(f"python agents bring their own {', '.join(sorted(extra))}")
+        elif self.deps:
+            raise ValueError("deps are for python agents: tools named here have none")
         both = sorted({tool.name for tool in self.client_tools} & set(self.subagents))
         if both:
             raise ValueError(f"the name of a client tool and of a sub-agent: {', '.join(both)}")
@@ -283,7 +300,9 @@ class AgentSpec(BaseModel):
 
 
 # What only makes sense for an agent that is built from its table.
-_CONFIGURED_ONLY = frozenset({"base_url", "api_key_env", "instructions", "settings", "tools"})
+_CONFIGURED_ONLY = frozenset(
+    {"base_url", "api_key_env", "instructions", "settings", "output_schema", "tools"}
+)
 
 
 _BUILT_IN = (

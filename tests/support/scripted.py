@@ -44,8 +44,8 @@ async def _play(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[
             answers += 1
             continue
         for part in message.parts:
-            if isinstance(part, UserPromptPart) and isinstance(part.content, str):
-                prompt, returned, answers = part.content, [], 0
+            if isinstance(part, UserPromptPart) and str(part.content).startswith(("[", "{")):
+                prompt, returned, answers = str(part.content), [], 0
             elif isinstance(part, ToolReturnPart | RetryPromptPart):
                 returned.append(
                     part.model_response_str(wrap_if_error=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -30,12 +30,13 @@ from pydantic_ai.messages import (
 )
 
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
-from turnstream.worker.agents import memory
+from turnstream.worker.agents import memory, structured_output
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
+from turnstream.worker.agents.structured_output import OutputForm
 from turnstream.worker.turn import Group, new_call_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from pydantic_ai import CallToolsNode, ModelRequestNode
@@ -54,11 +55,22 @@ class RunResult:
     Attributes:
         messages: all messages of this turn, for memory.
         output: the agent's result; None when it waits for the client.
+        structured: the output is JSON that the client has yet to be given; else it has read it as it was streamed.
+        completions: for the message that gives it: what it cost.
     """
 
     messages: list[ModelMessage]
     output: Any
     waits: bool
+    structured: bool = False
+    completions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The output as another model is given it."""
+        if self.structured:
+            return orjson.dumps(self.output).decode()
+        return self.output if isinstance(self.output, str) else ""
 
 
 class Run:
@@ -80,6 +92,7 @@ class Run:
         self.speaker = speaker
         self.scope = scope
         self._quiet = quiet
+        self._form = OutputForm()
         self._speech: Speech | None = None
         self._group: Group | None = None
         self._calls: dict[str, ToolCallPart] = {}
@@ -98,25 +111,32 @@ class Run:
         *,
         model: Model | None = None,
         settings: ModelSettings | None = None,
+        deps: Any = None,
     ) -> RunResult:
         """Run the agent to its answer, or to where it waits for the client.
 
         ``model`` and ``settings`` stand above the agent's own.
         """
+        self._form = structured_output.form_of(agent)
         kept = self.turn.kept(self._checkpoint)
         mine = await self.turn.offload(memory.load, kept) if kept else []
         if mine and isinstance(mine[-1], ModelResponse):
-            if not mine[-1].tool_calls:
+            if mine[-1].tool_calls:
+                self._resuming = True
+                self._take_up(mine[-1])
+            elif mine[-1].text and not self._form.in_text:
                 # The answer was complete; only the end of the turn was lost.
-                return RunResult(mine, mine[-1].text or "", waits=False)
-            self._resuming = True
-            self._take_up(mine[-1])
+                return RunResult(mine, mine[-1].text, waits=False)
+            else:
+                # The client has read none of it, and whether it is an answer is for the library to find out, in a run.
+                mine.pop()
         iterating: AbstractAsyncContextManager[LibraryRun[Any, Any]] = agent.iter(
             None if mine else prompt,
             message_history=[*history, *mine],
             output_type=[agent.output_type, DeferredToolRequests],
             model=model,
             model_settings=settings,
+            deps=deps,
         )
         async with AsyncExitStack() as stack:
             # A run that is cancelled while it starts leaves a task behind that waits for ever.
@@ -130,8 +150,13 @@ class Run:
         result = run.result
         if result is None:
             raise RuntimeError("the agent's run ended without a result")
-        waits = isinstance(result.output, DeferredToolRequests)
-        return RunResult([*mine, *run.new_messages()], None if waits else result.output, waits=waits)
+        messages = [*mine, *run.new_messages()]
+        if isinstance(result.output, DeferredToolRequests):
+            return RunResult(messages, None, waits=True)
+        if not structured_output.is_structured(self._form, result):
+            return RunResult(messages, result.output, waits=False)
+        output = structured_output.jsonable(result.output)
+        return RunResult(messages, output, waits=False, structured=True, completions=self.completions())
 
     # ── the model's answer ──
 
@@ -164,7 +189,7 @@ class Run:
             self._close()
 
     def _say(self, text: str, *, thinking: bool) -> None:
-        if not text or (self._quiet and not thinking):
+        if not text or (not thinking and (self._quiet or self._form.in_text)):
             return
         if self._speech is None:
             self._speech = self.speaker.message("reasoning" if thinking else "message")
@@ -201,7 +226,9 @@ class Run:
                     self._say_unsettled(event)
 
     def _take_up(self, response: ModelResponse) -> None:
-        self._calls = {part.tool_call_id: part for part in response.tool_calls}
+        self._calls = {
+            part.tool_call_id: part for part in response.tool_calls if part.tool_name not in self._form.tools
+        }
         self._settled = set()
         ids = list(self._calls)
         self._group = Group(ids, begun=any(map(self.called, ids))) if ids else None
@@ -215,6 +242,11 @@ class Run:
 
     def _keep_answer(self, response: ModelResponse, messages: bytes) -> None:
         """Close the answer's text, count it, and keep the messages up to it: one batch, so a crash repeats none of it."""
+        if self._form.in_text and response.tool_calls and response.text and not self._quiet:
+            # Beside calls it is no output, but what the model said: now it can be told.
+            self._close()
+            self._speech = self.speaker.message()
+            self._speech.delta(response.text)
         usage = response.usage
         self._completions = {
             "usage": {

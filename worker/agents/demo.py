@@ -8,6 +8,7 @@ It answers to commands:
     /think                 thinking, then text       /dispatch         a sub-agent
     /fail TEXT             raises                    /reflect          critics; passes at the second round
     /image URL             an image
+    /output JSON           what an agent with an `output_schema` answers with
 
 Anything else is answered with "You said: …", word by word.
 """
@@ -104,7 +105,7 @@ def model(agent: str) -> FunctionModel:
     return FunctionModel(stream_function=scripts.get(agent, _demo), model_name=agent)
 
 
-async def _demo(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Said]:  # noqa: ARG001 - the library's signature
+async def _demo(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Said]:
     prompt, returns = _situation(messages)
     command, rest = _command(prompt)
     if returns:
@@ -147,6 +148,8 @@ async def _demo(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[
             yield _call(1, "demo-researcher", json.dumps({"task": rest or "find out"}))
         case "image":
             yield _call(0, "show_image", json.dumps({"url": rest}))
+        case "output" if info.output_tools:
+            yield _call(0, info.output_tools[0].name, rest)
         case "reflect":
             drafts = prompt.count("\nScore: ") + 1
             for word in _words(f"This is draft {drafts}."):

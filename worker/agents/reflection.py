@@ -56,22 +56,31 @@ class Reflection:
             draft = await self._agent.draft(drafting, _with_remarks(prompt, state["remarks"]), history)
             if draft.waits:
                 return draft
-            text = str(draft.output)
+            text = draft.text
             verdicts = await self._judge(run, prompt, text)
             score = min(verdict.score for verdict in verdicts)
             passed = score >= spec.pass_score
             self._show(run, prompt, text, verdicts, passed=passed, count=rounds)
             if state["best"] is None or score > state["best_score"]:
-                state.update(best=text, best_score=score, completions=drafting.completions())
+                completions = draft.completions if draft.structured else drafting.completions()
+                state.update(
+                    best=text, best_score=score, completions=completions, structured=draft.structured
+                )
             state["rounds"] = rounds
             state["remarks"] = [*state["remarks"], *(_remark(text, verdict) for verdict in verdicts)][-6:]
             state["done"] = passed or rounds >= spec.max_count
-            if state["done"] and not (spec.stream_drafts and state["best"] == text):
+            seen = draft.structured or (spec.stream_drafts and state["best"] == text)
+            if state["done"] and not seen:
                 self._say(run, state)
             run.turn.keep(f"reflection:{run.scope}", orjson.dumps(state))
             await run.turn.publisher.flush()
         best = str(state["best"])
-        return RunResult(memory.exchange(prompt, best), best, waits=False)
+        messages = memory.exchange(prompt, best)
+        if state.get("structured"):
+            output = orjson.loads(best)
+            completions = state["completions"]
+            return RunResult(messages, output, waits=False, structured=True, completions=completions)
+        return RunResult(messages, best, waits=False)
 
     def _say(self, run: Run, state: dict[str, Any]) -> None:
         speech = run.speaker.message()
@@ -106,7 +115,7 @@ class Reflection:
 
     async def _ask(self, run: Run, critic: ConfiguredAgent, question: str) -> Verdict:
         try:
-            result = await critic.library_agent.run(question, output_type=Verdict)
+            result = await critic.library_agent.run(question, output_type=Verdict, deps=await critic.deps())
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:

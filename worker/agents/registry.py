@@ -9,7 +9,6 @@ import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import pydantic_core
 from pydantic_ai import Agent, Tool
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
@@ -19,12 +18,12 @@ from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 from turnstream.shared import tracing
 from turnstream.shared.agents.config import DEMO, ClientTool
 from turnstream.shared.errors import AgentFieldError, ConfigurationError
-from turnstream.worker.agents import demo, memory, models
+from turnstream.worker.agents import demo, memory, models, structured_output
 from turnstream.worker.agents.agent_run import Run, RunResult
 from turnstream.worker.agents.coded_agent import GeneratorAgent
 from turnstream.worker.agents.failures import place_in_their_code
 from turnstream.worker.agents.reflection import Reflection
-from turnstream.worker.agents.run_outcome import AgentError, AgentMistake, Done, NeedsClient
+from turnstream.worker.agents.run_outcome import AgentError, Done, NeedsClient
 from turnstream.worker.agents.tools.client import ClientTools
 from turnstream.worker.agents.tools.mcp import McpTools
 from turnstream.worker.agents.tools.mcp_connection import McpConnection
@@ -64,6 +63,7 @@ class ConfiguredAgent:
                 name=spec.name,
                 instructions=spec.instructions,
                 model_settings=models.settings_of(spec),
+                output_type=_output_type(spec),
             )
             self._tools = _server_tools(spec)
         for field, names in (
@@ -73,9 +73,15 @@ class ConfiguredAgent:
             if both := sorted(self.own_tools.keys() & names):
                 raise AgentFieldError(spec.name, field, f"{both[0]!r} is the name of a server tool too")
         self._servers = [McpConnection(server, spec) for server in spec.mcp]
+        self._make_deps = _load(spec, "deps", spec.deps) if spec.deps else None
+        if self._make_deps is not None and not callable(self._make_deps):
+            raise AgentFieldError(spec.name, "deps", f"{spec.deps!r} is not a function")
 
     async def run(self, turn: RunningTurn) -> Done | NeedsClient:
         """Answer a turn, or get to where the client must answer first."""
+        if (remembered := turn.kept(_ANSWERED)) is not None:
+            # The answer was given; only the end of the turn was lost.
+            return Done(remembered)
         before, prompt = await turn.offload(memory.read_input, turn.input)
         run = Run(turn, turn.speaker(), "")
         earlier = await turn.offload(_recall, turn.earlier(), self.spec.memory)
@@ -85,8 +91,13 @@ class ConfiguredAgent:
         answer = await self.answer(run, prompt, [*earlier, *before])
         if answer.waits:
             return NeedsClient()
-        _say_output(turn, answer.output)
-        return Done(await turn.offload(memory.remember, [*before, *answer.messages]))
+        remembered = await turn.offload(memory.remember, [*before, *answer.messages])
+        if answer.structured:
+            turn.keep(_ANSWERED, remembered)
+            data = answer.output if isinstance(answer.output, dict) else {"output": answer.output}
+            part = {"type": "data", "data": data}
+            run.speaker.say("message", "assistant", part, extra=answer.completions)
+        return Done(remembered)
 
     async def answer(
         self, run: Run, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
@@ -125,7 +136,9 @@ class ConfiguredAgent:
             brought = {tool.name for tool in requested}
             toolsets.append(McpTools(run, self.spec.name, self._servers, taken, brought))
         with self.library_agent.override(toolsets=toolsets, tools=[]):
-            return await run.answer(self.library_agent, prompt, history, model=model, settings=settings)
+            return await run.answer(
+                self.library_agent, prompt, history, model=model, settings=settings, deps=await self.deps()
+            )
 
     def _links(
         self, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage], reader: Model | str
@@ -145,6 +158,11 @@ class ConfiguredAgent:
                 )
         history = memory.reworded(history, lambda said: models.readable(said, reader, fetch=fetch))
         return models.readable(prompt, reader, fetch=fetch), history
+
+    async def deps(self) -> Any:
+        """What a pydantic-ai agent's tools and instructions are given as ``ctx.deps``, made anew for each run."""
+        made = self._make_deps() if self._make_deps is not None else None
+        return await made if inspect.isawaitable(made) else made
 
     async def close(self) -> None:
         """End the connections to its MCP servers."""
@@ -186,25 +204,22 @@ def _recall(earlier: Sequence[bytes], limits: MemoryLimits) -> list[ModelMessage
     return memory.recall(memory.within(earlier, limits))
 
 
-def _say_output(turn: RunningTurn, output: Any) -> None:
-    """Say what a pydantic-ai agent returns instead of text (its ``output_type``), as data; once in a task's life."""
-    if output is None or isinstance(output, str) or turn.kept(_OUTPUT) is not None:
-        return
+def _output_type(spec: AgentSpec) -> Any:
+    if spec.output_schema is None:
+        return str
     try:
-        data = pydantic_core.to_jsonable_python(output, inf_nan_mode="null")
-    except pydantic_core.PydanticSerializationError:
-        raise AgentMistake(f"its output, of type {type(output).__name__}, has no JSON form") from None
-    turn.keep(_OUTPUT, b"1")
-    data = data if isinstance(data, dict) else {"output": data}
-    turn.speaker().say("message", "assistant", {"type": "data", "data": data})
+        return structured_output.type_of(spec.output_schema)
+    except UserError as error:
+        raise AgentFieldError(spec.name, "output_schema", str(error)) from None
 
 
-_OUTPUT = "output"
+# Checkpoint, kept with the message that gives structured output: what the turn is remembered by.
+_ANSWERED = "answered"
 
 Runnable = ConfiguredAgent | GeneratorAgent
 
 # What only an agent with a model can make use of.
-_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics", "fetch_links"})
+_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics", "fetch_links", "deps"})
 
 
 def build(agents: Agents) -> dict[str, Runnable]:
@@ -279,12 +294,12 @@ def _coded(spec: AgentSpec, built: Mapping[str, Runnable]) -> Runnable:
                 f"{spec.python!r} has output validators, which cannot be combined with parking: "
                 "check its output in a tool instead",
             )
-        if found.deps_type not in (object, type(None)):
+        if found.deps_type not in (object, type(None)) and spec.deps is None:
             raise AgentFieldError(
                 spec.name,
                 "python",
                 f"{spec.python!r} has the deps_type {getattr(found.deps_type, '__name__', found.deps_type)}, and "
-                "nothing here makes its deps: leave deps_type out, and let tools reach what they need by import",
+                "nothing makes its deps: name a function that does as deps = 'module:function'",
             )
         if "model" in spec.allow_overrides:
             raise AgentFieldError(

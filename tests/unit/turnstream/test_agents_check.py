@@ -149,7 +149,36 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
         ("[agents.a]\npython = 'tests.support.coded:not_an_agent'\n", (":2: agents.a.python:", "neither")),
         (
             "[agents.a]\npython = 'tests.support.coded:needy'\n",
-            (":2: agents.a.python:", "deps_type Shop", "by import"),
+            (":2: agents.a.python:", "deps_type Shop", "deps = 'module:function'"),
+        ),
+        (
+            "[agents.a]\npython = 'tests.support.structured:needy'\ndeps = 'tests.support.structured:nowhere'\n",
+            (":3: agents.a.deps:", "nowhere"),
+        ),
+        (
+            "[agents.a]\npython = 'tests.support.structured:needy'\ndeps = 'tests.support.structured:_MODEL'\n",
+            (":3: agents.a.deps:", "not a function"),
+        ),
+        (
+            "[agents.a]\npython = 'tests.support.coded:odd'\ndeps = 'tests.support.structured:open_shop'\n",
+            (":3: agents.a.deps:", "async generator"),
+        ),
+        ("[agents.a]\nmodel = 'demo'\ndeps = 'a:b'\n", (":1: agents.a:", "deps are for python agents")),
+        (
+            "[agents.a]\nmodel = 'demo'\noutput_schema = { type = 'string' }\n",
+            (":3: agents.a.output_schema:", "an object"),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\noutput_schema = { type = 'object', properties = 3 }\n",
+            (":3: agents.a.output_schema:", "JSON Schema"),
+        ),
+        (
+            (
+                "[agents.a]\nmodel = 'demo'\n[agents.a.output_schema]\ntype = 'object'\n"
+                "properties = { next = { '$ref' = '#/$defs/a' } }\n"
+                "'$defs' = { a = { type = 'object', properties = { next = { '$ref' = '#/$defs/a' } } } }\n"
+            ),
+            (":3: agents.a.output_schema:", "recursive"),
         ),
         (
             "[agents.a]\npython = 'tests.support.coded:scripted'\nallow_overrides = true\n",

@@ -121,7 +121,7 @@ class SubAgents(AbstractToolset[Any]):
             return self._settled(name, call, error=f"{text} ({code})")
         if answer.waits:
             raise CallDeferred
-        return self._settled(name, call, answer=str(answer.output))
+        return self._settled(name, call, answer=answer.text)
 
     def _count(self) -> bool:
         """Count one more sub-agent of this turn; False when there were enough."""
