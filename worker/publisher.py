@@ -82,8 +82,8 @@ class Publisher:
         self._gathered = asyncio.Event()
         self._emptied = asyncio.Event()
         self._emptied.set()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        # Set when the append that takes what gathers now is done.
+        self._landed = asyncio.Event()
         # Set while no append is in flight.
         self._between = asyncio.Event()
         self._between.set()
@@ -96,7 +96,6 @@ class Publisher:
         """Say that something was put into `batch`; ``text``: nothing but a piece of text, which may wait for more."""
         if self._sealed:
             return
-        self._idle.clear()
         if text and (window := self.window.seconds()):
             if self._text_timer is None:
                 loop = asyncio.get_running_loop()
@@ -134,7 +133,7 @@ class Publisher:
         await self.close()
 
     async def flush(self) -> None:
-        """Wait until everything gathered so far is in the log.
+        """Wait until everything gathered so far is in the log, not for what is said meanwhile.
 
         Raises:
             LostAttempt: it never will be.
@@ -146,9 +145,9 @@ class Publisher:
         if self._refused:
             raise LostAttempt
         self._held_back = False
-        self._idle.clear()
+        landed = self._landed
         self._gathered.set()
-        await self._idle.wait()
+        await landed.wait()
         if self._refused:
             raise LostAttempt
 
@@ -183,8 +182,11 @@ class Publisher:
 
     async def close(self) -> None:
         """Stop, without waiting for what is not in the log yet."""
+        self._sealed = True
         self._stop_timer()
         self._loop.cancel()
+        self._emptied.set()
+        self._landed.set()
         await asyncio.gather(self._loop, return_exceptions=True)
 
     async def _publish(self) -> None:
@@ -195,18 +197,19 @@ class Publisher:
             if self._held_back:
                 continue
             batch = self.take()
+            landed, self._landed = self._landed, asyncio.Event()
             self._bytes += batch.size
             self._emptied.set()
-            if batch:
-                self._between.clear()
-                self._begun = asyncio.get_running_loop().time()
-                appended = await self._append(batch)
-                self._between.set()
-                if not appended:
-                    return
-            # What was said after the seal is not waited for; what was gathered before it is, and was announced then.
-            if not self._gathered.is_set() and (self._sealed or not self.batch):
-                self._idle.set()
+            try:
+                if batch:
+                    self._between.clear()
+                    self._begun = asyncio.get_running_loop().time()
+                    appended = await self._append(batch)
+                    self._between.set()
+                    if not appended:
+                        return
+            finally:
+                landed.set()
 
     def _stop_timer(self) -> None:
         if self._text_timer is not None:
@@ -238,7 +241,7 @@ class Publisher:
                 self.open.pop(message, None)
             return True
         self._refused = True
-        self._idle.set()
+        self._landed.set()
         self._emptied.set()
         self._on_refusal(outcome)
         return False

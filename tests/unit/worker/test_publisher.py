@@ -232,6 +232,34 @@ async def test_flush_waits_until_all_is_in_the_log(place: Place) -> None:
         assert await _texts(desk) == ["a", "b"]
 
 
+class Chatty(Tasks):
+    """While an append is in flight more is said, as beside a sub-agent that speaks."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk.redis, desk.settings)
+        self.publisher: Publisher | None = None
+        self.more = 20
+
+    async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
+        """Append, and have something to append again."""
+        if self.publisher is not None and self.more:
+            self.more -= 1
+            _say(self.publisher, "more")
+        return await super().append(ref, attempt, batch, op)
+
+
+async def test_flush_does_not_wait_for_what_is_said_meanwhile(place: Place) -> None:
+    """Else a tool would not begin before everybody beside it is silent."""
+    desk = Desk(place)
+    chatty = Chatty(desk)
+    async with _publisher(chatty, await desk.running()) as publisher:
+        chatty.publisher = publisher
+        _say(publisher, "a")
+        await publisher.flush()
+        assert chatty.more
+        assert "a" in await _texts(desk)
+
+
 async def test_a_seal_waits_for_what_gathered_while_an_append_was_in_flight(place: Place) -> None:
     """All that was said before the seal is in the log when it returns, and nothing of what is said after it."""
     desk = Desk(place)
