@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,9 @@ log = structlog.get_logger(__name__)
 # Between two cancellations of one agent: it has so long to clean up undisturbed.
 CLEANUP_SECONDS = 5.0
 
+# Between two looks at the host's clock, which tells that it was suspended.
+CLOCK_SECONDS = 0.5
+
 # How long a cancellation may be put off. It is felt by whoever presses stop.
 UNDISTURBED_SECONDS = 0.25
 
@@ -41,6 +46,8 @@ class Held:
         self.parting = False
         # The log or the lease refused it: there is nothing to renew any more.
         self.over = False
+        # Unix seconds of the turn's deadline, by this host's clock.
+        self.ends = math.inf
         self._task = asyncio.current_task()
         self._cancel_again = 0.0
         self._undisturbed = 0
@@ -101,7 +108,8 @@ class Leases:
 
     Duties:
         1. know which attempts run here;
-        2. renew their leases, three times in one lease, also while a tool is silent or the worker drains;
+        2. renew their leases, three times in one lease, also while a tool is silent or the worker drains; at once when
+           the process was frozen or its host suspended for as long;
         3. cancel the turns whose lease was lost, and those that ``ts:control`` names.
     """
 
@@ -145,25 +153,39 @@ class Leases:
 
     async def keep(self) -> None:
         """Renew for ever; to be run as a task for as long as the worker lives."""
+        loop = asyncio.get_running_loop()
         while True:
+            # From when it was asked for: a reply may be as old as the process was frozen.
+            asked, wall = loop.time(), time.time()
+            answered = await asyncio.gather(*(self._renew(held) for held in self if not held.over))
+            await self._pause(asked, wall, self._interval if all(answered) else self._interval / 4)
+
+    async def _pause(self, asked: float, wall: float, seconds: float) -> None:
+        """Wait until so many seconds after, by either clock: the loop's stands still while the host is suspended."""
+        loop = asyncio.get_running_loop()
+        while not self._now.is_set():
+            left = min(asked + seconds - loop.time(), wall + seconds - time.time())
+            if left <= 0 or time.time() < wall:
+                return
             try:
-                async with asyncio.timeout(self._interval):
+                async with asyncio.timeout(min(left, CLOCK_SECONDS)):
                     await self._now.wait()
             except TimeoutError:
                 pass
-            self._now.clear()
-            await asyncio.gather(*(self._renew(held) for held in self if not held.over))
+        self._now.clear()
 
-    async def _renew(self, held: Held) -> None:
+    async def _renew(self, held: Held) -> bool:
+        """Whether the broker answered."""
         attempt = held.attempt
         try:
             outcome = await self._tasks.renew(attempt.ref, attempt.claim)
         except Exception as error:
             if not is_transient(error):
                 log.exception("lease.renew_failed", ref=str(attempt.ref))
-            return
+            return False
         if not isinstance(outcome, Renewed):
             log.info(
                 "lease.lost", ref=str(attempt.ref), attempt=attempt.number, because=type(outcome).__name__
             )
             held.refused(outcome)
+        return True
