@@ -37,7 +37,7 @@ _HOMES = {
     "AsyncClient": "turnstream.client",
     "Client": "turnstream.client",
     "ClientCall": "turnstream.worker.agents.coded_agent",
-    "ResponseBuilder": "shared.protocol",
+    "ResponseBuilder": "turnstream.shared.protocol",
     "Thinking": "turnstream.worker.agents.coded_agent",
     "Turn": "turnstream.worker.agents.coded_agent",
     "agent": "turnstream.worker.agents.coded_agent",
