@@ -98,6 +98,11 @@ agents_left = Count(
     "turnstream_agents_left",
     "Agents of this worker that went on after their turn was cancelled, and were left behind: its log says where.",
 )
+calls_lost = Counts(
+    "turnstream_calls_lost",
+    "Calls of tools whose worker was lost before their outcome was kept, by what was done: rerun, tell, ask, function.",
+    "by",
+)
 leases_lost = Count(
     "turnstream_leases_lost",
     "Attempts that this worker lost while it ran them, for it was frozen, starved or cut off for a lease.",

@@ -14,6 +14,7 @@ begin ──► agent runs ──► Done          finish(completed)
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -191,6 +192,7 @@ class Runner:
         # The broker's clock at begin, told by the lease it gave: deadlines are never by our own clock.
         now = int(attempt.task["lease"]) - self._lease_ms
         seconds = max(0.0, (attempt.deadline - now) / 1000)
+        held.ends = time.time() + seconds
         return asyncio.get_running_loop().call_later(seconds, held.cancel, Reason.DEADLINE)
 
     async def _answer(self, held: Held, publisher: Publisher) -> None:

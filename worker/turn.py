@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from turnstream.shared.agents.config import AgentSpec
     from turnstream.shared.protocol import Content, ContentBuilder, MessageBuilder
     from turnstream.shared.session.batch import Batch
+    from turnstream.shared.session.cancellation import Reason
     from turnstream.worker.lease import Held
     from turnstream.worker.publisher import Publisher
 
@@ -57,6 +58,7 @@ class RunningTurn:
         self.spec = spec
         self.publisher = publisher
         self.undisturbed = held.undisturbed
+        self._held = held
         self.request = request
         self.input: list[dict[str, Any]] = self.request["input"]
         self.user: str = self.request.get("user", "")
@@ -86,6 +88,16 @@ class RunningTurn:
             status="in_progress",
             numbered=False,
         )
+
+    @property
+    def cancelled(self) -> Reason | None:
+        """Why the turn was taken from this worker, if it was."""
+        return self._held.reason
+
+    @property
+    def ends(self) -> float:
+        """Unix seconds of the turn's deadline, by this host's clock."""
+        return self._held.ends
 
     @property
     def session(self) -> str:

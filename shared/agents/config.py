@@ -36,6 +36,7 @@ _NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 _REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 _VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
 _ADDRESS = r"^https?://"
+_ON_LOST = r"^(rerun|tell|ask|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
 
 # What a wrong text is told, which never quotes it: it may be a key that stands in the wrong place.
 _PATTERNS = {
@@ -43,6 +44,7 @@ _PATTERNS = {
     _REFERENCE: "must be of the form 'module:name', as 'shop:discount' for discount in shop.py",
     _VARIABLE: "must be the name of an environment variable, in capital letters; the value itself never stands in a file",
     _ADDRESS: "must begin with http:// or https://",
+    _ON_LOST: "must be 'rerun', 'tell', 'ask', or the 'module:name' of a function that finds out",
 }
 
 Name = Annotated[str, Field(pattern=_NAME)]
@@ -51,6 +53,9 @@ Name = Annotated[str, Field(pattern=_NAME)]
 Reference = Annotated[str, Field(pattern=_REFERENCE)]
 
 Variable = Annotated[str, Field(pattern=_VARIABLE)]
+
+# What is done about a call whose worker was lost: run again, tell the model, ask the client, or ask a function.
+OnLost = Annotated[str, Field(pattern=_ON_LOST)]
 
 
 # What a request may ask of the model, where the agent allows it.
@@ -147,6 +152,9 @@ class McpServer(BaseModel):
         default_factory=dict, description="Header → the environment variable that holds its value."
     )
     approval: Literal["never", "always"] | McpApprovals = "never"
+    on_lost: dict[str, OnLost] = Field(
+        default_factory=dict, description="Tool → what is done about a lost call; else its hints decide."
+    )
     start_deadline: float = Field(30, gt=0, le=600, description="For starting, or reaching, the server.")
 
     @model_validator(mode="after")
@@ -198,6 +206,10 @@ class AgentSpec(BaseModel):
         None, description="JSON Schema of what it answers with, as data instead of text."
     )
     tools: tuple[Reference, ...] = ()
+    on_lost: dict[str, OnLost] = Field(
+        default_factory=dict,
+        description="Server tool → what is done about a lost call; else what its code declares.",
+    )
     client_tools: tuple[ClientTool, ...] = ()
     mcp: tuple[McpServer, ...] = Field((), description="MCP servers whose tools the model is offered.")
     subagents: tuple[Name, ...] = ()

@@ -166,6 +166,9 @@ class McpApprovalRequest(ProtocolModel):
     server_label: str | None = None
     """The MCP server, or the agent itself for a tool of its own; we always say it."""
 
+    reason: str | None = None
+    """Why it is asked, where that is not the tool's nature: the call was interrupted, and would run again."""
+
 
 class McpApprovalResponse(ProtocolModel):
     """Consent or refusal (``mcp_approval_response``)."""

@@ -6,12 +6,16 @@ import asyncio
 import os
 import socket
 import sys
+import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.lost import lose
 from tests.support.scripted import Step, script
 from tests.support.waiting import wait_until
 
@@ -224,6 +228,41 @@ async def test_a_yes_after_the_server_died_gets_a_fresh_one(
         os.kill(_pids(noted)[0], 9)
         await client.callback("s1", asked["id"], True)
         assert text_of(await stream.all()) == "The secret of x is 42. "
+
+
+async def test_a_server_gets_the_key_of_a_call(serve: Any, stdio: dict[str, Any]) -> None:
+    """Idempotency key, fencing number and deadline stand in the request's ``_meta``."""
+    client, _ = await serve(lead={"mcp": [stdio]})
+    before = time.time()
+    frames = await client.turn("s1", script([("marks", {}), ("marks", {})], "{results}"))
+    one, two = (orjson.loads(output["output"]) for output in calls_of(frames, "mcp_call_output"))
+    assert one["turnstream/attempt"] == 1
+    assert before < one["turnstream/deadline"] < time.time() + 600
+    assert uuid.UUID(one["turnstream/idempotency-key"]) != uuid.UUID(two["turnstream/idempotency-key"])
+
+
+@pytest.mark.parametrize(
+    ("tool", "on_lost", "runs"),
+    [
+        ("stay", {}, 1),
+        ("stay", {"stay": "rerun"}, 2),
+        ("stay_idempotent", {}, 2),
+        ("stay_idempotent", {"stay_idempotent": "tell"}, 1),
+    ],
+)
+async def test_a_lost_call_goes_by_the_servers_hints(
+    serve: Any, stdio: dict[str, Any], noted: Any, tool: str, on_lost: dict[str, str], runs: int
+) -> None:
+    """What it says is idempotent runs again, anything else is told; the configuration overrules it."""
+    client, stack = await serve(lead={"mcp": [{**stdio, "on_lost": on_lost}]})
+    async with client.process("s1", script([(tool, {})], "{results}"), id="t1") as stream:
+        await wait_until(lambda: tool in noted(), "the tool to run")
+        await lose(stack)
+        frames = await stream.all()
+    check_whole(frames)
+    assert noted().count(tool) == runs
+    assert ("went on" in text_of(frames)) == (runs == 2)
+    assert ("unknown" in text_of(frames)) == (runs == 1)
 
 
 async def test_tools_of_the_same_name_are_told_apart(serve: Any, stdio: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.processes.deployment import Deployment
+from tests.support.bank import ADDRESS, Bank
 from tests.support.client import calls_of, check_whole, terminal, text_of
 from tests.support.fake_provider.server import KEY_VARIABLE, Call, Refusal, calls, says
 from tests.support.scripted import script
@@ -51,6 +52,10 @@ env = {{ MCP_LOG = {log} }}
 
 [agents.helper]
 python = "tests.support.scripted:player"
+
+[agents.teller]
+python = "tests.support.bank:teller"
+on_lost = {{ book = "ask" }}
 
 [agents.thinker]
 python = "tests.support.scripted:player"
@@ -111,6 +116,32 @@ async def test_finished_mcp_calls_are_kept_and_the_server_dies_with_its_worker(
     assert _noted(tmp_path).count("add") == 1
     assert len(calls_of(frames, "mcp_list_tools")) == len(calls_of(frames, "mcp_call")) == 1
     await wait_until(lambda: not _lives(pid), "the dead worker's MCP server to end")
+
+
+async def test_a_booking_is_not_repeated_without_consent(
+    agents: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the bank's booking and its answer: the client is asked, and the key is the same."""
+    bank = Bank()
+    monkeypatch.setenv(ADDRESS, await bank.open())
+    deployment = agents("teller")
+    first = await deployment.worker()
+    _, client = await deployment.front_end()
+    bank.stalls = 1
+    async with client.process("s1", script([("book", {"amount": 5})], "{results}"), id="t1") as stream:
+        await wait_until(lambda: bank.bookings, "the booking")
+        first.signal(signal.SIGKILL)
+        await deployment.worker()
+        frames = await stream.until(lambda each: calls_of(each, "mcp_approval_request"))
+        assert len(bank.requests) == 1
+        (asked,) = calls_of(frames, "mcp_approval_request")
+        assert (await client.callback("s1", asked["id"], True)).status_code == 200
+        frames = await stream.all()
+    await bank.close()
+    check_whole(frames)
+    assert text_of(frames) == "booked 5 "
+    assert [key for key, _ in bank.requests] == [bank.bookings[0]] * 2
+    assert len(bank.bookings) == 1
 
 
 async def test_sub_agents_go_on_where_they_were(agents: Any) -> None:

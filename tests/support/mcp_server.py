@@ -5,13 +5,14 @@ With ``MCP_LOG`` set it notes in that file its process id at the start, and ever
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import anyio
 from mcp import MCPError
-from mcp.server.mcpserver import Image, MCPServer
+from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp_types import ToolAnnotations
 
 server: MCPServer[None] = MCPServer("tests", log_level="CRITICAL")
@@ -69,6 +70,38 @@ async def picture() -> Image:
 async def echo(text: str) -> str:
     """Return the text, as text alone."""
     return text
+
+
+@server.tool(structured_output=False)
+async def marks(ctx: Context) -> str:
+    """Return what stands in the request's ``_meta``."""
+    return json.dumps(
+        {name: value for name, value in dict(ctx.request_context.meta or {}).items() if "/" in name}
+    )
+
+
+@server.tool()
+async def stay() -> str:
+    """Never return at the first call."""
+    return await _stay_first("stay")
+
+
+@server.tool(annotations=ToolAnnotations(idempotent_hint=True))
+async def stay_idempotent() -> str:
+    """Never return at the first call; may be repeated."""
+    return await _stay_first("stay_idempotent")
+
+
+async def _stay_first(name: str) -> str:
+    note(name)
+    if noted().count(name) == 1:
+        await anyio.sleep_forever()
+    return "went on"
+
+
+def noted() -> list[str]:
+    """What was noted so far, by former processes too."""
+    return Path(os.environ["MCP_LOG"]).read_text().split()
 
 
 @server.tool(annotations=ToolAnnotations(destructive_hint=True))

@@ -22,7 +22,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from turnstream import AgentError, current_turn
+from turnstream import AgentError, current_turn, effects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -96,6 +96,7 @@ judge: Agent[None, str] = Agent(FunctionModel(_judge, model_name="judge"))
 
 
 @player.tool_plain
+@effects(read_only=True)
 async def hang_once() -> str:
     """Never return at the first attempt."""
     await _do({"hang_at_attempt": 1})

@@ -2,8 +2,8 @@
 
 A checkpoint is the run's messages up to a model's answer. From there the run goes on by running the
 answer's tools again: those that had finished give their kept result, those that wait for the client
-give its answer, and only one that was in flight really runs again. So resuming after a crash and
-after parking are the same thing.
+give its answer, and of one that was in flight its policy decides (`tools/effects.py`). So resuming after
+a crash and after parking are the same thing.
 """
 
 from __future__ import annotations
@@ -237,6 +237,7 @@ class Run:
         """The former answer's results are in the messages that are kept next."""
         for call in self._calls:
             self.turn.forget(f"called:{call}")
+            self.turn.forget(f"started:{call}")
             self.turn.forget(f"result:{call}")
             self.turn.forget(f"told:{call}")
 
@@ -323,6 +324,29 @@ class Run:
         self._settled.add(call)
         return True, pydantic_core.from_json(kept)
 
+    def started(self, call: str) -> int:
+        """How often the call was begun without an outcome that is known."""
+        return int(self.turn.kept(f"started:{call}") or 0)
+
+    async def start(self, call: str) -> None:
+        """Mark that the call begins now; the mark is kept when this returns.
+
+        Raises:
+            LostAttempt: it must not begin: another attempt has the task, or it has ended.
+        """
+        self.turn.keep(f"started:{call}", b"%d" % (self.started(call) + 1))
+        await self.turn.publisher.flush()
+        # An agent that goes on after its turn was cancelled gets no further.
+        await self.turn.publisher.room()
+
+    def not_started(self, call: str) -> None:
+        """Take the mark back: the call had no effect."""
+        self.turn.forget(f"started:{call}")
+
+    def question(self, call: str) -> str:
+        """Names the question whether to run a call again that was lost: another one each time it is lost."""
+        return f"{call}_{self.started(call)}"
+
     def inner(self, call: str, agent: str) -> Run:
         """A sub-agent's run, under a path of its own: an agent called twice in one answer has two."""
         name = self._calls[call].tool_name
@@ -350,7 +374,8 @@ class Run:
         if self._speech is not None:
             self._speech.break_off()
             self._speech = None
-        asked = [call for call in self._calls if self.turn.asked(call)]
+        named = [name for call in self._calls for name in (call, self.question(call))]
+        asked = [name for name in named if self.turn.asked(name)]
         answered = await self.turn.withdraw(asked) if asked else set()
         for call in self._calls:
             if call in self._settled or self.turn.kept(f"result:{call}"):

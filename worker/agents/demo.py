@@ -25,6 +25,7 @@ from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import DeltaThinkingPart, DeltaToolCall, FunctionModel
 
 from turnstream.shared.agents.config import ClientTool
+from turnstream.worker.agents.calls import effects
 from turnstream.worker.agents.run_outcome import AgentError
 from turnstream.worker.turn import current_turn
 
@@ -44,23 +45,27 @@ Said = str | dict[int, DeltaToolCall] | dict[int, DeltaThinkingPart]
 # ── tools ───────────────────────────────────────────────────────────────────────────────────────────
 
 
+@effects(read_only=True)
 async def add(a: int | float, b: int | float) -> int | float:  # noqa: PYI041 - whole numbers stay whole
     """Add two numbers."""
     return a + b
 
 
+@effects(read_only=True)
 async def slow(seconds: float) -> str:
     """Take that many seconds."""
     await asyncio.sleep(seconds)
     return f"That took {seconds:g} seconds."
 
 
+@effects(on_lost="rerun")
 async def show_image(url: str) -> str:
     """Show an image to the user."""
     current_turn().speaker().say("message", "assistant", {"type": "image", "image_url": url})
     return "The user sees the image."
 
 
+@effects(on_lost="rerun")
 async def _delete_everything(what: str) -> str:
     """Delete something; somebody must approve."""
     return f"{what} is gone."

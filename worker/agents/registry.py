@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import Agent, Tool
@@ -20,6 +21,7 @@ from turnstream.shared.agents.config import DEMO, ClientTool
 from turnstream.shared.errors import AgentFieldError, ConfigurationError
 from turnstream.worker.agents import demo, memory, models, structured_output
 from turnstream.worker.agents.agent_run import Run, RunResult
+from turnstream.worker.agents.calls import Policies, Policy, declared
 from turnstream.worker.agents.coded_agent import GeneratorAgent
 from turnstream.worker.agents.failures import place_in_their_code
 from turnstream.worker.agents.reflection import Reflection
@@ -72,7 +74,11 @@ class ConfiguredAgent:
         ):
             if both := sorted(self.own_tools.keys() & names):
                 raise AgentFieldError(spec.name, field, f"{both[0]!r} is the name of a server tool too")
-        self._servers = [McpConnection(server, spec) for server in spec.mcp]
+        self._policies = Policies(_chosen(spec, "on_lost", spec.on_lost), self._declared())
+        self._servers = [
+            McpConnection(server, spec, _chosen(spec, f"mcp.{place}.on_lost", server.on_lost))
+            for place, server in enumerate(spec.mcp)
+        ]
         self._make_deps = _load(spec, "deps", spec.deps) if spec.deps else None
         if self._make_deps is not None and not callable(self._make_deps):
             raise AgentFieldError(spec.name, "deps", f"{spec.deps!r} is not a function")
@@ -127,7 +133,13 @@ class ConfiguredAgent:
             prompt, history = self._links(prompt, history, reader)
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
         toolsets: list[AbstractToolset[Any]] = [
-            ServerTools(self._tools, run=run, agent=self.spec.name, deadline=self.spec.tool_deadline),
+            ServerTools(
+                self._tools,
+                run=run,
+                agent=self.spec.name,
+                deadline=self.spec.tool_deadline,
+                policies=self._policies,
+            ),
             ClientTools(run, [*client_tools, *requested]),
             SubAgents(run, helpers),
         ]
@@ -179,6 +191,23 @@ class ConfiguredAgent:
             for name, tool in each.tools.items()
         }
 
+    def _declared(self) -> dict[str, Policy]:
+        """Its server tools' own policies.
+
+        Raises:
+            AgentFieldError: the configuration, or one of the tools, names what is not there.
+        """
+        mine = self.own_tools
+        toolsets = self._tools.toolsets if isinstance(self._tools, CombinedToolset) else [self._tools]
+        # What other kinds of toolsets hold is known in a run only.
+        if all(isinstance(each, FunctionToolset) for each in toolsets):
+            for name in self.spec.on_lost:
+                if name not in mine:
+                    raise AgentFieldError(self.spec.name, f"on_lost.{name}", "there is no such server tool")
+        field = "python" if self.spec.python else "tools"
+        said = {name: declared(tool.function) for name, tool in mine.items()}
+        return {name: _loaded(self.spec, field, policy) for name, policy in said.items() if policy}
+
     def _requested_tools(self, turn: RunningTurn) -> list[ClientTool]:
         # The front end has checked them.
         tools = [ClientTool.model_construct(**tool) for tool in turn.client_tools]
@@ -219,7 +248,7 @@ _ANSWERED = "answered"
 Runnable = ConfiguredAgent | GeneratorAgent
 
 # What only an agent with a model can make use of.
-_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics", "fetch_links", "deps"})
+_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics", "fetch_links", "deps", "on_lost"})
 
 
 def build(agents: Agents) -> dict[str, Runnable]:
@@ -336,6 +365,21 @@ def _tool(spec: AgentSpec, reference: str) -> Tool[Any]:
         return Tool(found)
     except Exception as error:
         raise AgentFieldError(spec.name, "tools", f"{reference!r} cannot be a tool: {error}") from None
+
+
+def _chosen(spec: AgentSpec, field: str, given: Mapping[str, str]) -> dict[str, Policy]:
+    """Tool → the policy that the configuration gives it."""
+    return {tool: _loaded(spec, f"{field}.{tool}", Policy(on_lost)) for tool, on_lost in given.items()}
+
+
+def _loaded(spec: AgentSpec, field: str, policy: Policy) -> Policy:
+    """The policy with its function, where it names one."""
+    if not isinstance(policy.on_lost, str) or ":" not in policy.on_lost:
+        return policy
+    found = _load(spec, field, policy.on_lost)
+    if not callable(found):
+        raise AgentFieldError(spec.name, field, f"{policy.on_lost!r} is not a function")
+    return replace(policy, on_lost=found)
 
 
 def _load(spec: AgentSpec, field: str, reference: str) -> Any:

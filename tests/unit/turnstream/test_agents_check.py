@@ -38,6 +38,9 @@ strict_overrides = true
 """
 
 
+_BANK = "[agents.a]\npython = 'tests.support.bank:teller'\n"
+
+
 def written(folder: Path, text: str) -> Path:
     """An agents file."""
     path = folder / "agents.toml"
@@ -101,6 +104,30 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
             (":3: agents.a.client_tools: 'add' is the name of a server tool too",),
         ),
         ("[agents.a]\nmodel = 'demo'\nbusy = 'sometimes'\n", (":3: agents.a.busy:", "serial")),
+        (
+            f"{_BANK}[agents.a.on_lost]\n# what becomes of it\nbook = 'tel'\n",
+            (":5: agents.a.on_lost.book: must be 'rerun', 'tell', 'ask', or the 'module:name'",),
+        ),
+        (
+            f"{_BANK}[agents.a.on_lost]\nlook = 'tell'\nboook = 'tell'\n",
+            (":5: agents.a.on_lost.boook: there is no such server tool",),
+        ),
+        (
+            f"{_BANK}[agents.a.on_lost]\nbook = 'tests.support.bank:fnid'\n",
+            (":4: agents.a.on_lost.book: 'tests.support.bank:fnid' cannot be loaded",),
+        ),
+        (
+            f"{_BANK}[agents.a.on_lost]\nbook = 'tests.support.bank:ADDRESS'\n",
+            (":4: agents.a.on_lost.book: 'tests.support.bank:ADDRESS' is not a function",),
+        ),
+        (
+            f"{_BANK}[[agents.a.mcp]]\nlabel = 'm'\ncommand = 'x'\n[agents.a.mcp.on_lost]\nf = 'no.such:x'\n",
+            (":7: agents.a.mcp.0.on_lost.f: 'no.such:x' cannot be loaded",),
+        ),
+        (
+            "[agents.a]\npython = 'tests.support.bank:clerk'\non_lost = { book = 'tell' }\n",
+            (":3: agents.a.on_lost: an async generator calls what it needs by itself",),
+        ),
         ("[agents.a]\nmodel = 'demo'\n\nmemory.turns = -1\n", (":4: agents.a.memory.turns:",)),
         ("[agents.a]\nmodel = 'demo'\nmemory = { turns = -1 }\n", (":3: agents.a.memory.turns:",)),
         ("[agents.a]\nmodel = 'demo'\nallow_overrides = ['n']\n", (":3: agents.a.allow_overrides.0:",)),

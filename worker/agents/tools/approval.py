@@ -10,13 +10,20 @@ if TYPE_CHECKING:
 _DENIED = "The tool call was denied."
 
 
-def ask(run: Run, name: str, call: str, server_label: str) -> None:
-    """Ask the client for consent, once in a task's life; ``server_label`` names the MCP server, or the agent."""
-    turn = run.turn
-    if turn.asked(call):
+def ask(
+    run: Run, name: str, call: str, server_label: str, *, question: str = "", reason: str | None = None
+) -> None:
+    """Ask the client for consent, once in a task's life; ``server_label`` names the MCP server, or the agent.
+
+    ``question`` is what the answer refers to, where that is not the call itself; ``reason`` why it is asked.
+    """
+    turn, question = run.turn, question or call
+    if turn.asked(question):
         return
-    data = {"id": call, "name": name, "server_label": server_label, "arguments": run.arguments(call)}
-    turn.ask(call, {"kind": "approval", "name": name, "path": run.speaker.path})
+    data = {"id": question, "name": name, "server_label": server_label, "arguments": run.arguments(call)}
+    if reason:
+        data["reason"] = reason
+    turn.ask(question, {"kind": "approval", "name": name, "path": run.speaker.path})
     run.speaker.say(
         "mcp_approval_request", "assistant", {"type": "data", "data": data}, extra=run.completions()
     )

@@ -17,9 +17,11 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 
 from turnstream.shared.agents import json_schema
 from turnstream.shared.agents.json_depth import too_deep
+from turnstream.worker.agents.calls import Policy
 from turnstream.worker.agents.run_outcome import AgentError
 from turnstream.worker.agents.tools import approval, results
 from turnstream.worker.agents.tools.client import ANY_OBJECT, MOST_RETRIES
+from turnstream.worker.agents.tools.effects import Effect
 from turnstream.worker.agents.tools.mcp_connection import McpTrouble
 
 if TYPE_CHECKING:
@@ -51,6 +53,11 @@ class _Offer:
         """Its server, for the client."""
         return self.connection.server.label
 
+    @property
+    def policy(self) -> Policy:
+        """What is done about a lost call: as configured, else as the server hints."""
+        return self.connection.policies.get(self.name) or Policy.hinted(self.tool.get("annotations"))
+
 
 class McpTools(AbstractToolset[Any]):
     """Offers the tools of an agent's MCP servers to its model.
@@ -60,7 +67,8 @@ class McpTools(AbstractToolset[Any]):
            up again offers the same ones, whether or not the server is there;
         2. run a call at most once after its result was kept;
         3. ask the client first where the configuration says so;
-        4. tell the model what went wrong, be it a tool or a server; the turn goes on.
+        4. mark a call that may have an effect before it runs, and go by its policy when its worker was lost;
+        5. tell the model what went wrong, be it a tool or a server; the turn goes on.
 
     Args:
         taken: names of the agent's other tools; a tool of the same name gets its server's label in front.
@@ -141,21 +149,26 @@ class McpTools(AbstractToolset[Any]):
             if not approval.approves(decision):
                 self._say_call(offer, call)
                 return self._failed(offer, call, approval.denial(decision))
+        effect = Effect(run, offer.policy, call, offer.name, offer.label, offer.connection.deadline)
+        known, returned = await effect.outcome()
         self._say_call(offer, call)
-        try:
-            result = results.result_of(await self._called(offer, tool_args))
-        except McpTrouble as trouble:
-            return self._failed(offer, call, str(trouble))
+        if not known:
+            await effect.begin()
+            try:
+                returned = await self._called(offer, tool_args, effect.call.meta)
+            except McpTrouble as trouble:
+                return self._failed(offer, call, str(trouble))
+        result = results.result_of(returned)
         run.settle(call, "mcp_call_output", {**_about(offer, call), "output": result.shown}, result.kept)
         return result.given
 
-    async def _called(self, offer: _Offer, arguments: dict[str, Any]) -> Any:
+    async def _called(self, offer: _Offer, arguments: dict[str, Any], meta: dict[str, Any]) -> Any:
         connection = offer.connection
         if connection not in self._alive:
             # The tools were listed by an earlier attempt. A server that died since is started anew.
             await connection.tools()
             self._alive.add(connection)
-        return await connection.call(offer.name, arguments)
+        return await connection.call(offer.name, arguments, meta)
 
     def _say_call(self, offer: _Offer, call: str) -> None:
         run = self._run

@@ -18,10 +18,13 @@ from pydantic_ai.mcp import MCPToolset
 from turnstream.shared.errors import AgentFieldError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastmcp.client.transports import ClientTransport
     from mcp_types import Tool
 
     from turnstream.shared.agents.config import AgentSpec, McpServer
+    from turnstream.worker.agents.calls import Policy
 
 log = structlog.get_logger(__name__)
 
@@ -51,14 +54,15 @@ class McpConnection:
         3. end it, and the server's process with it, at `close`.
     """
 
-    def __init__(self, server: McpServer, spec: AgentSpec) -> None:
-        """Nothing is started yet.
+    def __init__(self, server: McpServer, spec: AgentSpec, policies: Mapping[str, Policy]) -> None:
+        """Nothing is started yet. ``policies`` are those that the configuration gives its tools.
 
         Raises:
             AgentFieldError: an environment variable that the server needs is not set.
         """
         self.server = server
-        self._deadline = spec.tool_deadline
+        self.policies = policies
+        self.deadline = spec.tool_deadline
         self._env = {**_variables(spec, server, {name: name for name in server.env_from}), **server.env}
         self._headers = _variables(spec, server, server.headers_env)
         self._link: _Link | None = None
@@ -79,8 +83,8 @@ class McpConnection:
                 log.info("mcp.lost", server=self.server.label)
         return await self._listed(self._linked())
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Run a tool; its result, as the library gives it to a model.
+    async def call(self, name: str, arguments: dict[str, Any], meta: dict[str, Any]) -> Any:
+        """Run a tool; its result, as the library gives it to a model. ``meta`` goes along as ``_meta``.
 
         Raises:
             McpTrouble: the tool failed, took too long, or the server was lost.
@@ -88,14 +92,14 @@ class McpConnection:
         link = self._linked()
         await link.stands()
         try:
-            async with asyncio.timeout(self._deadline):
-                return await link.toolset.direct_call_tool(name, arguments)
+            async with asyncio.timeout(self.deadline):
+                return await link.toolset.direct_call_tool(name, arguments, metadata=meta)
         except ToolError as error:
             raise McpTrouble(str(error)) from None
         except TimeoutError:
             # What does not answer for so long may never answer again; the next call gets a fresh server.
             self._drop(link)
-            raise McpTrouble(f"The tool took longer than {self._deadline:g} seconds and was ended.") from None
+            raise McpTrouble(f"The tool took longer than {self.deadline:g} seconds and was ended.") from None
         except MCPError as error:
             if error.code in _LOST:
                 self._drop(link)

@@ -10,16 +10,15 @@ from pydantic_ai import Agent, ApprovalRequired
 from pydantic_ai.toolsets import WrapperToolset
 
 from turnstream.worker.agents.tools import approval, results
-from turnstream.worker.agents.tools.threads import NoThread, ToolThreads
+from turnstream.worker.agents.tools.effects import Effect
+from turnstream.worker.agents.tools.threads import THREADS, NoThread
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
     from pydantic_ai.toolsets import ToolsetTool
 
     from turnstream.worker.agents.agent_run import Run
-
-
-THREADS = ToolThreads()
+    from turnstream.worker.agents.calls import Policies
 
 
 @dataclass
@@ -29,12 +28,14 @@ class ServerTools(WrapperToolset[Any]):
     Duties:
         1. run a call at most once after its result was kept;
         2. ask the client first when the tool needs approval, and take no for a result;
-        3. end a call that takes longer than ``deadline`` seconds; the model is told.
+        3. mark a call that may have an effect before it runs, and go by its policy when its worker was lost;
+        4. end a call that takes longer than ``deadline`` seconds; the model is told.
     """
 
     run: Run
     agent: str
     deadline: float
+    policies: Policies
     need_approval: set[str] = field(default_factory=set)
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
@@ -64,24 +65,35 @@ class ServerTools(WrapperToolset[Any]):
                 self._say_call(name, call)
                 return self._settled(name, call, approval.denial(decision))
             ctx = replace(ctx, tool_call_approved=True)
+        effect = Effect(run, self.policies.of(tool.tool_def), call, name, self.agent, self.deadline)
+        known, result = await effect.outcome()
         self._say_call(name, call)
+        if not known:
+            await effect.begin()
+            with effect.running():
+                result = await self._returned(name, tool_args, ctx, tool)
+        return self._settled(name, call, result)
+
+    async def _returned(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        """What the tool returns, or words about why it does not."""
         try:
             with Agent.using_thread_executor(THREADS):
                 async with asyncio.timeout(self.deadline) as limit:
-                    result = await super().call_tool(name, tool_args, ctx, tool)
+                    return await super().call_tool(name, tool_args, ctx, tool)
         except NoThread:
-            result = "The tool was not run: too many calls of tools hang in this worker."
+            return "The tool was not run: too many calls of tools hang in this worker."
         except TimeoutError:
             if not limit.expired():
                 raise  # the tool's own
-            result = f"The tool took longer than {self.deadline:g} seconds and was ended."
+            return f"The tool took longer than {self.deadline:g} seconds and was ended."
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
             # SystemExit would end the worker's whole loop, and with it everybody's turns; nobody else
             # expects any other kind.
             raise RuntimeError(f"the tool {name!r} raised {type(error).__name__}") from error
-        return self._settled(name, call, result)
 
     def _say_call(self, name: str, call: str) -> None:
         if not self.run.called(call):

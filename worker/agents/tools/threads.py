@@ -97,6 +97,9 @@ class ToolThreads(Executor):
         self._fill()
 
 
+THREADS = ToolThreads()
+
+
 class _Call(Future[Any]):
     """One call, which tells when its caller gave up."""
 

@@ -285,7 +285,8 @@ FIELDS = [
     Field(McpApprovalRequest, "id", ("i",), REQUIRED, (1,)),
     Field(McpApprovalRequest, "name", ("n",), REQUIRED, (1,)),
     Field(McpApprovalRequest, "arguments", ("{}",), REQUIRED, ({},)),
-    *_texts(McpApprovalRequest, "server_label"),
+    # Our own: `reason`, of a call that was lost.
+    *_texts(McpApprovalRequest, "server_label", "reason"),
     Field(McpApprovalResponse, "approve", (True, False), REQUIRED, ("perhaps",)),
     Field(McpApprovalResponse, "approval_request_id", ("i",), REQUIRED, (1,)),
     *_texts(McpApprovalResponse, "id", "reason"),
