@@ -269,7 +269,7 @@ async def test_a_front_end_that_dies_while_it_ends_a_parked_turn_is_noticed(
     await desk.primary.zadd(keys.DUE, {str(ref()): await desk.now() + HOUR_MS})
     await desk.submit(ref("t2"))
 
-    async def die(*_: Any) -> None:
+    async def die(*_: Any, **__: Any) -> None:
         raise BrokerAway
 
     with monkeypatch.context() as dying:
