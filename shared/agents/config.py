@@ -270,7 +270,9 @@ class AgentSpec(BaseModel):
 
     @field_validator("output_schema")
     @classmethod
-    def _object(cls, schema: dict[str, Any]) -> dict[str, Any]:
+    def _object(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is None:
+            return None
         if schema.get("type") != "object":
             raise ValueError('the output is an object: "type" must be "object"')
         json_schema.check(schema)
