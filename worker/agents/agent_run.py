@@ -163,7 +163,10 @@ class Run:
     async def _say_answer(self, node: ModelRequestNode[Any, Any], run: LibraryRun[Any, Any]) -> None:
         room = self.turn.publisher.room
         with listening(DeltaListener(self._say_delta, self.turn.publisher.window.seconds)):
-            async with node.stream(run.ctx) as stream:
+            async with AsyncExitStack() as stack:
+                # One that is cancelled while it is handed over leaves a task behind that waits for ever, too.
+                with self.turn.undisturbed():
+                    stream = await stack.enter_async_context(node.stream(run.ctx))
                 async for event in stream:
                     self._say_event(event)
                     await room()
