@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # Of all keys, so that no other program's UUIDs can be the same.
 _KEYS = uuid.UUID("0f6f6c1e-6c0b-4d0a-9d8e-7f0b1c2d3e4f")
 
-# What an `on_lost` may say beside a function.
+# What an `on_lost` may be beside a function.
 WORDS = ("rerun", "tell", "ask")
 
 
@@ -33,7 +33,7 @@ class Outcome(Enum):
     """What a function given as ``on_lost`` returns when it has no result of the lost call."""
 
     NOT_DONE = "not_done"  # it never took effect: run it
-    UNKNOWN = "unknown"  # not to be found out: the model is told
+    UNKNOWN = "unknown"  # not to be found out: the model gets that as the result
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Call:
     Attributes:
         key: the idempotency key, a UUID: the same whenever this call is run again, and of no other call.
         attempt: the fencing number, larger each time that a worker takes the turn up.
-        deadline: Unix seconds by this host's clock; then nobody waits for the call any more.
+        deadline: Unix seconds by this host's clock; the call is not awaited after that.
         name: the tool, or the step.
     """
 
@@ -78,7 +78,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a tool does to the world, and what is done about a call of it whose outcome nobody knows.
+    """What a tool does to the world, and what is done about a call of it whose outcome is unknown.
 
     Attributes:
         on_lost: ``rerun``, ``tell``, ``ask``, ``module:function``, or a function.
@@ -132,7 +132,7 @@ def effects(
 
 
 def declared(function: object) -> Policy | None:
-    """What the author of a function said of it."""
+    """What the author of a function declared."""
     found = getattr(function, _DECLARED, None)
     return found if isinstance(found, Policy) else None
 

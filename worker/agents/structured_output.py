@@ -44,7 +44,7 @@ def form_of(agent: Agent[Any, Any]) -> OutputForm:
 
 
 def is_structured(form: OutputForm, result: AgentRunResult[Any]) -> bool:
-    """Whether the output is another thing than what the model said to the client: its own words, or an image."""
+    """Whether the output is another thing than what the client has from the model already: its text, or an image."""
     if result._output_tool_name is not None:  # noqa: SLF001 - the library has no other way to know
         return True
     output = result.output

@@ -1,6 +1,6 @@
 """What becomes of a call whose worker was lost: marked before it runs, and judged by its tool's policy afterwards.
 
-Three cases, told apart by two checkpoints. Neither is kept: the call never began, and runs. Its result is kept: that is
+Three cases, distinguished by two checkpoints. Neither is kept: the call never began, and runs. Its result is kept: that is
 what it returned. Only the mark is: it may have taken effect or not, and ``on_lost`` decides. Whether the attempt before
 was killed, drained, fenced or released to wait for a provider makes no difference.
 """
@@ -84,7 +84,7 @@ class Effect:
             try:
                 yield
             except ModelRetry:
-                # The tool itself says that it did nothing yet.
+                # By its own account the tool did nothing yet.
                 self._run.not_started(self._id)
                 raise
 
