@@ -215,7 +215,8 @@ def _record(url: str, packed: list[bytes], channels: list[str]) -> list[bytes]:
                         heard.append(_pack("PUBLISH", reply[1], reply[2]))
         client.flushall()
         for key, (life, value) in before.items():
-            client.restore(key, life, value)
+            # A retry of a restore that was executed finds its key.
+            client.restore(key, life, value, replace=True)
     return heard
 
 
