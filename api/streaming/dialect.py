@@ -54,6 +54,8 @@ def one_line(json: bytes) -> bytes:
     Python's ``splitlines`` (httpx) breaks at U+0085, U+2028 and U+2029, and the ``.`` of Dart's regular
     expressions stops at the last two. In JSON they stand only inside strings, so an escape is the same.
     """
+    if json.isascii():
+        return json
     if b"\xe2\x80" in json:
         json = json.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
     if b"\xc2\x85" in json:

@@ -206,13 +206,13 @@ class Followed:
         """
         ring = self._ring
         if ring is not None and len(ring):
-            epoch = ring.epoch
-            ring.forget(
-                min(
-                    (feed.after.seq if feed.after.epoch == epoch else 0 for feed in self.feeds),
-                    default=ring.last,
-                )
-            )
+            seen = ring.last
+            for feed in self.feeds:
+                after = feed.after
+                if after.epoch != ring.epoch:
+                    return
+                seen = min(seen, after.seq)
+            ring.forget(seen)
 
     def wake(self) -> None:
         """There may be news: the first followers see them now, the others in turn."""
