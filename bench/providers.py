@@ -46,7 +46,7 @@ MOST_LATE = 100.0
 LEAST_ARRIVED = 0.95
 
 # A worker's slots, and an owner's share of them, are not what is looked for.
-NEEDS = {"TURNSTREAM_MAX_JOBS": "1000", "TURNSTREAM_OWNER_SHARE": "1"}
+NEEDS = {"TURNSTREAM_MAX_JOBS": "1000"}
 
 _FIRST = b'"text":"at'
 _SAID = re.compile(rb"at(\d{5,}) ")

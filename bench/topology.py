@@ -83,6 +83,8 @@ class Topology:
             **kept,
             "TURNSTREAM_REDIS_URL": self.url,
             "TURNSTREAM_AGENTS": str(agents),
+            # All is one owner's, who would leave a fifth of a worker's slots to others.
+            "TURNSTREAM_OWNER_SHARE": "1",
             **variables,
         }
         with (self.folder / f"{len(self._processes)}-{role}.log").open("wb") as log:
