@@ -50,6 +50,15 @@ LASTING = {
 }  # fmt: skip
 
 
+# Its tests start some processes each, and wait for them one after the other.
+LONGEST = "test_supervisor.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the file that takes the longest: at the end it would be all that is left, in one of the processes."""
+    items.sort(key=lambda item: item.path.name != LONGEST)
+
+
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[ValkeyServer]:
     """A real Valkey, one for the whole run; tests get a clean database each."""
