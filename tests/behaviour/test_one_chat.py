@@ -120,8 +120,8 @@ async def test_a_client_call_parks_and_its_answer_goes_on(client: Client, stack:
 @pytest.mark.parametrize(
     ("decision", "said"),
     [
-        ({"approve": True}, "The result is everything is gone.."),
-        ({"approve": False, "reason": "Not today."}, "The result is The tool call was denied. Not today.."),
+        ({"approve": True}, "The result is everything is gone."),
+        ({"approve": False, "reason": "Not today."}, "The result is The tool call was denied. Not today."),
     ],
 )
 async def test_an_approval_is_asked_for_and_obeyed(

@@ -114,7 +114,8 @@ async def _demo(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[
     prompt, returns = _situation(messages)
     command, rest = _command(prompt)
     if returns:
-        for word in _words("The result is " + ", ".join(_shown(part) for part in returns) + "."):
+        shown = ", ".join(_shown(part) for part in returns)
+        for word in _words(f"The result is {shown.removesuffix('.')}."):
             yield word
         return
     match command:

@@ -75,7 +75,9 @@ def model_of(spec: AgentSpec) -> Model:
     try:
         model = infer_model(spec.model)
     except Exception as error:
-        raise AgentFieldError(spec.name, "model", f"{spec.model!r} cannot be used: {error}") from None
+        # The library's guess is of any of its providers' models.
+        why = str(error).partition(" Did you mean")[0]
+        raise AgentFieldError(spec.name, "model", f"{spec.model!r} cannot be used: {why}") from None
     if type(model) is OpenAIChatModel:
         return CompatibleModel(model.model_name, provider=_lean(model.provider, spec), fetch=spec.fetch_links)
     if type(model) is OpenAIResponsesModel:

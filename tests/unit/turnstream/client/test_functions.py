@@ -50,8 +50,8 @@ async def test_one_function_for_all_others(ours: AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("decision", "told"),
     [
-        (True, "The result is everything is gone.."),
-        ((True, "fine"), "The result is everything is gone.."),
+        (True, "The result is everything is gone."),
+        ((True, "fine"), "The result is everything is gone."),
         (False, "denied"),
         ((False, "not today"), "not today"),
         ("yes", "denied"),
