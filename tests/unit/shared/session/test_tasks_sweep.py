@@ -250,6 +250,21 @@ async def test_a_waiting_task_is_looked_at_for_its_deadline(place: Place) -> Non
     assert await _sweep(hasty, "t3") == Redate(100_000)
 
 
+@pytest.mark.parametrize("task", ["t1", "t2"])
+async def test_a_look_keeps_the_session_of_a_turn_that_waits(place: Place, task: str) -> None:
+    """For a worker or for its turn: nothing else is done to a session in which nothing runs."""
+    desk = Desk(place)
+    await desk.submit(ref())
+    await desk.submit(ref("t2"))
+    keys = keys_of()
+    soon = [keys.meta, keys.log, keys.task(task)]
+    for key in soon:
+        await desk.redis.pexpire(key, 5_000)
+    await desk.put(ref(task), fresh=0)
+    await _sweep(desk, task)
+    assert min([await desk.redis.pttl(key) for key in soon]) > 5_000
+
+
 async def test_forgotten_turns_keep_their_order(place: Place) -> None:
     """Whichever of them the rescuer looks at first, the turn goes to the one that has waited longest."""
     desk = Desk(place)
