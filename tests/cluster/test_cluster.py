@@ -285,7 +285,9 @@ async def test_each_side_is_its_own_user_at_the_broker(cluster: Cluster, client:
     """Nobody connects as `default`, and nothing that front ends and workers asked was refused."""
     assert text_of(await client.turn("s6", "hi")) == "You said: hi"
     password = cluster.passwords["operator"]
-    with redis.Redis(port=cluster.broker_port, username="operator", password=password) as broker:
+    url = f"redis://operator:{password}@127.0.0.1:{cluster.broker_port}"
+    # Without the client library's own CLIENT SETINFO.
+    with redis.Redis.from_url(url, lib_name="", lib_version="") as broker:
         users = {each["user"] for each in broker.client_list()}
         refused = [(each["username"], each["object"]) for each in broker.acl_log()]
         assert broker.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
