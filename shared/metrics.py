@@ -76,7 +76,8 @@ turns_ended = Counts(
 turns_parked = Count("turnstream_turns_parked", "Turns that this worker left to wait for their client.")
 turns_waited = Counts(
     "turnstream_turns_waited",
-    "Attempts that this worker gave up until a time, by what they wait for: the code of a model's failure that passes.",
+    "Attempts that this worker gave up until a time, by what they wait for: `agent_version`, or the code of a model's failure "
+    "that passes.",
     "reason",
 )
 turns_refused = Counts(

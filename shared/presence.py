@@ -1,4 +1,4 @@
-"""A process's sign of life for operators. Nothing is decided by it: leases decide."""
+"""A process's sign of life for operators, and for workers: which versions of agents others serve. Leases decide all else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
-from turnstream.shared.broker.retry import is_transient
+from turnstream.shared.broker.retry import is_transient, limited
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.version import VERSION
 
@@ -53,6 +53,11 @@ class Sign:
         value = self.told.get(field)
         return value if type(value) is type(default) else default
 
+    def agents(self) -> dict[str, str]:
+        """The agents that a worker serves, with their versions; none where it is of a release that does not say so."""
+        told = self.told.get("agents")
+        return {str(name): str(version) for name, version in told.items()} if isinstance(told, dict) else {}
+
 
 def read_signs(entries: dict[bytes, bytes]) -> list[Sign]:
     """The signs of life in a hash of processes, by name; what cannot be read as one is left out, and counted."""
@@ -89,6 +94,36 @@ class Presence:
         self._tell = tell
         self._trouble = trouble
         self._started = int(time.time())
+        self._early = asyncio.Event()
+        # Process → when it said what it says, by its clock, and when that was first read, by our monotonic one: hosts'
+        # clocks may differ by more than a process may be silent.
+        self._heard: dict[str, tuple[float, float]] = {}
+
+    def early(self) -> None:
+        """Say the next sign now: something changed that others act on."""
+        self._early.set()
+
+    async def others(self, retry_seconds: float) -> list[Sign]:
+        """The other processes of the list that live; the broker is asked for so long.
+
+        One that is read for the first time is taken to live, since its clock may be behind.
+        """
+        signs = await self._read(limited(self._redis, retry_seconds))
+        return [sign for sign in signs if sign.name != self._name and self._silent(sign) < SILENT_SECONDS]
+
+    async def _read(self, redis: Redis) -> list[Sign]:
+        entries: dict[bytes, bytes] = await command(redis, "HGETALL", self._listed)
+        signs = read_signs(entries)
+        former, now = self._heard, time.monotonic()
+        self._heard = {}
+        for sign in signs:
+            seen, since = former.get(sign.name, (0.0, now))
+            self._heard[sign.name] = sign.seen, since if seen == sign.seen else now
+        return signs
+
+    def _silent(self, sign: Sign) -> float:
+        """For how long it has said nothing new, since it was read first."""
+        return time.monotonic() - self._heard[sign.name][1]
 
     async def show(self) -> None:
         """Do so for ever; to be run as a task."""
@@ -100,7 +135,12 @@ class Presence:
                     self._trouble()
                 else:
                     log.exception("presence.failed")
-            await asyncio.sleep(SIGN_OF_LIFE_SECONDS)
+            try:
+                async with asyncio.timeout(SIGN_OF_LIFE_SECONDS):
+                    await self._early.wait()
+            except TimeoutError:
+                pass
+            self._early.clear()
 
     async def end(self) -> None:
         """Take the process off the list; does not wait for a broker that is away."""
@@ -124,10 +164,10 @@ class Presence:
             record=orjson.dumps(sign),
             counters=counters,
         )
-        others: dict[bytes, bytes] = await command(self._redis, "HGETALL", self._listed)
-        for other in read_signs(others):
-            if other.seen < now - FORGOTTEN_SECONDS:
-                await command(self._redis, "HDEL", self._listed, other.name)
+        signs = await self._read(self._redis)
+        forgotten = [sign.name for sign in signs if self._silent(sign) > FORGOTTEN_SECONDS]
+        if forgotten:
+            await command(self._redis, "HDEL", self._listed, *forgotten)
 
     def _news(self) -> dict[str, int]:
         """What was counted since the last time. What is not written then is lost: these are no accounts."""

@@ -72,6 +72,11 @@ class Settings(BaseSettings):
         description="Share of a worker's slots that are free or its own that one owner may hold; the rest is for others. "
         "1 lets each owner take all.",
     )
+    retiring: bool = Field(
+        False,
+        description="The worker takes nothing from the queue, only turns of its agents' versions that other workers offer it: "
+        "for the old workers of an upgrade of agents.",
+    )
     drain_seconds: float = Field(30, ge=0, le=3600, description="Time that running turns get at a shutdown.")
     flush_seconds: float = Field(
         0.04,

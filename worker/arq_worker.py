@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from arq.typing import WorkerCoroutine
     from redis.asyncio import Redis
 
-    from turnstream.shared.session.queue import LaunchQueue
+    from turnstream.shared.session.queue import Job, LaunchQueue
     from turnstream.worker.budget import Budget
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,8 @@ class ArqWorker(Worker):
     Duties:
         1. claim as many launches as there are free slots, woken by the doorbell; of one owner, not more than its share;
         2. outlive the broker's absence;
-        3. stop claiming when told (`pause`), and say when nothing runs any more (`idle`).
+        3. run what it is handed, where a slot is free (`take`); with ``retiring`` nothing else;
+        4. stop claiming when told (`pause`), and say when nothing runs any more (`idle`).
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class ArqWorker(Worker):
         owner_share: float,
         doorbell: asyncio.Event,
         on_trouble: Callable[[], None],
+        retiring: bool = False,
     ) -> None:
         super().__init__(
             [func(run_task, name=FUNCTION, keep_result=0, timeout=NEVER_SECONDS, max_tries=1_000_000)],
@@ -85,6 +87,9 @@ class ArqWorker(Worker):
         self._owner_share = owner_share
         self._doorbell = doorbell
         self._on_trouble = on_trouble
+        self._retiring = retiring
+        # Slots that are kept for what is being claimed.
+        self._claiming = 0
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -92,6 +97,19 @@ class ArqWorker(Worker):
         """Claim nothing more: `main` returns when what it is claiming right now has begun."""
         self.allow_pick_jobs = False
         self._doorbell.set()
+
+    def take(self, job: Job) -> None:
+        """Run a launch that was not claimed, if there is a slot for its owner; the attempt decides who of several runs it."""
+        if self.allow_pick_jobs and job.id not in self.tasks and self._slots().has_room(job.ref.owner):
+            self._start(job.id, job.payload())
+
+    def _free(self) -> int:
+        # A turn that waits for room in memory takes no slot.
+        return self.max_jobs - len(self.tasks) - self._claiming + self._budget.waiting
+
+    def _slots(self) -> Slots:
+        held = Counter(job_id.partition("/")[0] for job_id in self.tasks)
+        return Slots(self._free(), self._owner_share, held)
 
     async def main(self) -> None:
         """The loop, until `pause`. arq's own asks for INFO first and dies with the broker."""
@@ -112,25 +130,34 @@ class ArqWorker(Worker):
         rang = self._doorbell.is_set()
         # When full, a finished turn rings for its slot.
         self._doorbell.clear()
-        # A turn that waits for room in memory takes no slot.
-        free = self.max_jobs - len(self.tasks) + self._budget.waiting
-        if self.allow_pick_jobs and free > 0 and (rang or await self._launches.depth()):
-            held = Counter(job_id.partition("/")[0] for job_id in self.tasks)
-            claimed = await self._launches.claim(
-                min(free, CLAIM_AT_ONCE), self._look_ms, Slots(free, self._owner_share, held)
-            )
-            for job_id, job in claimed.items():
-                # A launch repeated while it runs here (a client's second callback) has nothing to do.
-                if job_id not in self.tasks:
-                    self._start(job_id, job)
-            if len(claimed) == CLAIM_AT_ONCE:
-                # There may be more.
-                self._doorbell.set()
+        if (
+            self.allow_pick_jobs
+            and not self._retiring
+            and self._free() > 0
+            and (rang or await self._launches.depth())
+        ):
+            await self._claim()
         try:
             async with asyncio.timeout(POLL_SECONDS):
                 await self._doorbell.wait()
         except TimeoutError:
             pass
+
+    async def _claim(self) -> None:
+        slots = self._slots()
+        count = max(0, min(slots.free, CLAIM_AT_ONCE))
+        self._claiming = count
+        try:
+            claimed = await self._launches.claim(count, self._look_ms, slots)
+        finally:
+            self._claiming = 0
+        for job_id, job in claimed.items():
+            # A launch repeated while it runs here (a client's second callback) has nothing to do.
+            if job_id not in self.tasks:
+                self._start(job_id, job)
+        if len(claimed) == CLAIM_AT_ONCE:
+            # There may be more.
+            self._doorbell.set()
 
     def _start(self, job_id: str, job: bytes) -> None:
         self.idle.clear()

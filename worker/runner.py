@@ -1,6 +1,8 @@
 """One launch, from claim to outcome: begin an attempt, run the agent, write how it ended.
 
-begin ──► agent runs ──► Done          finish(completed)
+begin ──► its version is served here? No: release: it waits for one that does, or finish(failed)
+  │
+  ├─────► agent runs ──► Done          finish(completed)
   │           │     └──► NeedsClient   park
   │           ├──► raises               finish(failed), or, while the model's provider is away,
   │           │                         release: it goes on when it may be asked again
@@ -38,8 +40,10 @@ from turnstream.shared.session.outcomes import (
     Parked,
     Spent,
 )
+from turnstream.shared.session.queue import Job
 from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import operation
+from turnstream.worker.agent_versions import GONE, UNKNOWN, WAITS_FOR, GoOn, Wait
 from turnstream.worker.agents.failures import (
     explain,
     for_operators,
@@ -60,8 +64,9 @@ if TYPE_CHECKING:
     from turnstream.shared.agents.config import AgentSpec
     from turnstream.shared.session.batch import Batch
     from turnstream.shared.session.endings import Ender
-    from turnstream.shared.session.outcomes import Gone, Superseded
+    from turnstream.shared.session.outcomes import Gone, Refusal, Superseded
     from turnstream.shared.settings import Settings
+    from turnstream.worker.agent_versions import AgentVersions
     from turnstream.worker.budget import Budget, Share
     from turnstream.worker.lease import Held, Leases
 
@@ -78,6 +83,9 @@ log = structlog.get_logger(__name__)
 
 # Timeout of the last writes of an attempt: closing, releasing, parking.
 PARTING_SECONDS = 10.0
+
+# What is retried, where the turn does not wait for its agent's version.
+_MODEL = "model"
 
 # An agent that has not ended so long after its turn was cancelled is abandoned: the turn goes on without it, while the
 # task is still cancelled again (`CLEANUP_SECONDS`). Longer, and a deadline takes effect late; shorter, and an agent that
@@ -97,9 +105,11 @@ class Runner:
         budget: Budget,
         settings: Settings,
         look: Callable[[TaskRef, int], None],
+        versions: AgentVersions,
     ) -> None:
         """``look`` has the task swept in so many milliseconds, as far as this process lives."""
         self._worker = worker
+        self._versions = versions
         self._look = look
         self._budget = budget
         self._ender = ender
@@ -198,18 +208,15 @@ class Runner:
     async def _answer(self, held: Held, publisher: Publisher) -> None:
         attempt = held.attempt
         agent = self._agents.get(attempt.agent)
-        if agent is None:
-            await self._finish(
-                held,
-                publisher,
-                None,
-                End(TaskStatus.FAILED, "agent_unknown", "No worker knows this agent any more."),
-            )
+        decided = await self._versions.decide(attempt, agent.spec if agent is not None else None)
+        if agent is None or not isinstance(decided, GoOn):
+            await self._go_elsewhere(held, publisher, decided)
             return
         asked = attempt.task["request"]
         request = await publisher.offload.run_large(attempt.ref.owner, len(asked), orjson.loads, asked)
         turn = RunningTurn(held, agent.spec, publisher, request)
         turn.enter()
+        turn.begin_version(decided.version)
         if attempt.open:
             await self._close_former(attempt, publisher)
         try:
@@ -239,6 +246,25 @@ class Runner:
                 held, publisher, turn, End(TaskStatus.FAILED, "agent_asked_nothing", text, turn.usage)
             )
 
+    async def _go_elsewhere(self, held: Held, publisher: Publisher, decided: GoOn | Wait | End) -> None:
+        """Release the attempt for a worker that serves the turn's version; or end the turn: none came in time."""
+        attempt = held.attempt
+        if isinstance(decided, Wait):
+            outcome = await self._release(
+                held, publisher, decided.ms, WAITS_FOR, decided.most_ms, retrying=WAITS_FOR
+            )
+            if isinstance(outcome, NotBefore):
+                log.info("attempt.waits", code=WAITS_FOR, wait_ms=decided.ms, offered=decided.offer)
+                if decided.offer:
+                    job = Job(attempt.ref, outcome.number)
+                    await self._ender.launches.offer(job, attempt.agent, decided.offer)
+            if not isinstance(outcome, Spent):
+                return
+            decided = GONE
+        end = decided if isinstance(decided, End) else UNKNOWN
+        log.warning("attempt.no_agent", code=end.why, agent=attempt.agent)
+        await self._finish(held, publisher, None, end)
+
     async def _failed(
         self, held: Held, publisher: Publisher, turn: RunningTurn, error: BaseException
     ) -> None:
@@ -247,9 +273,11 @@ class Runner:
         retry_ms = int(turn.spec.retry_for * 1000)
         if retry_ms and is_transient(error):
             await publisher.seal()
-            retries = 0 if publisher.progressed else int(held.attempt.task.get("retries", 0))
-            wait_ms = max(1, int(seconds_to_wait(error, retries) * 1000))
-            if await self._release(held, publisher, wait_ms, code, retry_ms):
+            task = held.attempt.task
+            again = not publisher.progressed and task.get("retrying") == _MODEL.encode()
+            wait_ms = max(1, int(seconds_to_wait(error, int(task.get("retries", 0)) if again else 0) * 1000))
+            outcome = await self._release(held, publisher, wait_ms, code, retry_ms, retrying=_MODEL)
+            if not isinstance(outcome, Spent):
                 log.warning("attempt.waits", code=code, wait_ms=wait_ms, **for_operators(error))
                 return
         log.warning(
@@ -385,11 +413,18 @@ class Runner:
             log.info("attempt.left", reason=str(reason))
 
     async def _release(
-        self, held: Held, publisher: Publisher, wait_ms: int = 0, reason: str = "", retry_ms: int = 0
-    ) -> bool:
+        self,
+        held: Held,
+        publisher: Publisher,
+        wait_ms: int = 0,
+        reason: str = "",
+        retry_ms: int = 0,
+        *,
+        retrying: str = "",
+    ) -> Launch | NotBefore | Spent | Refusal:
         """Give the attempt up, to be launched again, in ``wait_ms`` at the earliest; see `Tasks.release`.
 
-        False: it may be retried no longer, and is still held.
+        `Spent`: it may be retried no longer, and is still held.
         """
         attempt = held.attempt
         await publisher.flush()
@@ -399,7 +434,13 @@ class Runner:
         op = operation()
         held.parting = True
         outcome = await self._ender.tasks.retrying(PARTING_SECONDS).release(
-            attempt.ref, attempt.claim, op, wait_ms=wait_ms, reason=reason, retry_ms=retry_ms
+            attempt.ref,
+            attempt.claim,
+            op,
+            wait_ms=wait_ms,
+            reason=reason,
+            retry_ms=retry_ms,
+            retrying=retrying,
         )
         if isinstance(outcome, Launch):
             await self._launch(attempt.ref, outcome.number)
@@ -408,7 +449,7 @@ class Runner:
             self._look(attempt.ref, outcome.look_ms)
         elif isinstance(outcome, Behind):
             held.launch = outcome.launch
-        return not isinstance(outcome, Spent)
+        return outcome
 
     async def _launch(self, ref: TaskRef, number: int) -> None:
         asking = self._ender.launches.retrying(PARTING_SECONDS).launch(ref, number)

@@ -11,10 +11,14 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.subscriber import Subscriber
 from turnstream.shared.session.cancellation import Reason
+from turnstream.shared.session.queue import offered
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis.asyncio import Redis
 
+    from turnstream.shared.session.queue import Job
     from turnstream.worker.lease import Leases
 
 log = structlog.get_logger(__name__)
@@ -29,9 +33,17 @@ class SignalListener:
     Polling the queue and renewing the leases find everything that a lost message said; this is for speed.
     """
 
-    def __init__(self, redis: Redis, leases: Leases, doorbell: asyncio.Event) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        leases: Leases,
+        doorbell: asyncio.Event,
+        take: Callable[[Job, str, str], None],
+    ) -> None:
+        """``take`` is given launches that are offered: with their agent, and the version it must have."""
         self._leases = leases
         self._doorbell = doorbell
+        self._take = take
         self._subscribed: set[bytes] = set()
         self._subscriber = Subscriber(redis, self, lost="listener.lost", back="listener.back")
         self.listening = asyncio.Event()
@@ -59,7 +71,10 @@ class SignalListener:
     def message_received(self, channel: bytes, message: bytes) -> None:
         """Ring the doorbell, or take an attempt from its turn."""
         if channel == _DOORBELL:
-            self._doorbell.set()
+            if (offer := offered(message)) is None:
+                self._doorbell.set()
+            else:
+                self._take(*offer)
             return
         try:
             # What another release says beyond this is not for us.

@@ -7,9 +7,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
+import structlog
 
 from turnstream.shared.protocol import ResponseBuilder, canonical
 from turnstream.shared.session.endings import response_event
+from turnstream.worker.agent_versions import VERSION
 from turnstream.worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from turnstream.shared.session.cancellation import Reason
     from turnstream.worker.lease import Held
     from turnstream.worker.publisher import Publisher
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -131,6 +135,14 @@ class RunningTurn:
             self.batch.status(response_event(self.attempt, "created"))
             self.batch.status(response_event(self.attempt, "in_progress"))
             self.publisher.kick()
+
+    def begin_version(self, version: str) -> None:
+        """Keep which version of the agent writes the turn from here on."""
+        begun = self.kept(VERSION)
+        if begun != version.encode():
+            if begun is not None:
+                log.warning("attempt.moved", agent=self.spec.name, begun=begun.decode(), version=version)
+            self.keep(VERSION, version.encode())
 
     def speaker(self, path: str = "", agent: str = "") -> Speaker:
         """A voice for the agent at ``path``; ``agent`` is a sub-agent's name."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from turnstream.shared import metrics
+from turnstream.shared.agents.versions import versions
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS
 from turnstream.shared.presence import Presence
@@ -21,6 +22,7 @@ from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS, LaunchQueue
 from turnstream.shared.session.tasks import Tasks
 from turnstream.shared.siblings import Siblings
+from turnstream.worker.agent_versions import ANY_VERSION, AgentVersions
 from turnstream.worker.agents import registry
 from turnstream.worker.arq_worker import ArqWorker
 from turnstream.worker.budget import Budget
@@ -34,6 +36,7 @@ from turnstream.worker.signals import SignalListener
 if TYPE_CHECKING:
     from turnstream.shared.agents.config import Agents
     from turnstream.shared.broker.client import Broker
+    from turnstream.shared.session.queue import Job
     from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -73,8 +76,9 @@ class WorkerProcess:
         self._doorbell = asyncio.Event()
         self.leases = Leases(tasks, settings)
         self._rescuer = Rescuer(ender, settings)
-        self._listener = SignalListener(broker.primary, self.leases, self._doorbell)
+        self._listener = SignalListener(broker.primary, self.leases, self._doorbell, self._offered)
         self._agents = registry.build(agents)
+        self._versions = AgentVersions(versions(agents), self._served_by_others)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
         runner = Runner(
             self.id,
@@ -84,6 +88,7 @@ class WorkerProcess:
             self.budget,
             settings,
             self._rescuer.look,
+            self._versions,
         )
         self._arq = ArqWorker(
             broker.primary,
@@ -96,6 +101,7 @@ class WorkerProcess:
             look_ms=min(LAUNCH_GRACE_MS, settings.lease_ms),
             doorbell=self._doorbell,
             on_trouble=self._rescuer.trouble,
+            retiring=settings.retiring,
         )
         self._presence = Presence(broker.primary, keys.WORKERS, self.id, self._tell, self._rescuer.trouble)
         self._live_list = LiveList(broker)
@@ -115,6 +121,7 @@ class WorkerProcess:
         wait = self._settings.drain_seconds if seconds is None else seconds
         self._drain_until = asyncio.get_running_loop().time() + wait
         self._stopping.set()
+        self._presence.early()
         if self._draining is not None and not self._draining.expired():
             self._draining.reschedule(self._drain_until)
 
@@ -201,7 +208,17 @@ class WorkerProcess:
             "running": len(self.leases),
             "max_jobs": self._settings.max_jobs,
             "draining": self._stopping.is_set(),
+            "retiring": self._settings.retiring,
+            "agents": self._versions.mine,
         }
+
+    async def _served_by_others(self) -> list[dict[str, str]]:
+        others = await self._presence.others(TURN_RETRY_SECONDS)
+        return [sign.agents() for sign in others if not sign.value("draining", default=False)]
+
+    def _offered(self, job: Job, agent: str, version: str) -> None:
+        if self._versions.serves(agent, "" if version == ANY_VERSION else version):
+            self._arq.take(job)
 
     def _gauges(self) -> dict[metrics.Gauge, float]:
         return {

@@ -127,6 +127,8 @@ class WorkerRow(_Process):
     running: int
     max_jobs: int
     draining: bool
+    retiring: bool = Field(description="Takes only turns of its agents' versions that others offer it.")
+    agents: dict[str, str] = Field(description="The agents that it serves, with their versions.")
 
 
 class FrontEndRow(_Process):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 DEMO = "demo"
 
 _NAME = r"^[A-Za-z0-9_.-]{1,64}$"
+_VERSION = r"^[A-Za-z0-9_.+-]{1,64}$"
 _REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 _VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
 _ADDRESS = r"^https?://"
@@ -41,6 +42,7 @@ _ON_LOST = r"^(rerun|tell|ask|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
 # What a wrong text is told, which never quotes it: it may be a key that stands in the wrong place.
 _PATTERNS = {
     _NAME: "must be a name of letters, digits, '_', '.' and '-', at most 64 of them",
+    _VERSION: "must be letters, digits, '_', '.', '+' and '-', at most 64 of them",
     _REFERENCE: "must be of the form 'module:name', as 'shop:discount' for discount in shop.py",
     _VARIABLE: "must be the name of an environment variable, in capital letters; the value itself never stands in a file",
     _ADDRESS: "must begin with http:// or https://",
@@ -191,6 +193,19 @@ class AgentSpec(BaseModel):
     model: str = Field("", description="`openai:…`, any pydantic-ai model string, or `demo`.")
     python: Reference | None = Field(
         None, description="A coded agent: an async generator function, or a pydantic-ai Agent."
+    )
+    version: str | None = Field(
+        None,
+        pattern=_VERSION,
+        description="Its version; left out, a digest of its table and those of its helpers.",
+    )
+    on_version: Literal["wait", "move", "fail"] = Field(
+        "move",
+        description="What becomes of a turn whose version no worker serves any more: it waits for one, goes on with this "
+        "version, or fails.",
+    )
+    version_wait: float = Field(
+        600, ge=0, le=7 * 86_400, description="For a worker with the turn's version; then it fails."
     )
     deps: Reference | None = Field(
         None, description="A function that makes what a pydantic-ai Agent's runs are given as `deps`."

@@ -707,7 +707,7 @@ local function checkpoint(at, call_prefix)
   end
   if count > 0 then
     -- It made progress: what is retried from here on is counted anew (release.lua).
-    redis.call('HDEL', TASK, 'retries', 'retrying_since')
+    redis.call('HDEL', TASK, 'retries', 'retrying_since', 'retrying')
     redis.call('PEXPIRE', STATE, int(TTL))
   end
   count = tonumber(ARGV[at])

@@ -30,7 +30,7 @@ _AT_ONCE = 500
 _HEAD = 100
 
 # What each role tells beside its age and version, and what is shown where it does not.
-_WORKER = {"running": 0, "max_jobs": 0, "draining": False}
+_WORKER = {"running": 0, "max_jobs": 0, "draining": False, "retiring": False}
 _FRONT_END = {"followers": 0}
 
 
@@ -59,7 +59,8 @@ class DeploymentStats(Retrying):
 
     async def workers(self) -> list[dict[str, Any]]:
         """The workers that showed signs of life in the last minute, by name."""
-        return [_process("worker", sign, _WORKER) for sign in await self._living(keys.WORKERS)]
+        signs = await self._living(keys.WORKERS)
+        return [{**_process("worker", sign, _WORKER), "agents": sign.agents()} for sign in signs]
 
     async def front_ends(self) -> list[dict[str, Any]]:
         """The front ends that did."""

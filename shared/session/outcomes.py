@@ -28,8 +28,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class NotBefore:
-    """The task is queued, but not to be launched yet: it must be swept in ``look_ms``."""
+    """The task is queued, but launch ``number`` is not to be put into the queue yet: it must be swept in ``look_ms``."""
 
+    number: int
     look_ms: int
 
 

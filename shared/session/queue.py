@@ -16,6 +16,7 @@ import orjson
 
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
+from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import Retrying
 from turnstream.shared.broker.scripts import Script
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from redis.asyncio import Redis
-
-    from turnstream.shared.broker.keys import TaskRef
 
 # The one function that workers run.
 FUNCTION = "run_task"
@@ -84,6 +83,20 @@ class Job:
         """The arq job id; a repeated launch has the same, so it cannot queue twice."""
         return f"{self.ref}:{self.launch}"
 
+    def payload(self) -> bytes:
+        """The job as arq writes it."""
+        arguments = [str(self.ref), self.launch]
+        return serialize({"t": None, "f": FUNCTION, "a": arguments, "k": {}, "et": int(time.time() * 1000)})
+
+
+def offered(message: bytes) -> tuple[Job, str, str] | None:
+    """The launch that a doorbell's message offers, its agent and version; None if it only rings."""
+    try:
+        ref, launch, agent, version = message.decode().split(" ")
+        return Job(TaskRef.parse(ref), int(launch)), agent, version
+    except ValueError:
+        return None
+
 
 def serialize(job: dict[str, Any]) -> bytes:
     """A job as arq writes it, but in JSON. The default is pickle: whoever can write to the broker could run code."""
@@ -126,6 +139,11 @@ class Slots:
         """How many times the free slots that it leaves one owner may hold; 0: any number of slots."""
         return 0 if self.share >= 1 else round(self.share / (1 - self.share), 6)
 
+    def has_room(self, owner: str) -> bool:
+        """Whether the owner may have one more."""
+        times = self.times
+        return self.free > 0 and (not times or self.held.get(owner, 0) < times * self.free)
+
     def holders(self, count: int) -> list[str | int]:
         """The owners that may meet their share when ``count`` are claimed, each with the slots that it holds."""
         times = self.times
@@ -166,9 +184,6 @@ class LaunchQueue(Retrying):
         False when it does not.
         """
         job = Job(ref, number)
-        payload = serialize(
-            {"t": None, "f": FUNCTION, "a": [str(ref), number], "k": {}, "et": int(time.time() * 1000)}
-        )
         waiting: int = await _launch(
             self._redis,
             queue=keys.QUEUE,
@@ -180,7 +195,7 @@ class LaunchQueue(Retrying):
             task=if_queued or None,
             job_id=job.id,
             owner=ref.owner,
-            job=payload,
+            job=job.payload(),
             job_ms=JOB_MS,
             doorbell=keys.DOORBELL,
             ref=str(ref),
@@ -192,6 +207,13 @@ class LaunchQueue(Retrying):
             return False
         self._backlog.launches = waiting
         return True
+
+    async def offer(self, job: Job, agent: str, version: str) -> None:
+        """Offer a launch that is not in the queue to workers that serve this version of its agent.
+
+        Where none has a slot for it nothing happens: it is due again by itself.
+        """
+        await command(self._redis, "PUBLISH", keys.DOORBELL, f"{job.ref} {job.launch} {agent} {version}")
 
     async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS, slots: Slots = ANY) -> dict[str, bytes]:
         """Take up to ``count`` launches out of the queue, owners in turn: job ids and jobs, in the order to run them.

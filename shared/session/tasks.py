@@ -136,7 +136,7 @@ _renew = Script("renew", session=True, args=_WRITER)
 _park = Script(
     "park", session=True, keys=("call_prefix",), args=(*_WRITER, "wait_ms", "policy"), rest="batch"
 )
-_release = Script("release", session=True, args=(*_WRITER, "wait_ms", "reason", "retry_ms"))
+_release = Script("release", session=True, args=(*_WRITER, "wait_ms", "reason", "retry_ms", "retrying"))
 _take = Script(
     "take",
     session=True,
@@ -338,11 +338,13 @@ class Tasks(Retrying):
         wait_ms: int = 0,
         reason: str = "",
         retry_ms: int = 0,
+        retrying: str = "",
     ) -> Launch | NotBefore | Spent | Refusal:
         """Give a running task back to the queue; not counted as a crash.
 
         With ``wait_ms`` it is not launched before that, and ``reason``, a word, is shown meanwhile. With ``retry_ms`` it is
         a retry: refused (`Spent`) when, since the first one after the task's last checkpoint, that time would be over.
+        ``retrying`` is what of: the first one after those of something else is a first one, too.
         """
         reply = await self._run(
             _release,
@@ -353,12 +355,13 @@ class Tasks(Retrying):
             wait_ms=wait_ms,
             reason=reason,
             retry_ms=retry_ms,
+            retrying=retrying,
         )
         match reply:
             case [b"launch", launch]:
                 return Launch(int(launch))
-            case [b"waits", look_ms]:
-                return NotBefore(int(look_ms))
+            case [b"waits", launch, look_ms]:
+                return NotBefore(int(launch), int(look_ms))
             case [b"spent"]:
                 return Spent()
         return _refusal(reply)

@@ -80,10 +80,10 @@ class Stack:
         self._clients.append(client)
         return client
 
-    async def worker(self, **more: Any) -> WorkerProcess:
-        """Start another worker."""
+    async def worker(self, agents: Agents | None = None, **more: Any) -> WorkerProcess:
+        """Start another worker, with other agents than the rest if given."""
         settings = self.settings("worker", **more)
-        worker = WorkerProcess(settings, self.place.connect(settings), self.agents)
+        worker = WorkerProcess(settings, self.place.connect(settings), agents or self.agents)
         self.workers.append((worker, asyncio.create_task(worker.run())))
         await worker.ready.wait()
         return worker

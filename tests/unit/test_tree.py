@@ -84,6 +84,7 @@ ELSEWHERE = {
     "turnstream/reloading": "unit/turnstream/test_serve",
     "turnstream/roles": "processes/test_scaled",
     "turnstream/sessions": "admin/test_storage",
+    "worker/agent_versions": "behaviour/test_agent_versions",
     "worker/agents/agent_run": "behaviour/test_real_models",
     "worker/agents/calls": "behaviour/test_effects",
     "worker/agents/coded_agent": "behaviour/test_coded_agents",

@@ -212,7 +212,7 @@ export class Operate {
   }
 
   showProcesses({ workers, front_ends: fronts }, now) {
-    this.workers.replaceChildren(...workers.map((each) => processRow(each.worker, `${each.running} of ${each.max_jobs}`, each, now, each.draining ? "draining" : "working")));
+    this.workers.replaceChildren(...workers.map((each) => processRow(each.worker, `${each.running} of ${each.max_jobs}`, each, now, each.draining ? "draining" : each.retiring ? "retiring" : "working")));
     this.fronts.replaceChildren(...fronts.map((each) => processRow(each.front_end, String(each.followers), each, now, "serving")));
   }
 

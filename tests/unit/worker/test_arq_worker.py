@@ -99,6 +99,7 @@ async def working(
     owner_share: float = 1.0,
     launches: LaunchQueue | None = None,
     on_trouble: Callable[[], None] = lambda: None,
+    retiring: bool = False,
 ) -> AsyncIterator[tuple[ArqWorker, asyncio.Event]]:
     """A worker that runs these turns, and its doorbell."""
     doorbell = asyncio.Event()
@@ -112,6 +113,7 @@ async def working(
         owner_share=owner_share,
         doorbell=doorbell,
         on_trouble=on_trouble,
+        retiring=retiring,
     )
     main = asyncio.create_task(worker.main())
     try:

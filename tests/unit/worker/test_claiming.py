@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import Desk, ref
 from tests.unit.worker.test_arq_worker import Turns, working
-from turnstream.shared.session.queue import Slots
+from turnstream.shared.session.queue import Job, Slots
 
 if TYPE_CHECKING:
     from tests.conftest import Place
@@ -104,6 +104,29 @@ async def test_an_owner_leaves_slots_to_others(place: Place) -> None:
         assert began[:80] == [str(ref(f"t{number}", owner="eve")) for number in range(80)]
         await desk.primary.delete("ts:queue", "ts:queue:tags")
         turns.let_go(300)
+
+
+async def test_what_is_offered_takes_slots_as_what_is_claimed(place: Place) -> None:
+    """An owner gets no more than its share of them, nothing runs twice, and a retiring worker claims nothing."""
+    desk = Desk(place)
+    turns = Turns(free=False)
+    await desk.launches.launch(ref("queued"), 1)
+    async with working(desk, turns, max_jobs=10, owner_share=0.8, retiring=True) as (worker, doorbell):
+        for number in (*range(12), *range(12)):
+            worker.take(Job(ref(f"t{number}", owner="eve"), 1))
+        for number in range(12):
+            worker.take(Job(ref(f"t{number}", owner="bob"), 1))
+        await turns.all_started(10)
+        doorbell.set()
+        await wait_until(lambda: not doorbell.is_set(), "the doorbell to be heard")
+        assert Counter(text.split("/")[0] for text, _ in turns.started) == {"eve": 8, "bob": 2}
+        assert await desk.launches.depth() == 1
+        worker.pause()
+        worker.take(Job(ref("t1", owner="carol"), 1))
+        turns.let_go(100)
+        await worker.idle.wait()
+    assert len(turns.started) == 10
+    await desk.primary.delete("ts:queue", "ts:queue:tags")
 
 
 async def test_others_are_found_behind_a_backlog_that_is_passed_over(place: Place) -> None:

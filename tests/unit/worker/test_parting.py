@@ -15,6 +15,7 @@ from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.tasks import Tasks, operation
+from turnstream.worker.agent_versions import AgentVersions
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import Budget
 from turnstream.worker.lease import Leases
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from tests.conftest import Place
     from turnstream.shared.session.event_log import Page
     from turnstream.worker.turn import RunningTurn
+
+
+async def _nobody() -> list[dict[str, str]]:
+    """No other worker lives."""
+    return []
 
 
 class Agent:
@@ -64,6 +70,7 @@ class Worker:
             Budget(2**20),
             desk.settings,
             lambda _ref, _ms: None,
+            AgentVersions({"demo": "1"}, _nobody),
         )
 
     async def renew(self) -> None:

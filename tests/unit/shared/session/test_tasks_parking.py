@@ -226,9 +226,17 @@ async def test_an_answer_to_a_released_task_waits_for_its_next_attempt(place: Pl
     assert (await desk.begin(ref(), 2)).results == {"c1": b"1"}
 
 
-async def _released(desk: Desk, attempt: int, wait_ms: int = HOUR_MS, retry_ms: int = 0) -> object:
+async def _released(
+    desk: Desk, attempt: int, wait_ms: int = HOUR_MS, retry_ms: int = 0, retrying: str = "model"
+) -> object:
     return await desk.tasks.release(
-        ref(), attempt, operation(), wait_ms=wait_ms, reason="model_unavailable", retry_ms=retry_ms
+        ref(),
+        attempt,
+        operation(),
+        wait_ms=wait_ms,
+        reason="model_unavailable",
+        retry_ms=retry_ms,
+        retrying=retrying,
     )
 
 
@@ -238,7 +246,7 @@ async def test_a_released_task_may_wait_for_a_time(place: Place) -> None:
     await desk.running()
     op = operation()
     release = partial(desk.tasks.release, ref(), 1, op, wait_ms=HOUR_MS, reason="model_unavailable")
-    assert await desk.twice(release) == NotBefore(HOUR_MS)
+    assert await desk.twice(release) == NotBefore(2, HOUR_MS)
     assert await desk.field(ref(), "status") == "queued"
     assert await desk.field(ref(), "waits_for") == "model_unavailable"
     swept = await desk.tasks.sweep(ref(), operation())
@@ -293,3 +301,20 @@ async def test_retries_are_counted_since_the_last_checkpoint(place: Place) -> No
     assert await desk.field(ref(), "retries") is await desk.field(ref(), "retrying_since") is None
     assert isinstance(await _released(desk, 3, 10, HOUR_MS), NotBefore)
     assert await desk.field(ref(), "retries") == "1"
+
+
+async def test_retries_of_one_thing_are_not_those_of_another(place: Place) -> None:
+    """A turn that waited for its agent's version for long may still wait for its model. What is no retry changes nothing."""
+    desk = Desk(place)
+    await desk.running()
+    await _released(desk, 1, 10, HOUR_MS, "agent_version")
+    await desk.put(ref(), retrying_since=await desk.now() - HOUR_MS)
+    await desk.begin(ref(), 2)
+    await _released(desk, 2, 10)
+    await desk.begin(ref(), 3)
+    assert await _released(desk, 3, 10, HOUR_MS, "agent_version") == Spent()
+    assert isinstance(await _released(desk, 3, 10, HOUR_MS), NotBefore)
+    assert await desk.field(ref(), "retries") == "1"
+    await desk.begin(ref(), 4)
+    assert isinstance(await _released(desk, 4, 10, HOUR_MS), NotBefore)
+    assert await desk.field(ref(), "retries") == "2"
