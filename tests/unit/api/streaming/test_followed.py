@@ -66,6 +66,8 @@ class World:
     head: int = 1
     former: dict[int, int] = field(default_factory=dict)
     numbers: Any = field(default_factory=lambda: itertools.count(1))
+    epochs: Any = field(default_factory=lambda: itertools.count(2))
+    saved: tuple[int, list[int], dict[int, int], int] | None = None
 
     async def meta(self) -> None:
         """Write down how far the log goes."""
@@ -104,16 +106,24 @@ class World:
     async def begin_epoch(self) -> None:
         """What the scripts do when they notice."""
         self.former = {self.epoch: len(self.present), **self.former}
-        self.epoch += 1
+        self.epoch = next(self.epochs)
         await self._rewrite()
         last = len(self.present)
         await self.redis.publish(KEYS.tail, b"%d-%d-%d" % (self.epoch, last + 1, last))
 
     async def clear(self) -> None:
         """Begin afresh."""
-        self.epoch, self.present, self.former, self.head = self.epoch + 1, [], {}, 1
+        self.saved = self.epoch, self.present, self.former, self.head
+        self.epoch, self.present, self.former, self.head = next(self.epochs), [], {}, 1
         await self._rewrite()
         await self.redis.publish(KEYS.tail, b"%d-1-0" % self.epoch)
+
+    async def uncleared(self) -> None:
+        """Be as a broker is that came back with a file from before the last clear."""
+        if self.saved is not None:
+            self.epoch, self.present, self.former, self.head = self.saved
+            self.saved = None
+            await self._rewrite()
 
     async def cut(self, seq: int) -> None:
         """Drop the head up to a place."""
@@ -274,6 +284,19 @@ class HubMachine(RuleBasedStateMachine):
 
         self.run(fail_over)
 
+    @rule(more=st.integers(0, 2), apart=st.booleans())
+    def go_back(self, more: int, apart: bool) -> None:
+        """The broker comes back with a file from before the last clear, and the log may go on in that epoch."""
+
+        async def go_back() -> None:
+            if apart:
+                self.lose_connection()
+            await self.world.uncleared()
+            if more:
+                await self.world.say(more)
+
+        self.run(go_back)
+
     @rule(missed=st.integers(0, 4))
     def cut_off(self, missed: int) -> None:
         """The connection on which the hub listens is lost, and something is said meanwhile."""
@@ -297,8 +320,9 @@ class HubMachine(RuleBasedStateMachine):
 
         async def vanish() -> None:
             await self.broker.sessions.flushall()
-            self.world.epoch += 1
+            self.world.epoch = next(self.world.epochs)
             self.world.present, self.world.former, self.world.head = [], {}, 1
+            self.world.saved = None
 
         self.run(vanish)
         self.settle(gone=True)
