@@ -6,12 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tests.support.client import calls_of, check_whole, terminal, text_of
+from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.shared.session.entry import END
 
 if TYPE_CHECKING:
+    from tests.conftest import Place
     from tests.support.client import Client
-    from tests.support.stack import Stack
 
 
 async def end_of(stack: Stack, session: str, task: str) -> dict[str, Any]:
@@ -41,15 +42,20 @@ async def test_a_running_turn_is_stopped_between_tokens(client: Client, stack: S
     assert terminal(frames) == ended
 
 
-async def test_a_turn_is_stopped_inside_a_slow_tool(client: Client, stack: Stack) -> None:
-    """The worker gives the turn up at once: its slot is free again long before the tool would end."""
-    async with client.process("s1", "/slow 60", id="t1") as stream:
-        await stream.until(lambda frames: calls_of(frames, "plugin_call"))
-        assert (await client.stop("s1", "t1")).json() == {"sessionId": "s1", "taskId": "t1"}
-        assert (await end_of(stack, "s1", "t1"))["status"] == "canceled"
-        check_whole(await stream.all())
-    worker = stack.workers[0][0]
-    await wait_until(lambda: not len(worker.leases), "the worker to give up the stopped turn")
+async def test_a_turn_is_stopped_inside_a_slow_tool(place: Place) -> None:
+    """The worker gives the turn up at once: its slot is free again long before the tool, or its lease, would end."""
+    stack = Stack(place, lease_seconds=300)
+    try:
+        client = await stack.front_end()
+        worker = await stack.worker()
+        async with client.process("s1", "/slow 60", id="t1") as stream:
+            await stream.until(lambda frames: calls_of(frames, "plugin_call"))
+            assert (await client.stop("s1", "t1")).json() == {"sessionId": "s1", "taskId": "t1"}
+            assert (await end_of(stack, "s1", "t1"))["status"] == "canceled"
+            check_whole(await stream.all())
+        await wait_until(lambda: not len(worker.leases), "the worker to give up the stopped turn")
+    finally:
+        await stack.close()
 
 
 async def test_a_queued_turn_is_stopped_before_it_began(stack: Stack) -> None:
