@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 
 from turnstream.api.admin.deployment import AdminDeploymentRoutes
 from turnstream.api.admin.keys import AdminKeyRoutes
+from turnstream.api.admin.models import AdminModelRoutes
 from turnstream.api.admin.sessions import AdminSessionRoutes
 from turnstream.api.admin.tasks import AdminTaskRoutes
 from turnstream.api.http.middleware import ErrorMiddleware, ErrorResponses
@@ -98,6 +99,7 @@ def create_app(
             *(each for protocol in protocols() for each in protocol.make_routes(services).routes()),
             *AdminTaskRoutes(services).routes(),
             *AdminDeploymentRoutes(services).routes(),
+            *AdminModelRoutes(services).routes(),
             *AdminKeyRoutes(services).routes(),
             *AdminSessionRoutes(services).routes(),
             *ConsoleRoutes(services).routes(),

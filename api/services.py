@@ -14,6 +14,7 @@ from turnstream.api.http.body import Bodies
 from turnstream.api.streaming.hub import Hub
 from turnstream.shared.api_keys import ApiKeys
 from turnstream.shared.broker.memory import Memory
+from turnstream.shared.model_states import ModelStates
 from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.deployment_stats import DeploymentStats
 from turnstream.shared.session.endings import END_RETRY_SECONDS, Ender
@@ -51,6 +52,7 @@ class Services:
     auth: Auth
     task_list: TaskList
     deployment_stats: DeploymentStats
+    model_states: ModelStates
     limiter: Limiter
     offload: ThreadOffload
     bodies: Bodies
@@ -95,6 +97,7 @@ class Services:
             auth=Auth(api_keys, agents),
             task_list=task_list,
             deployment_stats=DeploymentStats(broker, task_list),
+            model_states=ModelStates(broker.primary),
             limiter=Limiter(
                 settings,
                 OwnerLimits(broker.primary, broker.sessions),
@@ -109,3 +112,7 @@ class Services:
             siblings=siblings or Siblings(),
             name=name,
         )
+
+    async def models(self) -> set[str]:
+        """The names of the models of the agents file, and of those that workers' code brings."""
+        return self.agents.models.union(*await self.deployment_stats.models())

@@ -14,6 +14,7 @@
     │   ├── NoTask             404  task_not_found
     │   ├── UnknownCall        404  call_not_found
     │   ├── NoKey              404  key_not_found
+    │   ├── NoModel            404  model_not_found
     │   ├── NotRotatable       409  key_not_rotatable
     │   ├── CallEnded          409  call_ended
     │   ├── CallWithdrawn      410  call_withdrawn
@@ -173,6 +174,15 @@ class NoKey(Refused):
     code = "key_not_found"
     number = 40403
     text = "No such API key: give its id, as the list of keys tells it."
+
+
+class NoModel(Refused):
+    """An operator named a model that no agent has."""
+
+    status = 404
+    code = "model_not_found"
+    number = 40404
+    text = "No such model: give its name, as the list of models tells it."
 
 
 class NotRotatable(Refused):

@@ -173,6 +173,18 @@ turns_waiting = Gauge(
     "reason",
     shared=True,
 )
+model_states = Gauge(
+    "turnstream_model_state",
+    "Whether a model may be asked: 0 closed, 1 probing, 2 open, 3 held by an operator.",
+    "model",
+    shared=True,
+)
+model_requests = Gauge(
+    "turnstream_model_requests",
+    "Requests that are being made to a model, over all workers, where their number is limited.",
+    "model",
+    shared=True,
+)
 workers = Gauge("turnstream_workers", "Workers that showed a sign of life in the last 15 s.", shared=True)
 front_ends = Gauge(
     "turnstream_front_ends", "Front ends that showed a sign of life in the last 15 s.", shared=True

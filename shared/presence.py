@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 import structlog
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _sign = Script("sign", keys=("processes", "totals"), args=("process", "record"), rest="counters", once=True)
 
@@ -48,7 +50,7 @@ class Sign:
     version: str
     told: dict[str, Any]
 
-    def value(self, field: str, default: int) -> int:
+    def value(self, field: str, default: T) -> T:
         """What it told of ``field``; ``default`` where it told nothing of that type."""
         value = self.told.get(field)
         return value if type(value) is type(default) else default

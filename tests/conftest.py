@@ -46,7 +46,7 @@ logging.getLogger().addHandler(log_watch.Watch())
 # Keys that belong to the deployment, not to a session: they live as long as it does.
 LASTING = {
     b"ts:keys", b"ts:due", b"ts:clock", b"ts:recent", b"ts:live", b"ts:workers", b"ts:frontends", b"ts:totals",
-    b"ts:queue", b"ts:queue:tags",
+    b"ts:queue", b"ts:queue:tags", b"ts:models",
 }  # fmt: skip
 
 

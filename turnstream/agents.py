@@ -37,6 +37,7 @@ def check(path: Path) -> str:
         for spec in mine
         for each in (*_programs(spec), *_undescribed(spec, built[spec.name]))
     ]
+    warnings += found.unused_limits(registry.model_names(built))
     return "\n".join([aligned([_HEADINGS, *rows]), *(f"warning: {line}" for line in warnings)])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from turnstream.models import app as models_app
 from turnstream.sessions import app as sessions_app
 from turnstream.shared import settings as settings_module
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
@@ -34,6 +35,7 @@ app.add_typer(keys_app, name="keys")
 agents_app = typer.Typer(help="The agents file.", no_args_is_help=True)
 app.add_typer(agents_app, name="agents")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(models_app, name="models")
 app.add_typer(sessions_app, name="sessions")
 
 Host = Annotated[str | None, typer.Option(help="Address to listen on [TURNSTREAM_HOST].")]

@@ -224,10 +224,10 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     status = "waits for turn" if row["waits_for_turn"] else row["status"]
     if "waiting" in row:
         status = "waits"
-    took = _age(row["took"]) if "took" in row else ""
+    took = age(row["took"]) if "took" in row else ""
     why = _waiting(row["waiting"]) if "waiting" in row else row.get("why", "")
     who = (row.get("worker", ""), row.get("ended_by", ""), why)
-    return (row["ref"], status, row["agent"], _age(row["age"]), took, str(row["attempt"]), *who)
+    return (row["ref"], status, row["agent"], age(row["age"]), took, str(row["attempt"]), *who)
 
 
 def _waiting(waiting: dict[str, Any]) -> str:
@@ -235,7 +235,7 @@ def _waiting(waiting: dict[str, Any]) -> str:
     return f"{waiting['reason']} until {_told('_until', waiting['until'])}"
 
 
-def _age(seconds: float) -> str:
+def age(seconds: float) -> str:
     """Two units at most: 3.2s, 4m05s, 2h10m, 3d04h."""
     if seconds < 60:
         return f"{seconds:.1f}s"
@@ -254,7 +254,7 @@ def _told(name: str, value: Any) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
     if name == "waiting":
         return _waiting(value)
-    return _age(value) if name in ("age", "took") else str(value)
+    return age(value) if name in ("age", "took") else str(value)
 
 
 def _line(event: dict[str, Any]) -> str:

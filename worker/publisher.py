@@ -174,6 +174,17 @@ class Publisher:
         if self._refused:
             raise LostAttempt
 
+    async def keep(self, name: str, value: bytes) -> None:
+        """Keep a checkpoint by itself, after `seal`.
+
+        Raises:
+            LostAttempt: nothing may be written any more.
+        """
+        batch = Batch(largest=self._most_bytes, known=self._attempt.files)
+        batch.keep(name, value)
+        if not await self._append(batch):
+            raise LostAttempt
+
     def take(self) -> Batch:
         """What has gathered, for a script that takes it along (after `settle`)."""
         batch = self.batch

@@ -49,8 +49,10 @@ from turnstream.worker.agents.failures import (
     for_operators,
     full_traceback,
     is_transient,
+    retry_seconds,
     seconds_to_wait,
 )
+from turnstream.worker.agents.model_gate import GIVEN_UP, TurnModels
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
 from turnstream.worker.flush_window import FlushWindow
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from turnstream.shared.session.outcomes import Gone, Refusal, Superseded
     from turnstream.shared.settings import Settings
     from turnstream.worker.agent_versions import AgentVersions
+    from turnstream.worker.agents.model_gate import ModelGate
     from turnstream.worker.budget import Budget, Share
     from turnstream.worker.lease import Held, Leases
 
@@ -106,11 +109,13 @@ class Runner:
         settings: Settings,
         look: Callable[[TaskRef, int], None],
         versions: AgentVersions,
+        gate: ModelGate,
     ) -> None:
         """``look`` has the task swept in so many milliseconds, as far as this process lives."""
         self._worker = worker
         self._versions = versions
         self._look = look
+        self._gate = gate
         self._budget = budget
         self._ender = ender
         self._leases = leases
@@ -214,7 +219,7 @@ class Runner:
             return
         asked = attempt.task["request"]
         request = await publisher.offload.run_large(attempt.ref.owner, len(asked), orjson.loads, asked)
-        turn = RunningTurn(held, agent.spec, publisher, request)
+        turn = RunningTurn(held, agent.spec, publisher, request, TurnModels(self._gate, attempt))
         turn.enter()
         turn.begin_version(decided.version)
         if attempt.open:
@@ -268,18 +273,26 @@ class Runner:
     async def _failed(
         self, held: Held, publisher: Publisher, turn: RunningTurn, error: BaseException
     ) -> None:
-        """Release the attempt for as long as a failure that passes may be retried; else end the turn."""
+        """Release the attempt while a failure that passes may be retried, then for another model, if any; else end the turn."""
         code, text = explain(error)
-        retry_ms = int(turn.spec.retry_for * 1000)
-        if retry_ms and is_transient(error):
+        seconds = retry_seconds(error, turn.spec.retry_for)
+        if seconds is not None:
             await publisher.seal()
             task = held.attempt.task
             again = not publisher.progressed and task.get("retrying") == _MODEL.encode()
             wait_ms = max(1, int(seconds_to_wait(error, int(task.get("retries", 0)) if again else 0) * 1000))
-            outcome = await self._release(held, publisher, wait_ms, code, retry_ms, retrying=_MODEL)
+            outcome = await self._release(
+                held, publisher, wait_ms, code, int(seconds * 1000), retrying=_MODEL
+            )
             if not isinstance(outcome, Spent):
                 log.warning("attempt.waits", code=code, wait_ms=wait_ms, **for_operators(error))
                 return
+        if is_transient(error) and (given_up := turn.models.give_up()) is not None:
+            await publisher.seal()
+            await publisher.keep(GIVEN_UP, given_up)
+            log.warning("model.given_up", code=code, models=given_up.decode(), **for_operators(error))
+            await self._release(held, publisher)
+            return
         log.warning(
             "agent.failed", code=code, **for_operators(error), exc_info=error if self._debug else None
         )

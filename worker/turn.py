@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from turnstream.shared.protocol import Content, ContentBuilder, MessageBuilder
     from turnstream.shared.session.batch import Batch
     from turnstream.shared.session.cancellation import Reason
+    from turnstream.worker.agents.model_gate import TurnModels
     from turnstream.worker.lease import Held
     from turnstream.worker.publisher import Publisher
 
@@ -55,13 +56,16 @@ class RunningTurn:
         4. count tokens.
     """
 
-    def __init__(self, held: Held, spec: AgentSpec, publisher: Publisher, request: dict[str, Any]) -> None:
-        """``request`` is the attempt's, read."""
+    def __init__(
+        self, held: Held, spec: AgentSpec, publisher: Publisher, request: dict[str, Any], models: TurnModels
+    ) -> None:
+        """``request`` is the attempt's, read; ``models`` are those that it may ask."""
         attempt = held.attempt
         self.attempt = attempt
         self.spec = spec
         self.publisher = publisher
         self.undisturbed = held.undisturbed
+        self.models = models
         self._held = held
         self.request = request
         self.input: list[dict[str, Any]] = self.request["input"]

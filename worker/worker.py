@@ -15,6 +15,7 @@ from turnstream.shared import metrics
 from turnstream.shared.agents.versions import versions
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS
+from turnstream.shared.model_states import ModelStates
 from turnstream.shared.presence import Presence
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import Ender
@@ -24,6 +25,7 @@ from turnstream.shared.session.tasks import Tasks
 from turnstream.shared.siblings import Siblings
 from turnstream.worker.agent_versions import ANY_VERSION, AgentVersions
 from turnstream.worker.agents import registry
+from turnstream.worker.agents.model_gate import ModelGate
 from turnstream.worker.arq_worker import ArqWorker
 from turnstream.worker.budget import Budget
 from turnstream.worker.health_server import Status
@@ -79,6 +81,11 @@ class WorkerProcess:
         self._listener = SignalListener(broker.primary, self.leases, self._doorbell, self._offered)
         self._agents = registry.build(agents)
         self._versions = AgentVersions(versions(agents), self._served_by_others)
+        self.gate = ModelGate(
+            ModelStates(broker.primary).retrying(TURN_RETRY_SECONDS),
+            agents.limits,
+            registry.model_names(self._agents),
+        )
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
         runner = Runner(
             self.id,
@@ -89,6 +96,7 @@ class WorkerProcess:
             settings,
             self._rescuer.look,
             self._versions,
+            self.gate,
         )
         self._arq = ArqWorker(
             broker.primary,
@@ -164,6 +172,7 @@ class WorkerProcess:
                 ("listener", self._listener.listen()),
                 ("rescuer", self._rescuer.watch()),
                 ("presence", self._presence.show()),
+                ("models", self.gate.tend()),
                 ("live list", self._live_list.tend()),
                 ("storage", self._storage.tend(lambda: (held.attempt.ref.keys for held in self.leases))),
             )
@@ -181,6 +190,7 @@ class WorkerProcess:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            await self.gate.end()
             await self._presence.end()
 
     async def _drain(self, claiming: asyncio.Task[None]) -> None:
@@ -210,6 +220,7 @@ class WorkerProcess:
             "draining": self._stopping.is_set(),
             "retiring": self._settings.retiring,
             "agents": self._versions.mine,
+            "models": sorted(self.gate.models),
         }
 
     async def _served_by_others(self) -> list[dict[str, str]]:

@@ -191,6 +191,41 @@ class Stats(Described):
     totals: dict[str, int]
 
 
+class ModelRow(Described):
+    """A model that agents have."""
+
+    model: str = Field(
+        description="As `agents.toml` names it; with `@HOST:PORT` where it has an address of its own."
+    )
+    state: Literal["closed", "open", "probing", "held"] = Field(
+        description="`closed`: it may be asked. `open`: it failed again and again, and is left alone for a while. `probing`: "
+        "one request finds out whether it answers. `held`: an operator holds it."
+    )
+    since: float | None = Field(
+        None, description="Since when it is in this state; the breaker opened, or the hold began."
+    )
+    until: float | None = Field(None, description="When it is probed next, while `open`.")
+    failures: int = Field(description="Failures in a row, as far as they were noted.")
+    running: int | None = Field(
+        None, description="Requests that are being made; where their number is limited."
+    )
+    limit: int | None = Field(None, description="Requests at once, `max_concurrent` in `agents.toml`.")
+
+
+class ModelList(Described):
+    """All models."""
+
+    models: list[ModelRow]
+
+
+class ModelHeld(Described):
+    """What became of a model: ``changed`` is false if there was nothing to change."""
+
+    model: str
+    state: Literal["held", "closed"]
+    changed: bool
+
+
 class AgentRow(Described):
     """An agent that keys can select."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from turnstream.api.admin.keys import NewKeyBody, RotateBody
+from turnstream.api.admin.models import ModelBody
 from turnstream.api.admin.params import StopBody
 from turnstream.api.admin.schemas import (
     AgentList,
@@ -10,6 +11,8 @@ from turnstream.api.admin.schemas import (
     KeyList,
     KeyMade,
     KeyRevoked,
+    ModelHeld,
+    ModelList,
     Processes,
     SessionList,
     SessionsDeleted,
@@ -28,6 +31,7 @@ from turnstream.shared.errors import (
     BadRequest,
     CursorGone,
     NoKey,
+    NoModel,
     NoSession,
     NoTask,
     NotRotatable,
@@ -166,6 +170,37 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "The agents that keys can select.",
         {200: (AgentList,)},
         KEY_ERRORS,
+    ),
+    Operation(
+        ("GET",),
+        BASE + "/models",
+        "adminModels",
+        "The models that agents have: which may be asked, which are held or left alone.",
+        {200: (ModelList,)},
+        KEY_ERRORS,
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/models/hold",
+        "adminHoldModel",
+        "Let no request to a model begin, at any worker, within 2 seconds. Turns wait or use their agent's fallback; what it "
+        "streams goes on.",
+        {200: (ModelHeld,)},
+        KEY_ERRORS | BODY_ERRORS | {NoModel},
+        (),
+        ModelBody,
+        {"a model": {"model": "openai:gpt-5-mini"}},
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/models/resume",
+        "adminResumeModel",
+        "End a hold, and close the model's breaker. Turns that wait come back within 30 seconds.",
+        {200: (ModelHeld,)},
+        KEY_ERRORS | BODY_ERRORS | {NoModel},
+        (),
+        ModelBody,
+        {"a model": {"model": "openai:gpt-5-mini"}},
     ),
     Operation(
         ("GET",),

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from turnstream.api.services import Services
     from turnstream.shared.prometheus import Readings
 
+# A model's states by their number.
+_STATES = ("closed", "probing", "open", "held")
+
 
 class MetricsRoutes:
     """Serves Prometheus."""
@@ -45,8 +48,10 @@ class MetricsRoutes:
     async def _readings(self) -> Readings:
         hub = self._services.hub
         own = {metrics.followers: hub.followers, metrics.sessions_followed: hub.sessions}
+        services = self._services
         try:
-            stats = await self._services.deployment_stats.once.stats()
+            stats = await services.deployment_stats.once.stats()
+            models = await services.model_states.once.listed(await services.models(), services.agents.limits)
         except Exception as error:
             # The broker is away: what this process knows by itself is told all the same.
             if not is_transient(error):
@@ -57,6 +62,8 @@ class MetricsRoutes:
             metrics.queue_age: stats["queue"]["oldest_seconds"],
             metrics.tasks: {status: stats["tasks"][status] for status in sorted(LIVE)},
             metrics.turns_waiting: stats["tasks"]["waiting"],
+            metrics.model_states: {each["model"]: _STATES.index(each["state"]) for each in models},
+            metrics.model_requests: {each["model"]: each["running"] for each in models if "limit" in each},
             metrics.workers: stats["workers"]["count"],
             metrics.front_ends: stats["front_ends"]["count"],
         }

@@ -10,6 +10,7 @@ import difflib
 import json
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -26,6 +27,7 @@ from turnstream.shared.agents.toml_lines import Lines
 from turnstream.shared.errors import AgentFieldError, ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
@@ -96,6 +98,11 @@ def _check_json(given: Any) -> None:
         raise ValueError("dates and times are no JSON: write them as text") from None
     except ValueError:
         raise ValueError("nan and inf are no JSON") from None
+
+
+def model_name(model: str, base_url: str | None) -> str:
+    """The name by which operators know a model: as it is configured, and where it is if it has an address of its own."""
+    return f"{model}@{urlsplit(base_url).netloc.rpartition('@')[2]}" if base_url else model
 
 
 class MemoryLimits(BaseModel):
@@ -184,6 +191,24 @@ _STDIO_ONLY = frozenset({"args", "env", "env_from"})
 _HTTP_ONLY = frozenset({"headers_env"})
 
 
+class Fallback(BaseModel):
+    """A model that stands in for an agent's own; written as its name, if that says all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = Field(min_length=1, description="`openai:…`, or any pydantic-ai model string.")
+    base_url: str | None = Field(None, pattern=_ADDRESS, description="An OpenAI-compatible endpoint.")
+    api_key_env: Variable | None = Field(
+        None, description="The environment variable that holds the provider's key."
+    )
+
+
+def _by_name(given: Any) -> Any:
+    if not isinstance(given, list | tuple):
+        return given
+    return tuple({"model": each} if isinstance(each, str) else each for each in given)
+
+
 class AgentSpec(BaseModel):
     """One ``[agents.NAME]`` table. Times are seconds."""
 
@@ -213,6 +238,11 @@ class AgentSpec(BaseModel):
     base_url: str | None = Field(None, pattern=_ADDRESS, description="An OpenAI-compatible endpoint.")
     api_key_env: Variable | None = Field(
         None, description="The environment variable that holds the provider's key."
+    )
+    fallback: Annotated[tuple[Fallback, ...], BeforeValidator(_by_name, json_schema_input_type=Any)] = Field(
+        (),
+        description="Models that stand in, the first that may be asked, while its own is held, left alone by the breaker, or "
+        "has its retries spent.",
     )
     description: str = Field("", description="What other agents are told of it, when it is their sub-agent.")
     instructions: str | None = None
@@ -327,11 +357,24 @@ class AgentSpec(BaseModel):
             raise ValueError(f"the name of a client tool and of a sub-agent: {', '.join(both)}")
         return self
 
+    @property
+    def model_name(self) -> str:
+        """The name of its model (`model_name`); empty where code brings it."""
+        return model_name(self.model, self.base_url)
+
 
 # What only makes sense for an agent that is built from its table.
 _CONFIGURED_ONLY = frozenset(
     {"base_url", "api_key_env", "instructions", "settings", "output_schema", "tools"}
 )
+
+
+class ModelLimits(BaseModel):
+    """One ``[models."NAME"]`` table, for the model of that name, whichever agents have it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_concurrent: int = Field(ge=1, le=100_000, description="Requests at once, over all workers.")
 
 
 _BUILT_IN = (
@@ -354,11 +397,21 @@ _BUILT_IN = (
 
 
 class Agents:
-    """The agents of one deployment, by name."""
+    """The agents of one deployment, by name.
 
-    def __init__(self, specs: dict[str, AgentSpec], file: AgentsFile | None = None) -> None:
+    Attributes:
+        limits: model → requests at once, where their number is limited.
+    """
+
+    def __init__(
+        self,
+        specs: dict[str, AgentSpec],
+        file: AgentsFile | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
         self._specs = specs
         self._file = file
+        self.limits: Mapping[str, int] = limits or {}
 
     def __iter__(self) -> Any:
         return iter(self._specs.values())
@@ -379,7 +432,26 @@ class Agents:
 
     def become(self, other: Agents) -> None:
         """Have the agents of another reading of the file from now on."""
-        self._specs, self._file = other._specs, other._file
+        self._specs, self._file, self.limits = other._specs, other._file, other.limits
+
+    @property
+    def models(self) -> set[str]:
+        """The names of the models that are configured; code brings others."""
+        own = {spec.model_name for spec in self._specs.values() if spec.model}
+        return own | {
+            model_name(each.model, each.base_url) for spec in self._specs.values() for each in spec.fallback
+        }
+
+    def unused_limits(self, models: Collection[str]) -> list[str]:
+        """A line for each model's table that is for none of these."""
+        file = self._file
+        if file is None:
+            return []
+        return [
+            f"{file.place_of('models', name)}: no agent has this model"
+            for name in self.limits
+            if name not in models
+        ]
 
     @property
     def folder(self) -> Path | None:
@@ -417,8 +489,8 @@ class AgentsFile:
         line = self._lines.find(("agents", *field))
         return name if line is None else f"{self._path}:{line}: {name}"
 
-    def specs(self) -> tuple[list[AgentSpec], list[str]]:
-        """The agents that are right, and what is wrong with the others, a line each.
+    def read(self) -> tuple[list[AgentSpec], dict[str, int], list[str]]:
+        """The agents that are right, the models' limits, and what is wrong, a line each.
 
         Raises:
             ConfigurationError: it is no TOML; names the line.
@@ -427,15 +499,39 @@ class AgentsFile:
             document = tomllib.loads(self._text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigurationError(f"{self._path}: {error}") from None
-        wrong = [
-            f"{self._path}:{self._lines.find((key,)) or 1}: {key}: only tables of the form [agents.NAME] are known"
+        unknown = [
+            f'{self.place_of(key)}: only tables of the form [agents.NAME] and [models."NAME"] are known'
             for key in document
-            if key != "agents"
+            if key not in ("agents", "models")
         ]
-        tables = document.get("agents", {})
+        specs, wrong = self._specs(document.get("agents", {}))
+        limits, wrong_limits = self._limits(document.get("models", {}))
+        return specs, limits, [*unknown, *wrong, *wrong_limits]
+
+    def place_of(self, *field: str | int) -> str:
+        """``FILE:LINE: FIELD`` of something at the file's top."""
+        return f"{self._path}:{self._lines.find(field) or 1}: {'.'.join(map(str, field))}"
+
+    def _limits(self, tables: Any) -> tuple[dict[str, int], list[str]]:
         if not isinstance(tables, dict):
-            return [], [*wrong, f"{self.place()}: must be tables of the form [agents.NAME]"]
-        specs = []
+            return {}, [f'{self.place_of("models")}: must be tables of the form [models."NAME"]']
+        limits: dict[str, int] = {}
+        wrong: list[str] = []
+        for name, table in tables.items():
+            try:
+                limits[name] = ModelLimits.model_validate(table).max_concurrent
+            except ValidationError as error:
+                wrong += [
+                    f"{self.place_of('models', name, *each['loc'])}: {_in_words(each, ModelLimits)}"
+                    for each in error.errors()
+                ]
+        return limits, wrong
+
+    def _specs(self, tables: Any) -> tuple[list[AgentSpec], list[str]]:
+        if not isinstance(tables, dict):
+            return [], [f"{self.place()}: must be tables of the form [agents.NAME]"]
+        specs: list[AgentSpec] = []
+        wrong: list[str] = []
         for name, table in tables.items():
             if not isinstance(table, dict):
                 wrong.append(f"{self.place(name)}: must be a table of the form [agents.{name}]")
@@ -447,12 +543,12 @@ class AgentsFile:
         return specs, wrong
 
 
-def _in_words(error: ErrorDetails) -> str:
+def _in_words(error: ErrorDetails, table: type[BaseModel] = AgentSpec) -> str:
     """What is wrong with a field, for somebody who writes TOML."""
     field = str(error["loc"][-1]) if error["loc"] else ""
     match error["type"]:
         case "extra_forbidden":
-            near = difflib.get_close_matches(field, _fields_at(error["loc"]), 1)
+            near = difflib.get_close_matches(field, _fields_at(error["loc"], table), 1)
             return f"there is no such field; did you mean {near[0]!r}?" if near else "there is no such field"
         case "missing":
             return "is missing"
@@ -465,15 +561,16 @@ def _in_words(error: ErrorDetails) -> str:
     return error["msg"]
 
 
-def _fields_at(place: tuple[int | str, ...]) -> list[str]:
+def _fields_at(place: tuple[int | str, ...], table: type[BaseModel]) -> list[str]:
     """The fields that a table knows in which something stands."""
     tables: dict[str, type[BaseModel]] = {
         "client_tools": ClientTool,
         "mcp": McpServer,
         "memory": MemoryLimits,
         "approval": McpApprovals,
+        "fallback": Fallback,
     }
-    known = next((tables[step] for step in reversed(place[:-1]) if step in tables), AgentSpec)
+    known = next((tables[step] for step in reversed(place[:-1]) if step in tables), table)
     return list(known.model_fields)
 
 
@@ -491,7 +588,7 @@ def load(path: Path | None) -> Agents:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"{path}: the agents file cannot be read: {reason}") from None
-    mine, wrong = file.specs()
+    mine, limits, wrong = file.read()
     specs |= {spec.name: spec for spec in mine}
     if not wrong:
         wrong = [
@@ -503,4 +600,4 @@ def load(path: Path | None) -> Agents:
         ]
     if wrong:
         raise ConfigurationError("\n".join(wrong))
-    return Agents(specs, file)
+    return Agents(specs, file, limits)

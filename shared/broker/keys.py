@@ -21,6 +21,7 @@ API_KEYS = "ts:keys"
 WORKERS = "ts:workers"
 FRONT_ENDS = "ts:frontends"
 TOTALS = "ts:totals"
+MODELS = "ts:models"
 # Written for the sake of writing: see api/turns/durable_submit.py.
 MARK = "ts:mark"
 QUEUE = "ts:queue"
@@ -179,6 +180,16 @@ def owner_sessions(owner: str) -> str:
 def owner_followers(owner: str) -> str:
     """Hash of an owner's followers by front end, where they are limited."""
     return f"ts:caps:{owner}:followers"
+
+
+def model_permits(model: str) -> str:
+    """Sorted set of the requests that are made to a model right now, where their number is limited."""
+    return f"{MODELS}:permits:{model}"
+
+
+def model_waiting(model: str) -> str:
+    """Sorted set of the turns that wait for such a permit."""
+    return f"{MODELS}:waiting:{model}"
 
 
 def job(job_id: str) -> str:

@@ -63,4 +63,5 @@ class AgentResponse(BaseResponse):
     """The user it belongs to, when the request named one."""
 
     metadata: dict[str, Any] | None = None
-    """``ignored``: names of the request's fields that were not applied; absent when there are none."""
+    """``ignored``: names of the request's fields that were not applied; absent when there are none. ``model``: on terminal
+    events, the model that answered, where the agent has a fallback."""

@@ -66,6 +66,11 @@ class DeploymentStats(Retrying):
         """The front ends that did."""
         return [_process("front_end", sign, _FRONT_END) for sign in await self._living(keys.FRONT_ENDS)]
 
+    async def models(self) -> list[list[str]]:
+        """The names of the models that each worker's agents have."""
+        signs = await self._living(keys.WORKERS)
+        return [list(map(str, sign.value("models", []))) for sign in signs]
+
     @whole
     async def _stats(self) -> dict[str, Any]:
         primary = self._broker.primary

@@ -59,6 +59,9 @@ MOST_TRIES = 20
 # Turns of a session that are ended in one go; each brings its request.
 ENDED_AT_ONCE = 32
 
+# Checkpoint: the model that answered last, where there is a choice; the terminal event names it.
+ANSWERED_BY = "answered_by"
+
 _NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
 
 # How long the end of a turn is retried by who has others to see to: a request whose client waits, a rescuer to which the
@@ -372,6 +375,8 @@ def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
     event["usage"] = (
         end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", _NO_USAGE))
     )
+    if model := attempt.state.get(ANSWERED_BY):
+        event["metadata"] = {**orjson.loads(attempt.metadata or b"{}"), "model": model.decode()}
     if end.status == TaskStatus.FAILED:
         event["error"] = {"code": end.why, "message": end.text}
     return orjson.dumps(event)

@@ -30,6 +30,7 @@ from pydantic_ai.messages import (
 )
 
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
+from turnstream.shared.session.endings import ANSWERED_BY
 from turnstream.worker.agents import memory, structured_output
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
 from turnstream.worker.agents.structured_output import OutputForm
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
 
     from pydantic_ai import CallToolsNode, ModelRequestNode
     from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ToolCallPart, UserContent
-    from pydantic_ai.models import Model
     from pydantic_ai.run import AgentRun as LibraryRun
     from pydantic_ai.settings import ModelSettings
 
+    from turnstream.worker.agents.model_gate import NamedModel
     from turnstream.worker.turn import RunningTurn, Speaker, Speech
 
 
@@ -92,6 +93,7 @@ class Run:
         self.speaker = speaker
         self.scope = scope
         self._quiet = quiet
+        self._model = ""
         self._form = OutputForm()
         self._speech: Speech | None = None
         self._group: Group | None = None
@@ -109,14 +111,15 @@ class Run:
         prompt: str | Sequence[UserContent],
         history: Sequence[ModelMessage],
         *,
-        model: Model | None = None,
+        model: NamedModel,
         settings: ModelSettings | None = None,
         deps: Any = None,
     ) -> RunResult:
         """Run the agent to its answer, or to where it waits for the client.
 
-        ``model`` and ``settings`` stand above the agent's own.
+        ``settings`` stand above the agent's own.
         """
+        self._model = model.name
         self._form = structured_output.form_of(agent)
         kept = self.turn.kept(self._checkpoint)
         mine = await self.turn.offload(memory.load, kept) if kept else []
@@ -134,7 +137,7 @@ class Run:
             None if mine else prompt,
             message_history=[*history, *mine],
             output_type=[agent.output_type, DeferredToolRequests],
-            model=model,
+            model=model.model,
             model_settings=settings,
             deps=deps,
         )
@@ -164,10 +167,16 @@ class Run:
         room = self.turn.publisher.room
         with listening(DeltaListener(self._say_delta, self.turn.publisher.window.seconds)):
             async with AsyncExitStack() as stack:
+                answered = await stack.enter_async_context(self.turn.models.asking(self._model))
                 # One that is cancelled while it is handed over leaves a task behind that waits for ever, too.
                 with self.turn.undisturbed():
                     stream = await stack.enter_async_context(node.stream(run.ctx))
+                asked = True
                 async for event in stream:
+                    if asked:
+                        # Before, it may be that nothing but the stream is there.
+                        asked = False
+                        await answered()
                     self._say_event(event)
                     await room()
 
@@ -263,6 +272,8 @@ class Run:
         }
         if self._close({"completions": self._completions}):
             self._completions = None
+        if self.turn.spec.fallback and not self.speaker.path:
+            self.turn.keep(ANSWERED_BY, self._model.encode())
         self.turn.spent(usage.input_tokens, usage.output_tokens)
         self.turn.keep(self._checkpoint, messages)
         if self._group is not None:

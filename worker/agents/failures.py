@@ -4,6 +4,7 @@
     model_rate_limited       it wants fewer requests
     model_quota_exceeded     the account has nothing left
     model_unavailable        it is down, overloaded, or out of reach
+    model_held, model_busy   an operator holds it, or it has as many requests as it may have: what a turn waits for
     model_authentication     it does not take our key
     model_not_found          it does not know the model
     model_rejected           it does not take the request as it is
@@ -31,7 +32,7 @@ from pydantic_ai import exceptions as library
 from pydantic_ai.models import download_item
 
 from turnstream.shared.agents import places
-from turnstream.worker.agents.run_outcome import AgentError, AgentMistake
+from turnstream.worker.agents.run_outcome import AgentError, AgentMistake, NotNow
 
 # The first class that fits gives code and text, so a special one stands before its base.
 _FAILURES: tuple[tuple[type[Exception], str, str], ...] = (
@@ -92,12 +93,20 @@ _UNAVAILABLE = ("model_unavailable", "The model is not available at the moment."
 _REJECTED = ("model_rejected", "The model's provider rejected the request.")
 _TIMEOUT = ("model_timeout", "The model took too long to answer.")
 
+# Of a model that was not asked.
+_NOT_NOW = {
+    "model_held": "The model is held by an operator.",
+    "model_busy": "The model has as many requests as it may have at once.",
+}
+
 
 def explain(error: BaseException) -> tuple[str, str]:
     """The code and public text of what an agent raised."""
     error = _decisive(error)
     if isinstance(error, AgentError):
         return error.code, error.text
+    if isinstance(error, NotNow):
+        return error.code, _NOT_NOW.get(error.code, _UNAVAILABLE[1])
     if isinstance(error, AgentMistake):
         return "agent_error", f"The agent failed: {error}"
     if any(map(_is_of_a_download, (error, error.__cause__))):
@@ -122,6 +131,8 @@ def is_transient(error: BaseException) -> bool:
     What is raised for a connection, a stream or a response of a provider, by pydantic-ai; never what a tool raises.
     """
     error = _decisive(error)
+    if isinstance(error, NotNow):
+        return True
     if not isinstance(error, library.ModelAPIError) or isinstance(error, library.ModelQuotaExceededError):
         return False
     if isinstance(error, library.ModelUnavailableError):
@@ -131,11 +142,29 @@ def is_transient(error: BaseException) -> bool:
     return not isinstance(error, library.ModelRequestRejectedError)
 
 
+def retry_seconds(error: BaseException, retry_for: float) -> float | None:
+    """For how long a turn is retried after an error, where the agent's ``retry_for`` is that; None: not at all.
+
+    0: for any time. The model did not fail, but was not to be asked.
+    """
+    error = _decisive(error)
+    if isinstance(error, NotNow) and not error.failed:
+        return 0
+    return retry_for if retry_for and is_transient(error) else None
+
+
 def seconds_to_wait(error: BaseException, retries: int) -> float:
     """How long to wait before the next of so many retries: no less than the provider asks for."""
-    asked = getattr(_decisive(error), "retry_after", None) or 0.0
+    error = _decisive(error)
+    if isinstance(error, NotNow):
+        return error.seconds
     most = min(MOST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(retries, 10))
-    return float(min(asked, MOST_ASKED_SECONDS)) + random.uniform(0, most)  # noqa: S311 - it is no secret
+    return asked_seconds(error) + random.uniform(0, most)  # noqa: S311 - it is no secret
+
+
+def asked_seconds(error: BaseException) -> float:
+    """How long the provider wants to be left alone (``Retry-After``), an hour at most."""
+    return float(min(getattr(error, "retry_after", None) or 0.0, MOST_ASKED_SECONDS))
 
 
 def _decisive(error: BaseException) -> BaseException:

@@ -115,7 +115,12 @@ class Reflection:
 
     async def _ask(self, run: Run, critic: ConfiguredAgent, question: str) -> Verdict:
         try:
-            result = await critic.library_agent.run(question, output_type=Verdict, deps=await critic.deps())
+            model = run.turn.models.choose(critic.chain)
+            async with run.turn.models.asking(model.name) as answered:
+                result = await critic.library_agent.run(
+                    question, output_type=Verdict, deps=await critic.deps(), model=model.model
+                )
+                await answered()
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:

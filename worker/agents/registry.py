@@ -17,13 +17,14 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import CombinedToolset, FunctionToolset
 
 from turnstream.shared import tracing
-from turnstream.shared.agents.config import DEMO, ClientTool
+from turnstream.shared.agents.config import DEMO, ClientTool, model_name
 from turnstream.shared.errors import AgentFieldError, ConfigurationError
 from turnstream.worker.agents import demo, memory, models, structured_output
 from turnstream.worker.agents.agent_run import Run, RunResult
 from turnstream.worker.agents.calls import Policies, Policy, declared
 from turnstream.worker.agents.coded_agent import GeneratorAgent
 from turnstream.worker.agents.failures import place_in_their_code
+from turnstream.worker.agents.model_gate import NamedModel
 from turnstream.worker.agents.reflection import Reflection
 from turnstream.worker.agents.run_outcome import AgentError, Done, NeedsClient
 from turnstream.worker.agents.tools.client import ClientTools
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, UserContent
     from pydantic_ai.toolsets import AbstractToolset
 
-    from turnstream.shared.agents.config import Agents, AgentSpec, MemoryLimits
+    from turnstream.shared.agents.config import Agents, AgentSpec, Fallback, MemoryLimits
     from turnstream.worker.turn import RunningTurn
 
 
@@ -68,6 +69,10 @@ class ConfiguredAgent:
                 output_type=_output_type(spec),
             )
             self._tools = _server_tools(spec)
+        self.chain = [
+            _named(spec, self.library_agent.model),
+            *(_fallback(spec, place, each) for place, each in enumerate(spec.fallback)),
+        ]
         for field, names in (
             ("client_tools", [tool.name for tool in spec.client_tools]),
             ("subagents", spec.subagents),
@@ -91,7 +96,7 @@ class ConfiguredAgent:
         before, prompt = await turn.offload(memory.read_input, turn.input)
         run = Run(turn, turn.speaker(), "")
         earlier = await turn.offload(_recall, turn.earlier(), self.spec.memory)
-        if reader := self.library_agent.model:
+        if reader := turn.models.choose(self.chain).model:
             # An earlier turn's links were read then. They may have expired since.
             earlier = memory.reworded(earlier, lambda content: models.readable(content, reader))
         answer = await self.answer(run, prompt, [*earlier, *before])
@@ -123,14 +128,15 @@ class ConfiguredAgent:
         client_tools = list(self.spec.client_tools)
         if self.spec.model == DEMO:
             client_tools += demo.client_tools(memory.plain_text(prompt))
-        model, settings = None, None
+        chain, settings = self.chain, None
         requested: list[ClientTool] = []
         if not run.speaker.path:
             # What the request asks is meant for the session's agent, not for its helpers.
             requested = self._requested_tools(run.turn)
-            model, settings = self._requested_model(run.turn)
-        if reader := model or self.library_agent.model:
-            prompt, history = self._links(prompt, history, reader)
+            chain, settings = self._requested_model(run.turn)
+        model = run.turn.models.choose(chain)
+        if model.model:
+            prompt, history = self._links(prompt, history, model.model)
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
         toolsets: list[AbstractToolset[Any]] = [
             ServerTools(
@@ -217,16 +223,36 @@ class ConfiguredAgent:
                 raise AgentError("tool_name_taken", f"tools: {tool.name!r} is a tool of the agent already.")
         return tools
 
-    def _requested_model(self, turn: RunningTurn) -> tuple[Model | None, ModelSettings | None]:
+    def _requested_model(self, turn: RunningTurn) -> tuple[list[NamedModel], ModelSettings | None]:
         asked = dict(turn.overrides)
         name = asked.pop("model", None)
-        model = None
+        chain = self.chain
         if name is not None and isinstance(self.library_agent.model, Model):
             model = models.sibling(self.spec, self.library_agent.model, name)
+            provider = self.spec.model.partition(":")[0]
+            asked_for = model_name(f"{provider}:{model.model_name}", self.spec.base_url)
+            chain = [NamedModel(asked_for, model), *chain[1:]]
         if "stop" in asked:
             stop = asked.pop("stop")
             asked["stop_sequences"] = [stop] if isinstance(stop, str) else stop
-        return model, ModelSettings(**asked) if asked else None  # type: ignore[typeddict-item]
+        return chain, ModelSettings(**asked) if asked else None  # type: ignore[typeddict-item]
+
+
+def _named(spec: AgentSpec, model: Model | str | None) -> NamedModel:
+    """An agent's model under the name that operators know: of its table, or of the code that brought it."""
+    if spec.model:
+        return NamedModel(spec.model_name, model)
+    own = f"{model.system}:{model.model_name}" if isinstance(model, Model) else model
+    return NamedModel(own or "", model)
+
+
+def _fallback(spec: AgentSpec, place: int, given: Fallback) -> NamedModel:
+    """A model that stands in, made as an agent's own would be."""
+    like = spec.model_copy(update=given.model_dump())
+    try:
+        return NamedModel(like.model_name, models.model_of(like))
+    except AgentFieldError as error:
+        raise AgentFieldError(spec.name, f"fallback.{place}", error.problem) from None
 
 
 def _recall(earlier: Sequence[bytes], limits: MemoryLimits) -> list[ModelMessage]:
@@ -248,7 +274,9 @@ _ANSWERED = "answered"
 Runnable = ConfiguredAgent | GeneratorAgent
 
 # What only an agent with a model can make use of.
-_NEEDS_MODEL = frozenset({"client_tools", "mcp", "subagents", "critics", "fetch_links", "deps", "on_lost"})
+_NEEDS_MODEL = frozenset(
+    {"client_tools", "mcp", "subagents", "critics", "fetch_links", "deps", "on_lost", "fallback"}
+)
 
 
 def build(agents: Agents) -> dict[str, Runnable]:
@@ -298,9 +326,21 @@ async def opened(built: Mapping[str, Runnable]) -> AsyncIterator[None]:
         for agent in built.values():
             if isinstance(agent, ConfiguredAgent):
                 stack.push_async_callback(agent.close)
-            if isinstance(agent, ConfiguredAgent) and isinstance(agent.library_agent.model, Model):
-                await stack.enter_async_context(agent.library_agent.model)
+                for each in agent.chain:
+                    if isinstance(each.model, Model):
+                        await stack.enter_async_context(each.model)
         yield
+
+
+def model_names(built: Mapping[str, Runnable]) -> frozenset[str]:
+    """The names of all models that agents have."""
+    return frozenset(
+        each.name
+        for agent in built.values()
+        if isinstance(agent, ConfiguredAgent)
+        for each in agent.chain
+        if each.name
+    )
 
 
 def _as_helper(spec: AgentSpec, helper: Runnable, field: str = "subagents") -> ConfiguredAgent:

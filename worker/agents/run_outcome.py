@@ -29,5 +29,21 @@ class AgentError(Exception):
         self.text = text
 
 
+class NotNow(Exception):  # noqa: N818 - the model may be asked later
+    """A model may not be asked at the moment: an operator holds it, its breaker is open, or it has requests enough.
+
+    Attributes:
+        code: ``model_held``, ``model_unavailable`` or ``model_busy``.
+        seconds: when to try again.
+        failed: it is since the model failed, so the time counts as retried.
+    """
+
+    def __init__(self, code: str, model: str, seconds: float, *, failed: bool = False) -> None:
+        super().__init__(f"{code}: {model}")
+        self.code = code
+        self.seconds = seconds
+        self.failed = failed
+
+
 class AgentMistake(Exception):  # noqa: N818 - it is the author's, and the turn's end
     """An agent did what no agent can. The text is ours and quotes nobody, so client and log may read it."""

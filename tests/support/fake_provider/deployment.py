@@ -25,13 +25,17 @@ class Deployments:
         self._stacks: list[Stack] = []
         self.stack: Stack
 
-    async def __call__(self, *, deployment: dict[str, Any] | None = None, **fields: Any) -> Client:
-        """A front end and a worker with one agent, of these fields; a client of it."""
-        client = await self.front_end(deployment=deployment, **fields)
+    async def __call__(
+        self, *, deployment: dict[str, Any] | None = None, limits: dict[str, int] | None = None, **fields: Any
+    ) -> Client:
+        """A front end and a worker with one agent, of these fields, and with these limits of models; a client of it."""
+        client = await self.front_end(deployment=deployment, limits=limits, **fields)
         await self.stack.worker()
         return client
 
-    async def front_end(self, *, deployment: dict[str, Any] | None = None, **fields: Any) -> Client:
+    async def front_end(
+        self, *, deployment: dict[str, Any] | None = None, limits: dict[str, int] | None = None, **fields: Any
+    ) -> Client:
         """The same, without a worker."""
         given = {"name": AGENT, **fields}
         if "python" not in fields:
@@ -43,7 +47,7 @@ class Deployments:
             }
         specs = {spec.name: spec for spec in load_agents(None)}
         specs[AGENT] = AgentSpec.model_validate(given)
-        self.stack = Stack(self._place, Agents(specs), **(deployment or {}))
+        self.stack = Stack(self._place, Agents(specs, limits=limits), **(deployment or {}))
         self._stacks.append(self.stack)
         return await self.stack.front_end()
 

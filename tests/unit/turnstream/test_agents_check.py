@@ -74,6 +74,23 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
         ("[agents.a\n", ("line 1",)),
         ("[agent.a]\nmodel = 'demo'\n", (":1: agent:",)),
         ("[agents]\na = 3\n", (":2: agents.a:",)),
+        (
+            '[models."a:b"]\nmax_concurent = 3\n',
+            (":2: models.a:b.max_concurent", "did you mean 'max_concurrent'?"),
+        ),
+        (
+            '[models."a:b"]\nmax_concurrent = 0\n',
+            (":2: models.a:b.max_concurrent", "greater than or equal to 1"),
+        ),
+        ("models = 3\n", (":1: models: must be tables",)),
+        (
+            "[agents.a]\nmodel = 'demo'\nfallback = ['gpt-5']\n",
+            (":3: agents.a.fallback.0: ", "does not name its provider"),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\nfallback = [{ model = 'demo', base_ulr = 'x' }]\n",
+            (":3: agents.a.fallback.0.base_ulr", "did you mean 'base_url'?"),
+        ),
         ("\n[agents.a]\ninstructions = 'x'\n", (":2: agents.a: ", "give either model or python")),
         ("[agents.a]\nmodel = 'demo'\nmodle = 'x'\n", (":3: agents.a.modle:", "did you mean 'model'?")),
         ("[agents.a]\nmodel = 'demo'\ntools = 'a:b'\n", (":3: agents.a.tools: must be a list",)),
@@ -369,3 +386,19 @@ def test_a_module_that_fails_is_named_with_its_own_line(tmp_path: Path, code: st
     with pytest.raises(ConfigurationError) as error:
         check(written(tmp_path, f'[agents.a]\nmodel = "demo"\ntools = ["{name}:f"]\n'))
     assert f"{name}.py{line}" in error.value.public_text
+
+
+def test_a_limit_for_a_model_that_no_agent_has_is_a_warning(tmp_path: Path) -> None:
+    """It is most likely misspelled; those of fallbacks and of code are known, too."""
+    text = (
+        RIGHT.replace("tools = [", 'fallback = ["demo"]\ntools = [', 1)
+        + "".join(
+            f'[models."{name}"]\nmax_concurrent = 3\n'
+            for name in ("openai:test@127.0.0.1:9", "demo", "function:scripted", "openai:test")
+        )
+        + "[agents.scripted]\npython = 'tests.support.scripted:player'\nallow_overrides = false\n"
+    )
+    warnings = [line for line in check(written(tmp_path, text)).splitlines() if line.startswith("warning")]
+    assert [line.rpartition(":27: ")[2] for line in warnings] == [
+        "models.openai:test: no agent has this model"
+    ]

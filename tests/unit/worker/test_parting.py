@@ -11,11 +11,13 @@ import pytest
 from tests.unit.shared.session.support import Desk, answer, closed, delta, opened, ref
 from turnstream.shared.agents.config import AgentSpec
 from turnstream.shared.broker.retry import TRANSIENT, limited
+from turnstream.shared.model_states import ModelStates
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.worker.agent_versions import AgentVersions
+from turnstream.worker.agents.model_gate import ModelGate
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import Budget
 from turnstream.worker.lease import Leases
@@ -71,6 +73,7 @@ class Worker:
             desk.settings,
             lambda _ref, _ms: None,
             AgentVersions({"demo": "1"}, _nobody),
+            ModelGate(ModelStates(desk.primary), {}, frozenset()),
         )
 
     async def renew(self) -> None:

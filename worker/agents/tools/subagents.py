@@ -12,7 +12,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from turnstream.shared.errors import BrokerAway
-from turnstream.worker.agents.failures import explain, for_operators, is_transient
+from turnstream.worker.agents.failures import explain, for_operators, retry_seconds
 from turnstream.worker.publisher import LostAttempt
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class SubAgents(AbstractToolset[Any]):
             raise
         except BaseException as error:
             # What is no Exception, too: nobody else expects it.
-            if run.turn.spec.retry_for and is_transient(error):
+            if retry_seconds(error, run.turn.spec.retry_for) is not None:
                 raise
             code, text = explain(error)
             log.warning("subagent.failed", agent=name, code=code, **for_operators(error))

@@ -11,7 +11,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from tests.unit.shared.session.support import Desk, opened, ref
-from turnstream.shared import api_keys, presence
+from turnstream.shared import api_keys, model_states, presence
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session import event_log, owner_limits, queue, storage, tasks
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 PACKAGES = ("api", "worker", "shared", "turnstream")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LUA = ROOT / "shared" / "lua"
-MODULES = (api_keys, presence, event_log, owner_limits, queue, storage, tasks)
+MODULES = (api_keys, model_states, presence, event_log, owner_limits, queue, storage, tasks)
 
 
 def _declared() -> list[Script]:

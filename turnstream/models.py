@@ -1,0 +1,56 @@
+"""``turnstream models``: which models may be asked, and an operator's hold and its end, through any front end."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from turnstream.escaping import escaped
+from turnstream.tasks import LOCAL, AsJson, Url, admin, age
+
+app = typer.Typer(help="Models: list them, hold one, resume it.", no_args_is_help=True)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="As `turnstream models list` tells it.")]
+
+_HEADINGS = ("MODEL", "STATE", "SINCE", "RUNNING", "FAILURES")
+
+
+@app.command("list")
+def list_models(url: Url = LOCAL, as_json: AsJson = False) -> None:
+    """List the models that agents have: which may be asked (closed), and which not (open, probing, held)."""
+    from turnstream.table import aligned
+
+    with admin(url) as asked:
+        rows = asked.ask("GET", "models")["models"]
+    if as_json:
+        for row in rows:
+            typer.echo(escaped(orjson.dumps(row).decode()))
+    else:
+        typer.echo(aligned([_HEADINGS, *([escaped(cell) for cell in _row(row)] for row in rows)]))
+
+
+@app.command()
+def hold(model: Model, url: Url = LOCAL) -> None:
+    """Let no request to a model begin. Turns wait, or use their agent's fallback; what it streams goes on."""
+    _change("hold", model, url)
+
+
+@app.command()
+def resume(model: Model, url: Url = LOCAL) -> None:
+    """End a hold, and close the model's breaker. Turns that wait come back within 30 seconds."""
+    _change("resume", model, url)
+
+
+def _change(what: str, model: str, url: str) -> None:
+    with admin(url) as asked:
+        told = asked.ask("POST", f"models/{what}", json={"model": model})
+    typer.echo(escaped(f"{told['state']}  {told['model']}{'' if told['changed'] else ' (as before)'}"))
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    since = age(max(0.0, time.time() - row["since"])) if "since" in row else ""
+    running = f"{row.get('running', 0)} of {row['limit']}" if "limit" in row else ""
+    return row["model"], row["state"], since, running, str(row["failures"])
