@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # No retries in place: each failure releases the attempt.
 ONCE = {"max_retries": 0}
+# With this the library's own client reads the stream.
+PLAIN = {"openai_include_unmapped_response_data": True}
 SOON = {"retry-after-ms": "20"}
 LATER = {"Retry-After": "600"}
 LONG: dict[str, Any] = {"settings": ONCE, "retry_for": 3600}
@@ -84,8 +86,13 @@ async def test_a_refusal_that_passes_ends_no_turn(
 
 @pytest.mark.parametrize(
     "trouble",
-    [says("Half a sen", cut=True), says("Half a sen", raw=b"data: {broken\n\n")],
-    ids=["cut", "broken"],
+    [
+        says("Half a sen", cut=True),
+        says("Half a sen", raw=b"data: {broken\n\n"),
+        # As a proxy does it whose provider went away: HTTP has no word for that.
+        says("Half a sen", raw=b""),
+    ],
+    ids=["cut", "broken", "closed"],
 )
 async def test_an_answer_that_breaks_off_is_said_anew(
     deploy: Deployments, provider: Provider, trouble: Answer
@@ -104,6 +111,17 @@ async def test_an_answer_that_breaks_off_is_said_anew(
     for at, frame in enumerate(frames[:-1]):
         async with client.follow("s1", "t1", frame.id) as stream:
             assert [each.raw for each in await stream.all()] == [each.raw for each in frames[at + 1 :]]
+
+
+@pytest.mark.parametrize("settings", [ONCE, {**ONCE, **PLAIN}], ids=["lean", "plain"])
+async def test_an_answer_needs_an_end(
+    deploy: Deployments, provider: Provider, settings: dict[str, Any]
+) -> None:
+    """A reason to finish, or `[DONE]`, which some send alone; a stream that is closed without either was cut."""
+    client = await deploy(settings=settings)
+    provider.script = [says("Ha", raw=b""), says("Half.", raw=b"data: [DONE]\n\n")]
+    assert answer_of(await client.turn("s1", "Hi")) == "Half."
+    assert len(provider.requests) == 2
 
 
 async def test_a_liteagent_client_gets_the_answer_too(deploy: Deployments, provider: Provider) -> None:

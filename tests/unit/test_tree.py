@@ -97,6 +97,7 @@ ELSEWHERE = {
     "worker/agents/models": "behaviour/test_real_models",
     "worker/agents/reflection": "behaviour/test_reflection",
     "worker/agents/registry": "unit/turnstream/test_agents_check",
+    "worker/agents/stream_end": "unit/worker/agents/test_openai_stream",
     "worker/agents/structured_output": "behaviour/test_structured_output",
     "worker/agents/tools/approval": "behaviour/test_real_models",
     "worker/agents/tools/client": "behaviour/test_real_models",

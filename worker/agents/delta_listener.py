@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from pydantic_ai.messages import PartDeltaEvent, TextPartDelta, ThinkingPartDelta
 from pydantic_ai.models.openai import OpenAIResponsesStreamedResponse, OpenAIStreamedResponse
 
+from turnstream.worker.agents.stream_end import cut, is_done
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
@@ -52,22 +54,26 @@ def listening(listener: DeltaListener) -> Iterator[None]:
 
 @dataclass
 class ChatStream(OpenAIStreamedResponse):
-    """A chat completion whose deltas are listened to."""
+    """A chat completion whose deltas are listened to, and whose end is looked at."""
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
         async for event in super()._get_event_iterator():
             if not await _heard(self, event):
                 yield event
+        if not (self._has_finish_reason or self.cancelled or is_done(self._response.source)):
+            raise cut(self.model_name)
 
 
 @dataclass
 class ResponsesStream(OpenAIResponsesStreamedResponse):
-    """A response of the Responses API whose deltas are listened to."""
+    """A response of the Responses API whose deltas are listened to, and whose end is looked at."""
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
         async for event in super()._get_event_iterator():
             if not await _heard(self, event):
                 yield event
+        if not (self.state == "complete" or self.cancelled or is_done(self._response.source)):
+            raise cut(self.model_name)
 
 
 async def _heard(stream: ChatStream | ResponsesStream, event: ModelResponseStreamEvent) -> bool:

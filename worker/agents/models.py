@@ -27,6 +27,7 @@ from turnstream.worker.agents.delta_listener import ChatStream, ResponsesStream
 from turnstream.worker.agents.failures import LINK_NOT_FETCHED
 from turnstream.worker.agents.openai_client import LeanProvider
 from turnstream.worker.agents.run_outcome import AgentError
+from turnstream.worker.agents.stream_end import cut_at_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -259,6 +260,10 @@ class CompatibleModel(OpenAIChatModel):
     def _streamed_response_cls(self) -> type[ChatStream]:
         return ChatStream
 
+    async def _process_streamed_response(self, response: Any, *given: Any, **more: Any) -> Any:
+        with cut_at_start(self.model_name, response):
+            return await super()._process_streamed_response(response, *given, **more)
+
     async def _map_user_prompt_content_item(self, item: UserContent, content: list[Any]) -> None:
         if self.fetch and isinstance(item, _FETCHED):
             try:
@@ -277,8 +282,9 @@ class CompatibleModel(OpenAIChatModel):
 class ResponsesModel(OpenAIResponsesModel):
     """The Responses API, with deltas that are listened to."""
 
-    async def _process_streamed_response(self, *given: Any, **more: Any) -> ResponsesStream:
-        made: Any = await super()._process_streamed_response(*given, **more)
+    async def _process_streamed_response(self, response: Any, *given: Any, **more: Any) -> ResponsesStream:
+        with cut_at_start(self.model_name, response):
+            made: Any = await super()._process_streamed_response(response, *given, **more)
         # The library offers no choice of the class here, as it does for chat completions; the fields are the same.
         made.__class__ = ResponsesStream
         stream: ResponsesStream = made

@@ -20,6 +20,7 @@ from openai._streaming import ServerSentEvent, SSEDecoder
 from pydantic import BaseModel
 
 from turnstream.worker.agents.delta_listener import before_next_read
+from turnstream.worker.agents.stream_end import DONE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -209,6 +210,8 @@ class Decoder(SSEDecoder):
 
     def __init__(self) -> None:
         super().__init__()
+        # Whether the provider said that it is done.
+        self.done = False
         self._lines = Lines()
         self._run: Deltas | None = None
         self._name: str | None = None
@@ -243,6 +246,7 @@ class Decoder(SSEDecoder):
         try:
             value = orjson.loads(event.data)
         except orjson.JSONDecodeError:
+            self.done |= event.data.startswith(DONE)
             yield from self._merged()
             yield event
             return

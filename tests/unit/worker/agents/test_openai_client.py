@@ -25,6 +25,7 @@ PIECE = (
     b' "choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n'
 )
 FIRST = b"%x\r\n%b\r\n" % (len(PIECE), PIECE)
+LAST = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 @asynccontextmanager
@@ -74,5 +75,5 @@ async def test_what_breaks_on_the_wire_is_the_provider_s_trouble(answer: bytes) 
 async def test_a_large_head_of_an_answer_is_taken(more: bytes) -> None:
     """As gateways send them: the library's own transport takes it."""
     head = HEAD.removesuffix(b"\r\n") + more + b"\r\n"
-    async with _provider(head + FIRST + b"0\r\n\r\n") as provider:
+    async with _provider(head + FIRST + LAST) as provider:
         assert await _read(CompatibleModel("m", provider=provider)) == "a"

@@ -1,4 +1,7 @@
-"""The lean stream says what the library's own says, whatever a provider sends and however it is cut."""
+"""The lean stream says what the library's own says, whatever a provider sends and however it is cut.
+
+But for one thing, on which both of ours agree: a stream that is closed before its end is an error, not an answer.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from openai import AsyncOpenAI
+from openai._streaming import SSEDecoder
+from pydantic_ai.exceptions import ModelConnectionError, UnexpectedModelBehavior
 from pydantic_ai.messages import (
     FinalResultEvent,
     ModelMessage,
@@ -152,18 +157,43 @@ async def _came(model: Model[Any]) -> Came:
     return came
 
 
-def _compare(sent: Sent, library: Callable[[Any], Model[Any]], lean: Callable[[Any], Model[Any]]) -> None:
+def _compare(sent: Sent, library: Callable[[Any], Model[Any]], ours: Callable[[Any], Model[Any]]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = asyncio.run(_came(library(_plain(sent))))
-        ours = asyncio.run(_came(lean(_lean(sent))))
-    assert ours.error == theirs.error
+        plain = asyncio.run(_came(ours(_plain(sent))))
+        lean = asyncio.run(_came(ours(_lean(sent))))
+    assert lean.error == plain.error
     if theirs.error and theirs.error[0] is IndexError:
+        assert lean.error == theirs.error
         # A mistake of the library's, where a call without a name stands before other parts: it ends between two deltas.
         return
-    assert ours.response == theirs.response
-    assert ours.events == theirs.events
-    assert ours.final == theirs.final
+    assert lean == plain
+    if _closed_early(sent, theirs):
+        assert lean.error
+        assert lean.error[0] is ModelConnectionError
+        assert (lean.response and lean.response.parts) == (theirs.response and theirs.response.parts)
+    else:
+        assert lean == theirs
+
+
+def _closed_early(sent: Sent, theirs: Came) -> bool:
+    """Whether it ended in order, and the library found nothing wrong with it, but its provider did not say that it ended."""
+    if theirs.error and theirs.error[0] is not UnexpectedModelBehavior:
+        return False
+    for event in SSEDecoder().iter_bytes(iter(sent.parts)):
+        if event.data.startswith("[DONE]"):
+            return False
+        data = event.json()
+        if isinstance(data, dict) and data.get("type") in ENDS:
+            return False
+        choices = data.get("choices") if isinstance(data, dict) else None
+        if choices and choices[0].get("finish_reason"):
+            return False
+    return True
+
+
+ENDS = {"response.completed", "response.failed", "response.incomplete"}
 
 
 FORMS: dict[str, tuple[st.SearchStrategy[list[Any]], Any, Any]] = {
@@ -217,6 +247,15 @@ async def test_a_stream_waits_only_when_it_has_no_more() -> None:
                 pass
             assert streamed.get().text == "x" * 5 * READ_BYTES
     assert (len(parts), waits) == (6, 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("provider", [_plain, _lean])
+async def test_a_stream_of_nothing_is_cut(form: str, provider: Callable[[Sent], OpenAIProvider]) -> None:
+    """Without any event, too: the library takes it for a mistake of the model's."""
+    came = await _came(FORMS[form][2](provider(Sent((b": ping\n\n",), broken=False))))
+    assert came.error
+    assert came.error[0] is ModelConnectionError
 
 
 @pytest.mark.parametrize("form", FORMS)
