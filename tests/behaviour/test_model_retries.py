@@ -278,3 +278,23 @@ async def test_what_was_done_is_not_done_again(deploy: Deployments, provider: Pr
     kinds = [each["type"] for each in (terminal(frames) or {})["output"]]
     assert kinds == ["plugin_call", "plugin_call_output", "message", "message"]
     assert provider.messages(1) == provider.messages(3)
+
+
+@pytest.mark.parametrize("settings", [ONCE, {**ONCE, **PLAIN}], ids=["lean", "plain"])
+@pytest.mark.parametrize("pieces", [("Half a sen",), ()], ids=["in the middle", "before the first word"])
+async def test_a_stop_closes_the_call_of_the_model(
+    deploy: Deployments, provider: Provider, settings: dict[str, Any], pieces: tuple[str, ...]
+) -> None:
+    """The provider sees at once that nobody reads on, and is not asked again."""
+    client = await deploy(settings=settings)
+    provider.script = [says(*pieces, until=asyncio.Event())]
+    async with client.process("s1", "Hi", id="t1") as stream:
+        await wait_until(lambda: provider.requests, "the provider to be asked")
+        if pieces:
+            await stream.until(lambda frames: text_of(frames) == "".join(pieces))
+        assert (await client.stop("s1", "t1")).status_code == 200
+        await wait_until(lambda: provider.left, "the provider's connection to be closed")
+        assert (terminal(await stream.all()) or {})["status"] == "canceled"
+    worker, _ = deploy.stack.workers[0]
+    await wait_until(lambda: not len(worker.leases), "the worker to be done with the turn")
+    assert (len(provider.requests), provider.left) == (1, 1)

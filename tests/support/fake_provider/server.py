@@ -87,6 +87,7 @@ class Provider:
         requests: bodies of all requests, in order.
         headers: their headers.
         times: when they came, in seconds of the loop's clock.
+        left: how many answers were closed by who asked, before their end.
         files: what it serves beside, by path.
         others: paths that were asked for beside, whether there or not.
     """
@@ -96,6 +97,7 @@ class Provider:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.times: list[float] = []
+        self.left = 0
         self.others: list[str] = []
         self.files: dict[str, bytes] = {}
         self._app = Starlette(
@@ -162,7 +164,15 @@ class Provider:
             return Response(orjson.dumps(answer.body), answer.status, answer.headers, "application/json")
         if not body.get("stream"):
             return JSONResponse(_whole(answer, body["model"]))
-        return StreamingResponse(_stream(answer, body["model"]), media_type="text/event-stream")
+        return StreamingResponse(self._sent(_stream(answer, body["model"])), media_type="text/event-stream")
+
+    async def _sent(self, answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        try:
+            async for piece in answer:
+                yield piece
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
 
 
 def _refused(messages: list[dict[str, Any]]) -> str:
