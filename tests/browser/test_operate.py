@@ -184,3 +184,17 @@ async def test_tasks_beyond_the_first_page(tabs: Tabs, stack: Stack) -> None:
     await expect(rows).to_have_count(1, timeout=PATIENCE_MS)
     await expect(more).to_be_hidden()
     await other.sees(rows, "rare / s")
+
+
+async def test_an_operator_holds_a_model_and_resumes_it(tabs: Tabs, stack: Stack) -> None:
+    """The table says how it stands, and its button does the other thing then."""
+    await stack.worker()
+    console = await operator(tabs, stack)
+    row = console.page.get_by_role("region", name="Models").locator("tbody tr", has_text="demo")
+    await console.sees(row, "closed")
+    console.page.once("dialog", lambda dialog: dialog.accept())
+    await row.get_by_role("button", name="hold demo").click()
+    await console.sees(row, "held")
+    await row.get_by_role("button", name="resume demo").click()
+    await console.sees(row, "closed")
+    assert console.complaints == []

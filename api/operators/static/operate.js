@@ -64,6 +64,7 @@ export class Operate {
     this.none = h("p", { class: "note empty", hidden: true }, "No tasks.");
     this.workers = h("tbody");
     this.fronts = h("tbody");
+    this.models = h("tbody");
     this.summary = h("p", { class: "note" });
     const others = () => { this.wanted = PAGE; this.poll(); };
     for (const select of [this.status, this.by]) select.addEventListener("change", others);
@@ -80,6 +81,9 @@ export class Operate {
       h("div", { class: "table-wrap", tabIndex: 0, role: "region", "aria-labelledby": "processes-title" },
         table(["Worker", "Running", "Up for", "Seen", "Version", "State"], this.workers, "Workers"),
         table(["Front end", "Followers", "Up for", "Seen", "Version", "State"], this.fronts, "Front ends")),
+      h("div", { class: "section-head" }, h("h2", { id: "models-title" }, "Models")),
+      h("div", { class: "table-wrap", tabIndex: 0, role: "region", "aria-labelledby": "models-title" },
+        table(MODEL_COLUMNS, this.models, "Models")),
     );
   }
 
@@ -91,12 +95,13 @@ export class Operate {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     if (document.visibilityState === "visible") {
       try {
-        const [stats, tasks, processes] = await Promise.all([this.get("stats"), this.tasks(), this.get("workers")]);
+        const [stats, tasks, processes, { models }] = await Promise.all([this.get("stats"), this.tasks(), this.get("workers"), this.get("models")]);
         if (turn !== this.turn || !this.running) return;
         this.problem.hidden = true;
         this.showStats(stats);
         this.showTasks(tasks);
         this.showProcesses(processes, stats.now);
+        this.showModels(models);
       } catch (error) {
         if (turn !== this.turn) return;
         say(this.problem, `${error.message}${error.passing ? "; trying again" : ""}`);
@@ -216,7 +221,36 @@ export class Operate {
     this.fronts.replaceChildren(...fronts.map((each) => processRow(each.front_end, String(each.followers), each, now, "serving")));
   }
 
+  showModels(models) {
+    // Its buttons must stay under the pointer, so the table is made anew only when it has something else to show.
+    const shown = JSON.stringify(models);
+    if (shown === this.shownModels) return;
+    this.shownModels = shown;
+    this.models.replaceChildren(...models.map((each) => {
+      const mark = h("span", { class: "status" }, each.state);
+      mark.dataset.status = { closed: "completed", held: "parked" }[each.state] ?? "failed";
+      const act = each.state === "closed" ? "hold" : "resume";
+      const button = h("button", { type: "button", class: "small", "aria-label": `${act} ${each.model}`, onclick: () => this.change(each.model, act, button) }, act === "hold" ? "Hold" : "Resume");
+      return row(MODEL_COLUMNS, [
+        each.model, mark, each.since ? moment(each.since) : "", each.limit ? `${each.running} of ${each.limit}` : "", String(each.failures), button,
+      ]);
+    }));
+  }
+
   // ── acts ──
+
+  async change(model, act, button) {
+    if (act === "hold" && !confirm(`Hold ${model}? Its turns wait, or use their agent's fallback.`)) return;
+    button.disabled = true;
+    try {
+      await insist(this.key.token, "POST", `${ADMIN}/models/${act}`, { body: { model } });
+      await this.poll();
+    } catch (error) {
+      say(this.problem, error.message);
+      this.problem.hidden = false;
+      button.disabled = false;
+    }
+  }
 
   stopSelected() {
     const refs = this.selected();
@@ -286,6 +320,7 @@ export class Operate {
   }
 }
 
+const MODEL_COLUMNS = ["Model", "State", "Since", "Requests", "Failures", ""];
 const title = () => h("h1", { class: "hidden-text" }, "Operate");
 const isLive = (task) => ["queued", "running", "parked"].includes(task.status);
 
@@ -297,10 +332,13 @@ function processRow(name, load, each, now, state) {
   const mark = h("span", { class: "status" }, each.silent ? "silent" : state);
   mark.dataset.status = each.silent ? "failed" : "completed";
   const values = [name, load, duration(now - each.started_at), `${duration(Math.max(0, now - each.seen_at))} ago`, each.version, mark];
-  const labels = ["Name", "Load", "Up for", "Seen", "Version", "State"];
+  return row(["Name", "Load", "Up for", "Seen", "Version", "State"], values);
+}
+
+function row(labels, values) {
   return h("tr", {}, ...values.map((value, at) => {
     const cell = h("td", {}, value ?? "");
-    cell.dataset.label = labels[at];
+    if (labels[at]) cell.dataset.label = labels[at];
     return cell;
   }));
 }
