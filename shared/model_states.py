@@ -29,8 +29,22 @@ _enter = Script(
 _report = Script(
     "model_report",
     keys=("models", "permits"),
-    args=("model", "call", "outcome", "over", "most_failures", "first_ms", "most_ms", "asked_ms"),
+    args=(
+        "model",
+        "call",
+        "outcome",
+        "over",
+        "most_failures",
+        "first_ms",
+        "most_ms",
+        "asked_ms",
+        "doorbell",
+        "message",
+    ),
 )
+
+# What workers hear on the doorbell when something is noted of a model of which nothing was.
+NOTED = b"models"
 
 # Failures in a row that open the breaker. Fewer, and a provider that fails now and then is left alone by chance: at one of
 # five, ten in a row are one of ten million.
@@ -146,7 +160,9 @@ class ModelStates(Retrying):
     async def hold(self, model: str) -> bool:
         """Let no request to the model begin until `resume`; False: it is held already."""
         now = await now_ms(self._redis)
-        return bool(await command(self._redis, "HSETNX", keys.MODELS, f"held {model}", now))
+        held = bool(await command(self._redis, "HSETNX", keys.MODELS, f"held {model}", now))
+        await command(self._redis, "PUBLISH", keys.DOORBELL, NOTED)
+        return held
 
     async def resume(self, model: str) -> bool:
         """End a hold, and close the breaker; False: there was nothing to end."""
@@ -193,6 +209,8 @@ class ModelStates(Retrying):
             first_ms=FIRST_OPEN_MS,
             most_ms=MOST_OPEN_MS,
             asked_ms=asked_ms,
+            doorbell=keys.DOORBELL,
+            message=NOTED,
         )
         match reply:
             case [b"opened", ms]:

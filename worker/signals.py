@@ -1,4 +1,4 @@
-"""Signals to workers over pub/sub: "work is waiting" (doorbell) and "you lost task X" (control)."""
+"""Signals to workers over pub/sub: "work is waiting", "look at the models" (doorbell) and "you lost task X" (control)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import structlog
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.subscriber import Subscriber
+from turnstream.shared.model_states import NOTED
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.queue import offered
 
@@ -39,11 +40,16 @@ class SignalListener:
         leases: Leases,
         doorbell: asyncio.Event,
         take: Callable[[Job, str, str], None],
+        noted: Callable[[], None],
     ) -> None:
-        """``take`` is given launches that are offered: with their agent, and the version it must have."""
+        """``take`` is given launches that are offered: with their agent, and the version it must have.
+
+        ``noted`` is called when something may be noted of a model of which nothing was.
+        """
         self._leases = leases
         self._doorbell = doorbell
         self._take = take
+        self._noted = noted
         self._subscribed: set[bytes] = set()
         self._subscriber = Subscriber(redis, self, lost="listener.lost", back="listener.back")
         self.listening = asyncio.Event()
@@ -61,6 +67,7 @@ class SignalListener:
             # They are in the queue and in the leases.
             self._doorbell.set()
             self._leases.renew_now()
+            self._noted()
             self.listening.set()
 
     def connection_lost(self) -> None:
@@ -69,9 +76,11 @@ class SignalListener:
         self.listening.clear()
 
     def message_received(self, channel: bytes, message: bytes) -> None:
-        """Ring the doorbell, or take an attempt from its turn."""
+        """Ring the doorbell, hand on what came with it, or take an attempt from its turn."""
         if channel == _DOORBELL:
-            if (offer := offered(message)) is None:
+            if message == NOTED:
+                self._noted()
+            elif (offer := offered(message)) is None:
                 self._doorbell.set()
             else:
                 self._take(*offer)

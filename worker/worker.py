@@ -78,14 +78,16 @@ class WorkerProcess:
         self._doorbell = asyncio.Event()
         self.leases = Leases(tasks, settings)
         self._rescuer = Rescuer(ender, settings)
-        self._listener = SignalListener(broker.primary, self.leases, self._doorbell, self._offered)
         self._agents = registry.build(agents)
-        self._versions = AgentVersions(versions(agents), self._served_by_others)
         self.gate = ModelGate(
             ModelStates(broker.primary).retrying(TURN_RETRY_SECONDS),
             agents.limits,
             registry.model_names(self._agents),
         )
+        self._listener = SignalListener(
+            broker.primary, self.leases, self._doorbell, self._offered, self.gate.noted
+        )
+        self._versions = AgentVersions(versions(agents), self._served_by_others)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
         runner = Runner(
             self.id,

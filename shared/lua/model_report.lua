@@ -2,7 +2,8 @@
 -- Record how a request to a model went. Keys: models, permits: as model_enter.lua.
 -- model; call: names the request; outcome: answered, failed, or none (it was broken off); over: 1: its permit is given
 -- back; most_failures: in a row, that open the breaker; first_ms, most_ms: how long it stays open the first time, doubled
--- by each probe that fails, and at most; asked_ms: how long the provider wants to be left alone.
+-- by each probe that fails, and at most; asked_ms: how long the provider wants to be left alone; doorbell: the channel on which
+-- workers hear that something is noted of a model of which nothing was; message: how.
 -- → opened ms | closed | same
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
@@ -30,6 +31,9 @@ elseif opened > 0 and not probes then
   return { 'same' }
 end
 local failures = redis.call('HINCRBY', models, field('failures'), 1)
+if failures == 1 then
+  redis.call('PUBLISH', doorbell, message)
+end
 if failures < tonumber(most_failures) then
   return { 'same' }
 end

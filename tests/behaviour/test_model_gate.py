@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short times, since tests wait for what they cause."""
+    """Short times, since tests wait for what they cause; what workers must hear of they do not look for."""
+    monkeypatch.setattr(model_gate, "QUIET_LOOK_SECONDS", 1_000)
     monkeypatch.setattr(model_gate, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(model_gate, "LEAST_HELD_SECONDS", 0.1)
     monkeypatch.setattr(model_gate, "MOST_HELD_SECONDS", 0.1)

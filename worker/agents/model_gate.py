@@ -1,7 +1,8 @@
 """The gate before each request to a model: whether it may be asked now, over all workers (`shared/model_states.py`).
 
-A worker looks at the states once a second and lets what is not as usual pass by what it saw. So a model that nobody holds,
-that answers and has no limit costs nothing at the broker; a request to another one asks there, and a failure is noted there.
+A worker looks at the states when it hears that something is noted, and once a second while anything is; it lets requests
+pass by what it saw. So a model that is not held, answers and has no limit costs nothing at the broker; a request to another one
+asks there, and a failure is noted there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import random
 import secrets
 import time
 from collections import defaultdict
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# Between two looks at the states: a hold takes effect so late, a resume about as late.
+# Between two looks at the states while anything is noted: a resume takes effect so late.
 LOOK_SECONDS = 1.0
+
+# While nothing is: for when the message was lost that something is now.
+QUIET_LOOK_SECONDS = 5.0
 
 # Permits are extended by every so manieth look.
 EXTEND_LOOKS = 3
@@ -73,7 +77,7 @@ class ModelGate:
     """One for a worker.
 
     Duties:
-        1. look at the models' states once a second, and extend this worker's permits (`tend`);
+        1. look at the models' states, and extend this worker's permits (`tend`);
         2. refuse a request to a model that is held, that the breaker leaves alone, or that has as many requests as it may
            have (`asking`), by an exception that says when to come back: the turn is released for so long;
         3. report what failed, and the first answer after a failure.
@@ -89,6 +93,11 @@ class ModelGate:
         self._offset = 0.0
         self._permits: dict[str, set[str]] = defaultdict(set)
         self._reports: set[asyncio.Task[None]] = set()
+        self._noted = asyncio.Event()
+
+    def noted(self) -> None:
+        """Something is noted of a model: look now."""
+        self._noted.set()
 
     async def tend(self) -> None:
         """Look for ever; to be run as a task."""
@@ -102,7 +111,11 @@ class ModelGate:
             except Exception as error:
                 if not (is_brokers(error) or isinstance(error, BrokerAway)):
                     log.exception("models.look_failed")
-            await asyncio.sleep(LOOK_SECONDS)
+            busy = self._seen or any(self._permits.values())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS if busy else QUIET_LOOK_SECONDS):
+                    await self._noted.wait()
+            self._noted.clear()
 
     async def end(self) -> None:
         """Wait for the reports that are on their way."""

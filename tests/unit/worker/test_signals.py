@@ -42,7 +42,7 @@ async def test_the_subscription_is_kept(place: Place) -> None:
     """Message after message reaches the same subscription: nobody subscribes again between them."""
     redis = place.connect().primary
     told, doorbell = Told(), asyncio.Event()
-    listener = SignalListener(redis, told, doorbell, lambda *_: None)  # type: ignore[arg-type]
+    listener = SignalListener(redis, told, doorbell, lambda *_: None, lambda: None)  # type: ignore[arg-type]
     task = asyncio.create_task(listener.listen())
     try:
         await asyncio.wait_for(listener.listening.wait(), 10)
@@ -63,7 +63,7 @@ async def test_what_another_release_says_besides_is_passed_over(place: Place) ->
     """A reason that nobody here knows, and further words: the attempt is lost all the same."""
     redis = place.connect().primary
     told = Told()
-    listener = SignalListener(redis, told, asyncio.Event(), lambda *_: None)  # type: ignore[arg-type]
+    listener = SignalListener(redis, told, asyncio.Event(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
     task = asyncio.create_task(listener.listen())
     try:
         await asyncio.wait_for(listener.listening.wait(), 10)
@@ -82,7 +82,7 @@ async def test_a_cut_subscription_is_made_again(place: Place) -> None:
         return
     redis = place.connect().primary
     told, doorbell = Told(), asyncio.Event()
-    listener = SignalListener(redis, told, doorbell, lambda *_: None)  # type: ignore[arg-type]
+    listener = SignalListener(redis, told, doorbell, lambda *_: None, lambda: None)  # type: ignore[arg-type]
     task = asyncio.create_task(listener.listen())
     try:
         await asyncio.wait_for(listener.listening.wait(), 10)
