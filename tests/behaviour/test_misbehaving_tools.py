@@ -213,6 +213,6 @@ async def test_a_worker_drains_while_a_turn_is_silent(place: Place) -> None:
         await stack.stop_worker(first)
         frames = await stream.all()
     check_whole(frames)
-    assert text_of(frames) == "The result is That took 1.5 seconds.."
+    assert text_of(frames) == "The result is That took 1.5 seconds."
     await wait_until(lambda: not len(stack.workers[0][0].leases), "the worker to be free")
     await stack.close()

@@ -278,7 +278,7 @@ def expected_text(turn: Turn) -> str | None:
         case "/tool":
             return f"The result is {int(rest[1]) + int(rest[2])}."
         case "/slow":
-            return f"The result is That took {float(rest[0]):g} seconds.."
+            return f"The result is That took {float(rest[0]):g} seconds."
         case "/think":
             return "I thought about it: it is fine."
         case "/call" | "/calls" | "/dispatch" | "/reflect":

@@ -210,7 +210,7 @@ async def test_finished_tools_do_not_run_again_after_a_crash(
     # The tool was in flight, so it ran again; but the call was said once, and settled once.
     assert len(calls_of(frames, "plugin_call")) == 1
     assert len(calls_of(frames, "plugin_call_output")) == 1
-    assert text_of(frames) == "The result is That took 3 seconds.."
+    assert text_of(frames) == "The result is That took 3 seconds."
 
 
 @pytest.mark.parametrize("role", ["api", "worker", "keys"])
