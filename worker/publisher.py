@@ -243,7 +243,7 @@ class Publisher:
         if isinstance(outcome, Appended):
             metrics.append_seconds.add(time.monotonic() - begun)
             metrics.events_appended.n += batch.count
-            self.progressed |= bool(batch.kept)
+            self.progressed |= batch.progress
             claim.saw(outcome.epoch, outcome.seq)
             self._attempt.files.update(batch.files)
             first = outcome.seq - batch.count + 1

@@ -26,13 +26,14 @@ from turnstream.shared import metrics, tracing
 from turnstream.shared.agents import places
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import BrokerAway
-from turnstream.shared.session.batch import TooLarge
+from turnstream.shared.session.batch import BACKGROUND, TooLarge
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import TEXTS, End, close_open, write_end
 from turnstream.shared.session.outcomes import (
     Attempt,
     Behind,
     Ended,
+    Finished,
     GivesWay,
     Heavy,
     Launch,
@@ -110,8 +111,10 @@ class Runner:
         look: Callable[[TaskRef, int], None],
         versions: AgentVersions,
         gate: ModelGate,
+        cancel: Callable[[bytes | None], None],
     ) -> None:
-        """``look`` has the task swept in so many milliseconds, as far as this process lives."""
+        """``look`` has the task swept in so many milliseconds, as far as this process lives; ``cancel`` has background responses canceled."""
+        self._cancel_responses = cancel
         self._worker = worker
         self._versions = versions
         self._look = look
@@ -195,6 +198,8 @@ class Runner:
                 # Counted here: the message of a stop often arrives after an append was refused.
                 metrics.leases_lost.n += held.reason is Reason.LEASE_LOST
                 self._leases.drop(held)
+                if held.reason is Reason.STOP:
+                    self._cancel_responses(attempt.state.get(BACKGROUND))
                 await publisher.close()
                 if held.launch:
                     log.warning("attempt.behind", launch=held.launch)
@@ -369,6 +374,8 @@ class Runner:
             held.reason = Reason.STOP
         elif isinstance(outcome, Behind):
             held.launch = outcome.launch
+        elif isinstance(outcome, Finished):
+            self._cancel_responses(held.attempt.state.get(BACKGROUND))
 
     async def _park(self, held: Held, publisher: Publisher, turn: RunningTurn) -> None:
         attempt = held.attempt

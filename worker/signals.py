@@ -40,12 +40,15 @@ class SignalListener:
         leases: Leases,
         doorbell: asyncio.Event,
         take: Callable[[Job, str, str], None],
+        cancel: Callable[[bytes], None],
         noted: Callable[[], None],
     ) -> None:
         """``take`` is given launches that are offered: with their agent, and the version it must have.
 
+        ``cancel`` is given the background responses of a turn that was ended.
         ``noted`` is called when something may be noted of a model of which nothing was.
         """
+        self._cancel = cancel
         self._leases = leases
         self._doorbell = doorbell
         self._take = take
@@ -87,8 +90,10 @@ class SignalListener:
             return
         try:
             # What another release says beyond this is not for us.
-            ref, attempt, reason, *_ = message.decode().split(" ")
+            ref, attempt, reason, *more = message.decode().split(" ")
             self._leases.lost(ref, int(attempt), _reason(reason))
+            if more:
+                self._cancel(more[0].encode())
         except ValueError:
             metrics.unreadable.add("control message")
             log.warning("listener.not_understood", channel=keys.CONTROL)

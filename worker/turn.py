@@ -220,6 +220,7 @@ class Speaker:
     def __init__(self, turn: RunningTurn, path: str, agent: str) -> None:
         self._turn = turn
         self.path = path
+        self.agent = agent or turn.spec.name
         self._origin: dict[str, Any] = {"agent": {"id": agent, "name": agent}} if path else {}
 
     def message(

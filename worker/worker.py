@@ -25,6 +25,7 @@ from turnstream.shared.session.tasks import Tasks
 from turnstream.shared.siblings import Siblings
 from turnstream.worker.agent_versions import ANY_VERSION, AgentVersions
 from turnstream.worker.agents import registry
+from turnstream.worker.agents.background import ResponseCanceller
 from turnstream.worker.agents.model_gate import ModelGate
 from turnstream.worker.arq_worker import ArqWorker
 from turnstream.worker.budget import Budget
@@ -84,8 +85,14 @@ class WorkerProcess:
             agents.limits,
             registry.model_names(self._agents),
         )
+        self._canceller = ResponseCanceller(registry.with_background(self._agents), broker.primary)
         self._listener = SignalListener(
-            broker.primary, self.leases, self._doorbell, self._offered, self.gate.noted
+            broker.primary,
+            self.leases,
+            self._doorbell,
+            self._offered,
+            self._canceller.cancel,
+            self.gate.noted,
         )
         self._versions = AgentVersions(versions(agents), self._served_by_others)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
@@ -99,6 +106,7 @@ class WorkerProcess:
             self._rescuer.look,
             self._versions,
             self.gate,
+            self._canceller.cancel,
         )
         self._arq = ArqWorker(
             broker.primary,
@@ -192,6 +200,7 @@ class WorkerProcess:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            await self._canceller.close()
             await self.gate.end()
             await self._presence.end()
 

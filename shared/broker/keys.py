@@ -192,6 +192,11 @@ def model_waiting(model: str) -> str:
     return f"{MODELS}:waiting:{model}"
 
 
+def cancelled(response: str) -> str:
+    """Written by the worker that has a provider cancel this background response, for the others to leave it alone."""
+    return f"ts:cancelled:{response}"
+
+
 def job(job_id: str) -> str:
     """Where arq finds the job of that id."""
     return JOB_PREFIX + job_id

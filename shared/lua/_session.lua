@@ -701,14 +701,19 @@ local function checkpoint(at, call_prefix)
   end
   count = tonumber(ARGV[at])
   at = at + 1
+  local progress = false
   for _ = 1, count do
     redis.call('HSET', STATE, ARGV[at], ARGV[at + 1])
+    -- That the model was asked is no progress yet.
+    progress = progress or ARGV[at] ~= 'background'
     at = at + 2
   end
   if count > 0 then
-    -- It made progress: what is retried from here on is counted anew (release.lua).
-    redis.call('HDEL', TASK, 'retries', 'retrying_since', 'retrying')
     redis.call('PEXPIRE', STATE, int(TTL))
+  end
+  if progress then
+    -- What is retried from here on is counted anew (release.lua).
+    redis.call('HDEL', TASK, 'retries', 'retrying_since', 'retrying')
   end
   count = tonumber(ARGV[at])
   at = at + 1

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Argument = str | bytes | int
 
+# The checkpoint of the model's background responses. It alone is no progress: what is retried with it is not counted anew.
+BACKGROUND = "background"
+
 # Deltas are joined up to this. Well below what is taken out as large data, and what a narrow connection takes at once.
 JOINED_BYTES = 4096
 
@@ -35,7 +38,7 @@ class Batch:
 
     Bodies are canonical JSON without ``sequence_number``: the log gives the number when it gives the
     place. ``largest`` is the most bytes that one event may have, an end excepted (0: any number); more raises
-    `TooLarge`, and nothing is added. ``known`` are the files that the session has, as far as its caller knows. ``size`` is the bytes of the entries, about; ``opened`` tells which entry (from 0) opens a message.
+    `TooLarge`, and nothing is added. ``known`` are the files that the session has, as far as its caller knows. ``size`` is the bytes of the entries, about; ``opened`` tells which entry (from 0) opens a message; ``progress``, that a checkpoint brings the turn on.
     """
 
     largest: int = 0
@@ -52,6 +55,7 @@ class Batch:
     closed: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     uncut: bool = False
+    progress: bool = False
     # When a delta stands last: what begins each delta of its part, that delta, and the texts to be joined to it.
     _head: bytes | None = None
     _delta: bytes = b""
@@ -141,6 +145,7 @@ class Batch:
     def keep(self, name: str, value: bytes) -> None:
         """Checkpoint ``value`` under ``name``."""
         self.kept += (name, value)
+        self.progress |= name != BACKGROUND
         self._note(len(value))
 
     def drop(self, name: str) -> None:

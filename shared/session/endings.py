@@ -22,7 +22,7 @@ from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import Retrying, is_transient
 from turnstream.shared.protocol import Fold, incomplete_events
-from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.batch import BACKGROUND, Batch
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.entry import END, Cursor, Entry
 from turnstream.shared.session.outcomes import Attempt, Ended, Finished, Gone, Moved
@@ -265,8 +265,14 @@ async def _tell_and_read(
 
 
 async def _tell(ender: Ender, attempts: Sequence[Attempt], reason: Reason) -> None:
-    said = [f"{each.ref} {each.number} {reason}" for each in attempts]
+    said = [f"{each.ref} {each.number} {reason}{_unread(each)}" for each in attempts]
     await asyncio.gather(*(command(ender.primary, "PUBLISH", keys.CONTROL, each) for each in said))
+
+
+def _unread(attempt: Attempt) -> str:
+    """The turn's background responses, which its model's provider need not go on with, behind a space."""
+    kept = attempt.state.get(BACKGROUND, b"{}")
+    return "" if kept == b"{}" else " " + kept.decode().replace(" ", "\\u0020")
 
 
 async def close_open(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.client import check_whole, terminal, text_of
-from tests.support.fake_provider.server import KEY, Call, Refusal, calls, says
+from tests.support.fake_provider.responses import Refusal
+from tests.support.fake_provider.server import KEY, Call, calls, says
 
 if TYPE_CHECKING:
     from tests.support.client import Frame

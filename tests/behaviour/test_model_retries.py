@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.client import check_whole, terminal, text_of
-from tests.support.fake_provider.server import Call, Refusal, calls, says
+from tests.support.fake_provider.responses import Refusal
+from tests.support.fake_provider.server import Call, calls, says
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import pytest
 from tests.processes.deployment import Deployment
 from tests.support.bank import ADDRESS, Bank
 from tests.support.client import calls_of, check_whole, terminal, text_of
-from tests.support.fake_provider.server import KEY_VARIABLE, Call, Refusal, calls, says
+from tests.support.fake_provider.responses import Refusal
+from tests.support.fake_provider.server import KEY_VARIABLE, Call, calls, says
 from tests.support.scripted import script
 from tests.support.waiting import wait_until
 

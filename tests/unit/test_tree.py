@@ -88,6 +88,7 @@ ELSEWHERE = {
     "turnstream/sessions": "admin/test_storage",
     "worker/agent_versions": "behaviour/test_agent_versions",
     "worker/agents/agent_run": "behaviour/test_real_models",
+    "worker/agents/background": "behaviour/test_background",
     "worker/agents/calls": "behaviour/test_effects",
     "worker/agents/coded_agent": "behaviour/test_coded_agents",
     "worker/agents/demo": "behaviour/test_one_chat",

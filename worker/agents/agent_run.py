@@ -32,6 +32,7 @@ from pydantic_ai.messages import (
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
 from turnstream.shared.session.endings import ANSWERED_BY
 from turnstream.worker.agents import memory, structured_output
+from turnstream.worker.agents.background import BackgroundResponse, keeping
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
 from turnstream.worker.agents.structured_output import OutputForm
 from turnstream.worker.turn import Group, new_call_id
@@ -100,6 +101,7 @@ class Run:
         self._calls: dict[str, ToolCallPart] = {}
         self._settled: set[str] = set()
         self._completions: dict[str, Any] | None = None
+        self._background: BackgroundResponse  # of `answer`
         self._resuming = False
         self._inner: list[Run] = []
         # Name of a tool → the label of the MCP server that has it.
@@ -123,6 +125,8 @@ class Run:
         self._form = structured_output.form_of(agent)
         kept = self.turn.kept(self._checkpoint)
         mine = await self.turn.offload(memory.load, kept) if kept else []
+        answers = sum(isinstance(each, ModelResponse) for each in mine)
+        self._background = BackgroundResponse(self.turn, self.scope, self.speaker.agent, model.name, answers)
         if mine and isinstance(mine[-1], ModelResponse):
             if mine[-1].tool_calls:
                 self._resuming = True
@@ -165,7 +169,8 @@ class Run:
 
     async def _say_answer(self, node: ModelRequestNode[Any, Any], run: LibraryRun[Any, Any]) -> None:
         room = self.turn.publisher.room
-        with listening(DeltaListener(self._say_delta, self.turn.publisher.window.seconds)):
+        listener = DeltaListener(self._say_delta, self.turn.publisher.window.seconds)
+        with listening(listener), keeping(self._background):
             async with AsyncExitStack() as stack:
                 answered = await stack.enter_async_context(self.turn.models.asking(self._model))
                 # One that is cancelled while it is handed over leaves a task behind that waits for ever, too.
@@ -276,6 +281,7 @@ class Run:
             self.turn.keep(ANSWERED_BY, self._model.encode())
         self.turn.spent(usage.input_tokens, usage.output_tokens)
         self.turn.keep(self._checkpoint, messages)
+        self._background.answered()
         if self._group is not None:
             self.turn.batch.group(self._group.id, len(self._group.ids))
 

@@ -174,7 +174,11 @@ def calling(call: Call) -> Iterator[None]:
 
 
 def _call(turn: RunningTurn, source: str, name: str, deadline: float) -> Call:
+    return Call(key_of(turn, source), turn.attempt.number, deadline, name, turn, source)
+
+
+def key_of(turn: RunningTurn, source: str) -> str:
+    """The idempotency key of something that a turn does: the same in each of its attempts."""
     attempt = turn.attempt
     # A session may be cleared, and its tasks' names used again.
-    key = uuid.uuid5(_KEYS, f"{attempt.ref}/{attempt.submitted}/{source}")
-    return Call(str(key), attempt.number, deadline, name, turn, source)
+    return str(uuid.uuid5(_KEYS, f"{attempt.ref}/{attempt.submitted}/{source}"))

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from pydantic_ai.messages import AudioUrl, BinaryContent, DocumentUrl, FileUrl, ImageUrl, VideoUrl
-from pydantic_ai.models import Model, infer_model
+from pydantic_ai.exceptions import ModelHTTPError, SuspendedResponseExpired
+from pydantic_ai.messages import (
+    AudioUrl,
+    BinaryContent,
+    DocumentUrl,
+    FileUrl,
+    ImageUrl,
+    ModelResponse,
+    VideoUrl,
+)
+from pydantic_ai.models import CompletedStreamedResponse, Model, StreamedResponse, infer_model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.models.openai import (
+    OpenAIChatModel,
+    OpenAIResponsesModel,
+    OpenAIResponsesStreamedResponse,
+)
 from pydantic_ai.models.openrouter import OpenRouterModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.models.wrapper import WrapperModel
@@ -23,6 +39,7 @@ from pydantic_ai.settings import ModelSettings
 from turnstream.shared.agents.config import DEMO
 from turnstream.shared.errors import AgentFieldError
 from turnstream.worker.agents import demo
+from turnstream.worker.agents.background import BackgroundStream, current_response, streamed_no_more
 from turnstream.worker.agents.delta_listener import ChatStream, ResponsesStream
 from turnstream.worker.agents.failures import LINK_NOT_FETCHED
 from turnstream.worker.agents.openai_client import LeanProvider
@@ -30,11 +47,12 @@ from turnstream.worker.agents.run_outcome import AgentError
 from turnstream.worker.agents.stream_end import cut_at_start
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from pydantic_ai.messages import UserContent
 
     from turnstream.shared.agents.config import AgentSpec
+    from turnstream.worker.agents.background import BackgroundResponse
 
 # Settings that only some providers know carry their name.
 _PROVIDERS = (
@@ -50,6 +68,12 @@ _PROVIDERS = (
     "openrouter_",
     "xai_",
 )
+
+# A background response that is not over, one that gives no answer, and the time between two looks at the former where its
+# events cannot be had.
+_PENDING = frozenset({"queued", "in_progress"})
+_FAILED = frozenset({"failed", "cancelled"})
+POLL_SECONDS = 2.0
 
 # Links that OpenAI itself does not read.
 _FETCHED = (AudioUrl, DocumentUrl)
@@ -84,6 +108,20 @@ def model_of(spec: AgentSpec) -> Model:
     if type(model) is OpenAIResponsesModel:
         return ResponsesModel(model.model_name, provider=_lean(model.provider, spec))
     return model
+
+
+def check_background(spec: AgentSpec, model: Model) -> None:
+    """See to it that a model has the background responses that its settings ask for.
+
+    Raises:
+        AgentFieldError: it has not.
+    """
+    if spec.settings.get("openai_background") and not isinstance(model, OpenAIResponsesModel):
+        raise AgentFieldError(
+            spec.name,
+            "settings",
+            f"'openai_background' needs the Responses API ('openai-responses:NAME'), which {spec.model!r} is not asked by",
+        )
 
 
 def _lean(provider: Any, spec: AgentSpec) -> Any:
@@ -226,11 +264,12 @@ def sibling(spec: AgentSpec, model: Model, name: str) -> Model:
 def _compatible(spec: AgentSpec) -> Model:
     """A model behind an endpoint of its own, or with a key of its own."""
     provider, _, name = spec.model.partition(":")
-    if provider not in {"openai", "openai-chat"} or not name:
+    if provider not in {"openai", "openai-chat", "openai-responses"} or not name:
         raise AgentFieldError(
             spec.name,
             "model",
-            f"base_url and api_key_env need a model of the form 'openai:NAME', not {spec.model!r}",
+            "base_url and api_key_env need a model of the form 'openai:NAME' (chat completions) or "
+            f"'openai-responses:NAME', not {spec.model!r}",
         )
     api_key = "unused"
     if spec.api_key_env is not None:
@@ -240,6 +279,8 @@ def _compatible(spec: AgentSpec) -> Model:
                 spec.name, "api_key_env", f"the environment variable {spec.api_key_env} is not set"
             )
     plain = OpenAIProvider(base_url=spec.base_url, api_key=api_key)
+    if provider == "openai-responses":
+        return ResponsesModel(name, provider=_lean(plain, spec))
     return CompatibleModel(name, provider=_lean(plain, spec), fetch=spec.fetch_links)
 
 
@@ -280,7 +321,60 @@ class CompatibleModel(OpenAIChatModel):
 
 @dataclass(init=False)
 class ResponsesModel(OpenAIResponsesModel):
-    """The Responses API, with deltas that are listened to."""
+    """The Responses API, with deltas that are listened to, and background responses that are read on (`background`)."""
+
+    @asynccontextmanager
+    async def request_stream(self, *given: Any, **more: Any) -> AsyncIterator[StreamedResponse]:
+        """Stream an answer; one that came as a whole has events, too."""
+        async with super().request_stream(*given, **more) as stream:
+            if isinstance(stream, OpenAIResponsesStreamedResponse):
+                yield stream
+                return
+            asked = stream.model_request_parameters
+            yield CompletedStreamedResponse(stream.get(), model_request_parameters=asked, replay_events=True)
+
+    async def _responses_create(self, *given: Any, **more: Any) -> Any:
+        kept, settings = current_response(), more["model_settings"]
+        if kept is None or not (more["stream"] and settings.get("openai_background")):
+            return await super()._responses_create(*given, **more)
+        if not kept.id or (stream := await self._reread(kept, more)) is None:
+            headers = {**settings.get("extra_headers", {}), "Idempotency-Key": kept.key}
+            begin = {**more, "model_settings": {**settings, "extra_headers": headers}}
+            stream = await super()._responses_create(*given, **begin)
+        if isinstance(stream, ModelResponse):
+            return stream
+        return BackgroundStream(stream, kept, self.model_name, partial(self._events, settings))
+
+    async def _reread(self, kept: BackgroundResponse, more: Mapping[str, Any]) -> Any:
+        """What an earlier attempt has begun: its whole answer, or a stream of it; None if there is no answer in it."""
+        settings = more["model_settings"]
+        try:
+            while (whole := await self._responses_retrieve(kept.id, settings)).status in _PENDING:
+                try:
+                    return await self._events(settings, kept.id)
+                except (ModelHTTPError, SuspendedResponseExpired) as error:
+                    if not streamed_no_more(error):
+                        raise
+                await asyncio.sleep(POLL_SECONDS)
+        except SuspendedResponseExpired:
+            kept.failed()
+            return None
+        if whole.status in _FAILED:
+            kept.failed()
+            return None
+        return self._process_response(whole, settings, more["model_request_parameters"])
+
+    async def _events(self, settings: Any, response: str, after: int | None = None) -> Any:
+        return await self._responses_retrieve(response, settings, stream=True, starting_after=after)
+
+    async def cancel_response(self, response: str) -> None:
+        """Have the provider cancel a background response; one that has ended stays as it is."""
+        await self.client.responses.cancel(response)
+
+    async def cancel_suspended_response(self, response: ModelResponse) -> None:
+        """Not when the library asks for it: a cut, a drain and a lost lease are no reason to, and a turn's end is seen to."""
+        if current_response() is None:
+            await super().cancel_suspended_response(response)
 
     async def _process_streamed_response(self, response: Any, *given: Any, **more: Any) -> ResponsesStream:
         with cut_at_start(self.model_name, response):

@@ -61,8 +61,10 @@ class ConfiguredAgent:
             # Its own tools are run through ours, so that their results are said and kept.
             self._tools: AbstractToolset[Any] = CombinedToolset(list(brought.toolsets))
         else:
+            model = models.model_of(spec)
+            models.check_background(spec, model)
             self.library_agent = Agent(
-                models.model_of(spec),
+                model,
                 name=spec.name,
                 instructions=spec.instructions,
                 model_settings=models.settings_of(spec),
@@ -341,6 +343,18 @@ def model_names(built: Mapping[str, Runnable]) -> frozenset[str]:
         for each in agent.chain
         if each.name
     )
+
+
+def with_background(built: Mapping[str, Runnable]) -> dict[tuple[str, str], models.ResponsesModel]:
+    """The models that can cancel a background response, by agent and name; an agent's own is there without a name, too."""
+    return {
+        (name, known): each.model
+        for name, agent in built.items()
+        if isinstance(agent, ConfiguredAgent)
+        for place, each in enumerate(agent.chain)
+        if isinstance(each.model, models.ResponsesModel)
+        for known in ((each.name,) if place else (each.name, ""))
+    }
 
 
 def _as_helper(spec: AgentSpec, helper: Runnable, field: str = "subagents") -> ConfiguredAgent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tests.support.fake_provider.responses import Refusal, Responses
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -60,15 +61,6 @@ class Answer:
     raw: bytes | None = None
 
 
-@dataclass
-class Refusal:
-    """An answer that is none: a status, headers and a body."""
-
-    status: int
-    body: Any = None
-    headers: dict[str, str] = field(default_factory=dict)
-
-
 def says(*pieces: str, **more: Any) -> Answer:
     """The model says something."""
     return Answer(pieces=pieces, **more)
@@ -88,6 +80,7 @@ class Provider:
         headers: their headers.
         times: when they came, in seconds of the loop's clock.
         left: how many answers were closed by who asked, before their end.
+        responses: what it does in the form of OpenAI's Responses API.
         files: what it serves beside, by path.
         others: paths that were asked for beside, whether there or not.
     """
@@ -100,10 +93,13 @@ class Provider:
         self.left = 0
         self.others: list[str] = []
         self.files: dict[str, bytes] = {}
+        self.responses = Responses()
         self._app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._complete, methods=["POST"]),
                 Route("/v1/responses", self._respond, methods=["POST"]),
+                Route("/v1/responses/{id}", self._retrieve),
+                Route("/v1/responses/{id}/cancel", self._cancel, methods=["POST"]),
                 Route("/{path:path}", self._other),
             ]
         )
@@ -128,7 +124,8 @@ class Provider:
         self.address = f"http://127.0.0.1:{self._port}"
 
     async def close(self) -> None:
-        """Stop serving."""
+        """Stop serving, and generating."""
+        await self.responses.close()
         self._server.should_exit = True
         self._server.force_exit = True
         if self._serving is not None:
@@ -146,9 +143,21 @@ class Provider:
         return JSONResponse({}, status_code=404)
 
     async def _respond(self, request: Request) -> Response:
-        """The other form of OpenAI's: kept, and refused."""
-        self.requests.append(orjson.loads(await request.body()))
-        return JSONResponse({"error": {"message": "not in this form"}}, status_code=400)
+        """The other form of OpenAI's: kept, and refused where the script has nothing for it."""
+        body = orjson.loads(await request.body())
+        self.requests.append(body)
+        self.headers.append(dict(request.headers))
+        if not (self.responses.script or self.responses.made):
+            return JSONResponse({"error": {"message": "not in this form"}}, status_code=400)
+        return self.responses.create(body, request.headers.get("Idempotency-Key", ""))
+
+    async def _retrieve(self, request: Request) -> Response:
+        after = request.query_params.get("starting_after")
+        stream = request.query_params.get("stream") == "true"
+        return self.responses.retrieve(request.path_params["id"], stream=stream, after=after)
+
+    async def _cancel(self, request: Request) -> Response:
+        return self.responses.cancel(request.path_params["id"])
 
     async def _complete(self, request: Request) -> Response:
         body = orjson.loads(await request.body())

@@ -74,6 +74,7 @@ class Worker:
             lambda _ref, _ms: None,
             AgentVersions({"demo": "1"}, _nobody),
             ModelGate(ModelStates(desk.primary), {}, frozenset()),
+            lambda _kept: None,
         )
 
     async def renew(self) -> None:

@@ -22,6 +22,7 @@ class Told:
     def __init__(self) -> None:
         self.lost_by: list[tuple[str, int, Reason]] = []
         self.renewals = 0
+        self.unread: list[bytes] = []
 
     def lost(self, ref: str, attempt: int, reason: Reason) -> None:
         """A control message came in."""
@@ -42,7 +43,7 @@ async def test_the_subscription_is_kept(place: Place) -> None:
     """Message after message reaches the same subscription: nobody subscribes again between them."""
     redis = place.connect().primary
     told, doorbell = Told(), asyncio.Event()
-    listener = SignalListener(redis, told, doorbell, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    listener = SignalListener(redis, told, doorbell, lambda *_: None, told.unread.append, lambda: None)  # type: ignore[arg-type]
     task = asyncio.create_task(listener.listen())
     try:
         await asyncio.wait_for(listener.listening.wait(), 10)
@@ -63,14 +64,15 @@ async def test_what_another_release_says_besides_is_passed_over(place: Place) ->
     """A reason that nobody here knows, and further words: the attempt is lost all the same."""
     redis = place.connect().primary
     told = Told()
-    listener = SignalListener(redis, told, asyncio.Event(), lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    listener = SignalListener(redis, told, asyncio.Event(), lambda *_: None, told.unread.append, lambda: None)  # type: ignore[arg-type]
     task = asyncio.create_task(listener.listen())
     try:
         await asyncio.wait_for(listener.listening.wait(), 10)
-        for words in ("s/t 7 dreamt", "s/t", "s/t 8 stop and more"):
+        for words in ("s/t 7 dreamt", "s/t", "s/t 8 stop {} and more"):
             assert await _say(redis, keys.CONTROL, words) == 1
         expected = [("s/t", 7, Reason.LEASE_LOST), ("s/t", 8, Reason.STOP)]
         await wait_until(lambda: told.lost_by == expected, "the control messages")
+        assert told.unread == [b"{}"]
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -82,7 +84,7 @@ async def test_a_cut_subscription_is_made_again(place: Place) -> None:
         return
     redis = place.connect().primary
     told, doorbell = Told(), asyncio.Event()
-    listener = SignalListener(redis, told, doorbell, lambda *_: None, lambda: None)  # type: ignore[arg-type]
+    listener = SignalListener(redis, told, doorbell, lambda *_: None, told.unread.append, lambda: None)  # type: ignore[arg-type]
     task = asyncio.create_task(listener.listen())
     try:
         await asyncio.wait_for(listener.listening.wait(), 10)
