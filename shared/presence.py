@@ -1,4 +1,4 @@
-"""A process's sign of life for operators, and for workers: which versions of agents others serve. Leases decide all else."""
+"""A process's sign of life for operators, and for workers: which versions of agents others serve. Leases decide all else of turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: what this worker holds, kept while it lives, and given up at once when it is lost."""
+"""Leases: what this worker holds, kept while it lives, and dropped at once when it is lost."""
 
 from __future__ import annotations
 

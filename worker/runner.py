@@ -1,6 +1,7 @@
 """One launch, from claim to outcome: begin an attempt, run the agent, write how it ended.
 
-begin ──► its version is served here? No: release: it waits for one that does, or finish(failed)
+begin ──► its version is served here? No (`AgentVersions.decide`): release, for a worker that serves it;
+  │                                   where none does: go on here, release and wait, or finish(failed)
   │
   ├─────► agent runs ──► Done          finish(completed)
   │           │     └──► NeedsClient   park
@@ -442,7 +443,7 @@ class Runner:
         *,
         retrying: str = "",
     ) -> Launch | NotBefore | Spent | Refusal:
-        """Give the attempt up, to be launched again, in ``wait_ms`` at the earliest; see `Tasks.release`.
+        """Release the attempt, to be launched again, in ``wait_ms`` at the earliest; see `Tasks.release`.
 
         `Spent`: it may be retried no longer, and is still held.
         """

@@ -31,7 +31,8 @@ _CHANNELS = frozenset({_DOORBELL, keys.CONTROL.encode()})
 class SignalListener:
     """Subscribes to both channels, for ever.
 
-    Polling the queue and renewing the leases find everything that a lost message said; this is for speed.
+    Polling the queue, renewing the leases and looking at the models find what a lost message said; this is for speed. Only
+    the background responses of a turn that no worker holds are not canceled where the message was lost.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Versions of agents: which table and code a turn was begun with, so that it goes on with the same."""
+"""Versions of agents, by which a turn goes on with the table that it has; the code behind it is no part of a digest."""
 
 from __future__ import annotations
 
