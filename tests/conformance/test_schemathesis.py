@@ -35,6 +35,7 @@ from tests.support.stack import Stack
 from turnstream.api.openapi.document import document
 from turnstream.shared.agents.config import Agents, AgentSpec
 from turnstream.shared.api_keys import ApiKeys, make_token
+from turnstream.shared.model_states import ModelStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,6 +193,7 @@ class Admin:
     tasks: list[str]
     cursors: list[str]
     keys: list[str]
+    models: list[str]
 
     def steer(self, draw: Callable[[Any], Any], case: Case[Any]) -> None:
         """Put what is known into a generated request, most of the time."""
@@ -208,6 +210,9 @@ class Admin:
             for name in where if isinstance(where, Mapping) else ():
                 if name in names and draw(st.integers(0, 5)):
                     where[name] = draw(st.sampled_from(names[name]))
+        if "/models/" in case.path and isinstance(case.body, dict) and draw(st.integers(0, 5)):
+            models = self.models[:4] if case.path.endswith("/hold") else self.models[4:]
+            case.body["model"] = draw(st.sampled_from(models))
 
 
 SCHEMA = schemathesis.openapi.from_dict(orjson.loads(orjson.dumps(document())))
@@ -324,8 +329,17 @@ async def test_generated_requests_are_answered_as_documented(hurried_stack: Stac
     victims = [
         await ApiKeys(stack.broker.primary).register(make_token(), owner="v", agent="demo") for _ in range(8)
     ]
+    # Held, they are known, though no agent here has them.
+    models = [f"spare:{number}" for number in range(8)]
+    for model in models:
+        await ModelStates(stack.broker.primary).hold(model)
     admin = Admin(
-        stack.admin, known[0].session, known[0].tasks, known[0].cursors, [victim.id for victim in victims]
+        stack.admin,
+        known[0].session,
+        known[0].tasks,
+        known[0].cursors,
+        [victim.id for victim in victims],
+        models,
     )
     fuzzer = Fuzzer(
         client.base_url, known, admin, [stack.admin, make_token(), "", *(each.key for each in known)]
