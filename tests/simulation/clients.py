@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import httpx
@@ -54,6 +55,9 @@ CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "beside",
 # No session expires before it was left alone for long; by then what its turns' ends left to do is done.
 UNUSED_SECONDS = 15.0
 
+# Between two looks for turns that no client waits for any more.
+ABANDONED_SECONDS = 5.0
+
 # The share of turns that a LiteAgent client follows, or begins.
 LITEAGENT_SHARE = 0.25
 
@@ -88,6 +92,19 @@ class SimulatedTown(Town):
     @override
     def headers_of(self, session: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {KEYS[agent_of(session)]}"}
+
+    async def stop_abandoned(self) -> None:
+        """Stop, for ever, what waits for a client that saw its end: it came back with an old file, and others wait behind it."""
+        while True:
+            await asyncio.sleep(ABANDONED_SECONDS)
+            for turn in self.turns if self.losses else ():
+                if turn.own.ended and self.status_of(turn) == "parked":
+                    turn.stopped = True
+                    headers = self.headers_of(turn.session)
+                    params = {"sessionId": turn.session, "taskId": turn.task}
+                    async with httpx.AsyncClient(transport=self.transport(), headers=headers) as http:
+                        with suppress(httpx.HTTPError):
+                            await http.post(f"{self.fronts[0]}/liteAgent/v1/stop", params=params)
 
     def status_of(self, turn: Turn) -> str:
         """A turn's status at the broker, at this moment."""

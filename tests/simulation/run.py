@@ -59,6 +59,9 @@ PACES = (*(1.0,) * 7, 4.0)
 # Lines that a trace keeps.
 TRACED = 4000
 
+# How long turns that no client waits for any more have to be stopped.
+LEFT_SECONDS = 30.0
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -207,8 +210,12 @@ class _Run:
         if injecting.done():
             injecting.result()
         town.healed.set()
+        stopping = asyncio.create_task(town.stop_abandoned())
         outcome.wrong += await self._unheard(living)
         await self._wait(BALANCE_SECONDS - HEARD_SECONDS, living)
+        # What a front end was still about may have begun turns anew; the clients of these have left.
+        await self._wait(LEFT_SECONDS, [asyncio.create_task(asyncio.sleep(LEFT_SECONDS))])
+        stopping.cancel()
         if not self._wrong():
             await self._judge(living, outcome)
         outcome.wrong += self._wrong()
