@@ -1,7 +1,7 @@
 """The states of models, the same for all workers: held by an operator, left alone by the breaker, limited.
 
 All but the permits is one hash, ``ts:models``, with a field ``<what> <model>`` for what is not as usual; a model that is
-held by nobody and answers has none. What writes it: `lua/model_enter.lua` before a request that may be refused,
+held by no operator and answers has none. What writes it: `lua/model_enter.lua` before a request that may be refused,
 `lua/model_report.lua` after one that failed, or changes something, and operators. Times are the broker's.
 """
 

@@ -1,4 +1,4 @@
-"""Background responses of OpenAI's: the provider goes on generating while nobody reads, so that an answer is not paid twice.
+"""Background responses of OpenAI's: the provider goes on generating without a reader, so that an answer is not paid twice.
 
 The id of the response behind an answer is checkpointed when the provider gives it, and forgotten with the answer's own
 checkpoint. In between:

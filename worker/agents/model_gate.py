@@ -218,7 +218,7 @@ async def _nothing() -> None:
 
 
 def _refusal(model: str, entered: object, limit: int = 1) -> NotNow | None:
-    """What a turn is told that may not ask the model; when it comes back is random, so that all do not come at once."""
+    """How a turn is refused that may not ask the model; when it comes back is random, so that all do not come at once."""
     match entered:
         case IsHeld(ms):
             most = min(max(LEAST_HELD_SECONDS, ms / 2000), MOST_HELD_SECONDS)

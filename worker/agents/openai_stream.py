@@ -210,7 +210,7 @@ class Decoder(SSEDecoder):
 
     def __init__(self) -> None:
         super().__init__()
-        # Whether the provider said that it is done.
+        # Whether the provider gave an end.
         self.done = False
         self._lines = Lines()
         self._run: Deltas | None = None
