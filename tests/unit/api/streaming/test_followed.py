@@ -22,11 +22,13 @@ from tests.support.instant import InstantLoop
 from tests.support.waiting import wait_until
 from turnstream.api.streaming import hub as hub_module
 from turnstream.api.streaming.feed import Feed, Gap, Over
+from turnstream.api.streaming.followed import Followed
 from turnstream.api.streaming.hub import Hub
+from turnstream.api.streaming.rounds import Rounds
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import SessionKeys
-from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.entry import Cursor, Entry
+from turnstream.shared.session.event_log import Log, Tail
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
@@ -284,16 +286,23 @@ class HubMachine(RuleBasedStateMachine):
 
         self.run(fail_over)
 
-    @rule(more=st.integers(0, 2), apart=st.booleans())
-    def go_back(self, more: int, apart: bool) -> None:
-        """The broker comes back with a file from before the last clear, and the log may go on in that epoch."""
+    @rule(more=st.integers(0, 2), apart=st.booleans(), level=st.booleans())
+    def go_back(self, more: int, apart: bool, level: bool) -> None:
+        """The broker comes back with a file from before the last clear, and the log may go on in that epoch.
+
+        ``level``: it was as long then as it is now, so that only the epoch is another one.
+        """
 
         async def go_back() -> None:
+            world = self.world
+            if level and world.saved is not None and (count := len(world.saved[1]) - len(world.present)) > 0:
+                await world.say(count)
+                await asyncio.sleep(0.01)
             if apart:
                 self.lose_connection()
-            await self.world.uncleared()
+            await world.uncleared()
             if more:
-                await self.world.say(more)
+                await world.say(more)
 
         self.run(go_back)
 
@@ -415,3 +424,18 @@ def test_followers_are_given_one_log_or_are_told() -> None:
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )
+
+
+async def test_an_older_epoch_ends_the_ring() -> None:
+    """A log that went back to before a clear may be as long as the ring is: what is appended then does not follow on it."""
+
+    def tail(epoch: int, seq: int) -> Tail:
+        return Tail(epoch, seq, seq, seq, [Entry(seq, "t", "", "message", seq, b"{}")])
+
+    followed = Followed(KEYS, Rounds(), lambda *_: None, 0)
+    for each in (Tail(2, 1, 0, 0, []), tail(2, 1)):
+        followed.message_received(each)
+    assert followed.in_ring(Cursor(2, 1)) == []
+    followed.message_received(tail(1, 2))
+    # Nothing of epoch 2 stands there.
+    assert followed.in_ring(Cursor(2, 2)) is None
