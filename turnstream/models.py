@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-import orjson
 import typer
 
 from turnstream.escaping import escaped
@@ -21,15 +20,12 @@ _HEADINGS = ("MODEL", "STATE", "SINCE", "RUNNING", "FAILURES")
 @app.command("list")
 def list_models(url: Url = LOCAL, as_json: AsJson = False) -> None:
     """List the models that agents have: which may be asked (closed), and which not (open, probing, held)."""
-    from turnstream.table import aligned
+    from turnstream.table import listed
 
     with admin(url) as asked:
         rows = asked.ask("GET", "models")["models"]
-    if as_json:
-        for row in rows:
-            typer.echo(escaped(orjson.dumps(row).decode()))
-    else:
-        typer.echo(aligned([_HEADINGS, *([escaped(cell) for cell in _row(row)] for row in rows)]))
+    for line in listed(rows, _HEADINGS, _row, as_json=as_json):
+        typer.echo(line)
 
 
 @app.command()

@@ -57,7 +57,7 @@ def list_tasks(
     as_json: AsJson = False,
 ) -> None:
     """List tasks, newest first; those that have not ended, unless --status says otherwise."""
-    from turnstream.table import aligned
+    from turnstream.table import listed
 
     wanted = _conditions(status=status, owner=owner, agent=agent, session=session, older_than=older_than)
     rows: list[dict[str, Any]] = []
@@ -69,11 +69,8 @@ def list_tasks(
             )
             rows += page["tasks"]
             cursor = page["next"]
-    if as_json:
-        for row in rows:
-            typer.echo(escaped(orjson.dumps(row).decode()))
-    else:
-        typer.echo(aligned([_HEADINGS, *([escaped(cell) for cell in _row(row)] for row in rows)]))
+    for line in listed(rows, _HEADINGS, _row, as_json=as_json):
+        typer.echo(line)
 
 
 @app.command()
