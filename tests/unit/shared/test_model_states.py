@@ -148,3 +148,18 @@ async def test_what_another_release_notes_is_passed_over(place: Place) -> None:
     _, found = await states.read()
     assert set(found) == {MODEL}
     await command(states._redis, "DEL", keys.MODELS)
+
+
+async def test_workers_hear_of_the_first_failure(place: Place) -> None:
+    """Of a model of which nothing was noted; of further ones they know by looking."""
+    redis = place.connect().primary
+    pubsub = redis.pubsub(ignore_subscribe_messages=True)
+    await pubsub.subscribe(keys.DOORBELL)
+    await fail(ModelStates(redis), 2)
+    await redis.publish(keys.DOORBELL, b"last")
+    heard: list[bytes] = []
+    while b"last" not in heard:
+        if message := await pubsub.get_message(timeout=5):
+            heard.append(message["data"])
+    assert heard == [model_states.NOTED, b"last"]
+    await pubsub.aclose()
