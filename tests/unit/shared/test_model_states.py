@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -152,7 +152,7 @@ async def test_what_another_release_notes_is_passed_over(place: Place) -> None:
 
 async def test_workers_hear_of_the_first_failure(place: Place) -> None:
     """Of a model of which nothing was noted; of further ones they know by looking."""
-    redis = place.connect().primary
+    redis: Any = place.connect().primary
     pubsub = redis.pubsub(ignore_subscribe_messages=True)
     await pubsub.subscribe(keys.DOORBELL)
     await fail(ModelStates(redis), 2)
