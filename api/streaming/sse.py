@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
     from turnstream.shared.session.entry import Entry
-    from turnstream.shared.session.event_log import Log
+    from turnstream.shared.session.event_log import Log, Page
     from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -278,6 +278,8 @@ class EventStream:
     async def _fill(self, before: int) -> bool:
         """Show from the history what was cut before seq ``before``, as far as the broker answers; False: no more comes."""
         feed, task = self._feed, self._task
+        # Who has seen nothing yet gets what is left.
+        promised = not self._fresh
         try:
             if task is not None and self._fresh:
                 begun = await opening(self._log, feed.keys, task)
@@ -288,9 +290,14 @@ class EventStream:
                 await self._flush()
             self._fresh = False
             while feed.after.seq < before - 1:
-                if not await self._show_trimmed(before):
+                page = await feed.trimmed(before)
+                if page is None:
+                    # The log is another one by now.
                     return True
-                await self._flush()
+                if page.cut and promised:
+                    return False
+                promised = True
+                await self._show_trimmed(page, before)
                 if self._over:
                     return True
             if task is not None:
@@ -303,19 +310,16 @@ class EventStream:
         self._gap_filter = self._gap_filter or GapFilter()
         return True
 
-    async def _show_trimmed(self, before: int) -> bool:
-        """Show a page of the history, or as much of it as is taken; False when the log is another one by now."""
+    async def _show_trimmed(self, page: Page, before: int) -> None:
+        """Show a page of the history, or as much of it as is taken."""
         feed = self._feed
-        page = await feed.trimmed(before)
-        if page is None:
-            return False
         await feed.turn()
         self._show(map(RenderedEntry, page.entries), self._replayed)
         if page.last is None:
             feed.after = Cursor(feed.after.epoch, before - 1)
         # It is not in the log.
         feed.written = 0
-        return True
+        await self._flush()
 
     def _put(self, frames: bytes, shown: RenderedEntry | None = None) -> None:
         if frames:

@@ -2,7 +2,7 @@
 
 A cursor that the log never gave is refused before any frame: one of an epoch from before the session was cleared, or one
 behind the place where the log of its epoch ends (it lost its end). A cursor before the log's first entry is served: what was trimmed comes from the history, where each completed message and
-terminal event stands whole, as long as these stand there.
+terminal event stands whole. Where some of these behind the cursor were cut, too, it is refused.
 """
 
 from __future__ import annotations
@@ -55,11 +55,13 @@ async def start(
     Raises:
         NoTask: the session has no such task (any more).
         CursorGone: the session was cleared since the cursor, or since the task, or what stood at the cursor was lost,
-            or the task's end was cut from the history, too.
+            or some of what followed it was cut from the history, too, or the task's end was.
         BrokerAway: the broker did not answer.
     """
     cursor = _place(cursor, meta) if cursor else None
     if task is None:
+        if cursor:
+            await _check_kept(log, keys, meta, cursor)
         return Start(cursor or Cursor(meta.epoch, meta.head - 1))
     known = await log.task(keys, task)
     if not known:
@@ -74,7 +76,15 @@ async def start(
         over = after >= end
         if not over and end.seq < meta.head and not await _stands(log, keys, end):
             raise CursorGone
+    if cursor and after == cursor and not over:
+        await _check_kept(log, keys, meta, cursor)
     return Start(after, task, over=over, fresh=cursor is None)
+
+
+async def _check_kept(log: Log, keys: SessionKeys, meta: SessionMeta, cursor: Cursor) -> None:
+    """Raise CursorGone unless log and history together have all that came after the cursor."""
+    if cursor.seq < meta.head - 1 and not await log.reaches_back(keys, cursor):
+        raise CursorGone
 
 
 async def task_of(log: Log, keys: SessionKeys, meta: SessionMeta, cursor: Cursor) -> str:

@@ -2,12 +2,14 @@
 -- Read a session's log or history from a place on, no more at once than is good for the broker and the reader.
 -- Keys: meta; stream: log or history; files.
 -- place: an id; stop: the id of the last entry that is wanted; most_bytes: of the entries, with their files.
--- → meta written entries files whole | nothing, when there is no such session
---   meta: agent, user, epoch, seq, head, active, former, as META of event_log.py has them, then bytes: see _session.lua;
+-- → meta written entries files whole cut | nothing, when there is no such session
+--   meta: agent, user, epoch, seq, head, active, former, as META of event_log.py has them, then bytes and
+--   forgotten: see _session.lua;
 --   written: when the entry at the place was written, '' if none stands there; entries: those behind the place;
 --   files: digests of what the entries refer to, whose bytes count as often as they do;
 --   whole: 1 if that is all that stands behind the place, 0 if it was too much
-local known = redis.call('HMGET', meta, 'agent', 'user', 'epoch', 'seq', 'head', 'active', 'former', 'bytes')
+--   cut: 1 if entries of a history that stood behind the place may have been cut, 0 if none was
+local known = redis.call('HMGET', meta, 'agent', 'user', 'epoch', 'seq', 'head', 'active', 'former', 'bytes', 'forgotten')
 local epoch, seq, head, size_of_log = known[3], known[4], known[5], known[8]
 if not epoch then
   return {}
@@ -16,10 +18,13 @@ most_bytes = tonumber(most_bytes)
 -- What an entry costs a reader beside its texts, about.
 local ENTRY_BYTES = 512
 -- How many are read first: the place's own entry, and of a log what should fit if its entries are alike.
-local count = 5
+local count, cut = 5, 0
 if string.sub(stream, -4) == ':log' then
   local each = tonumber(size_of_log or '0') / math.max(1, tonumber(seq) - tonumber(head or '1') + 1)
   count = 1 + math.max(1, math.min(500, math.floor(most_bytes / (each + ENTRY_BYTES))))
+elseif tonumber(known[9] or '0') > 0 and not redis.call('XRANGE', stream, '-', place, 'COUNT', 1)[1] then
+  -- The oldest are cut first: where one stands at the place or before it, all behind it are there.
+  cut = 1
 end
 local entries, written, size = {}, '', 0
 local digests, given = {}, {}
@@ -66,4 +71,4 @@ while more do
     end
   end
 end
-return { known, written, entries, digests, whole }
+return { known, written, entries, digests, whole, cut }

@@ -81,12 +81,14 @@ class Page:
         entries: those behind the place, oldest first. Where the first one of a log is not the place's next, those
             between were cut.
         whole: whether nothing that was asked for stood behind the entries then.
+        cut: of a history, whether entries that stood behind the place may have been cut from it.
     """
 
     meta: SessionMeta
     written: int
     entries: list[Entry]
     whole: bool
+    cut: bool
 
     @property
     def last(self) -> Cursor | None:
@@ -146,11 +148,11 @@ class Log(Retrying):
                 return _entry(entry_id, [part for pair in fields.items() for part in pair], {})
         return None
 
+    @whole
     async def reaches_back(self, keys: SessionKeys, cursor: Cursor) -> bool:
-        """Whether all that the history ever had after the cursor is still in it: what stands before it is cut first."""
-        return bool(
-            await command(self._redis, "XREVRANGE", keys.history, str(cursor), "-", "COUNT", 1, large=True)
-        )
+        """Whether all that the history ever had after the cursor is still in it, for certain."""
+        page = await self._read(keys, keys.history, str(cursor), str(cursor), 1)
+        return page is not None and page.meta.epoch == cursor.epoch and not page.cut
 
     @whole
     async def kept(
@@ -210,7 +212,7 @@ class Log(Retrying):
             )
             if not reply:
                 return None
-            known, written, rows, digests, whole = reply
+            known, written, rows, digests, whole, cut = reply
             files = await fetch(self._redis, keys.files, digests)
             if len(files) == len(digests):
                 break
@@ -223,6 +225,7 @@ class Log(Retrying):
             written=_created(start.encode(), written) if written else 0,
             entries=[_entry(entry_id, pairs, files) for entry_id, pairs in rows],
             whole=bool(whole),
+            cut=bool(cut),
         )
 
 

@@ -265,6 +265,34 @@ async def test_a_clear_between_log_and_history_is_told(
         assert not terminal(told)
 
 
+@pytest.mark.parametrize("how", ["turn", "session"])
+async def test_a_trim_between_log_and_history_is_told(
+    place: Place, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What a follower has missed is cut from the history before it is read: its stream ends, and it comes back to a 410."""
+    stack = Stack(place, log_grace_seconds=0, lease_seconds=1, log_max_bytes=65_536)
+    try:
+        await stack.worker()
+        client = await stack.front_end()
+        frames = await client.turn("s1", "/tokens 30", id="t1")
+        await wait_until(lambda: _log_is_empty(stack), "the turn's events to be cut")
+
+        async def talk() -> None:
+            for number in range(2, 9):
+                await client.turn("s1", "x" * 12_000, id=f"t{number}")
+
+        _before_the_history(monkeypatch, talk)
+        # Another front end has nothing in its ring.
+        other = await stack.front_end()
+        asked_for = ("s1", "t1" if how == "turn" else "", frames[PIECE].id)
+        async with other.follow(*asked_for) as stream:
+            assert await asyncio.wait_for(stream.all(), 20) == []
+        async with other.follow(*asked_for) as stream:
+            await _gone(stream)
+    finally:
+        await stack.close()
+
+
 @pytest.fixture
 async def after_trim(place: Place) -> AsyncIterator[tuple[Stack, Client, list[Frame]]]:
     """A session in which so much was said since its first turn that not even that turn's end is kept."""
@@ -299,6 +327,21 @@ async def test_a_cursor_never_leads_to_another_turn(after_trim: tuple[Stack, Cli
             await _gone(stream)
         async with client.chat("s1", "hi", headers=headers) as stream:
             await _gone(stream)
+
+
+async def test_a_session_of_which_messages_are_gone_is_not_continued(
+    after_trim: tuple[Stack, Client, list[Frame]],
+) -> None:
+    """What a follower of a whole session has missed was cut from log and history: it gets 410, not the rest alone."""
+    _, client, frames = after_trim
+    async with client.follow("s1", cursor=frames[PIECE].id) as stream:
+        await _gone(stream)
+    # Without a cursor it is the beginning of what is left.
+    async with client.follow("s1") as stream:
+        left = await stream.until(terminal)
+    # All of that is there, from each of its own cursors on, too.
+    async with client.follow("s1", cursor=left[0].id) as stream:
+        assert [frame.raw for frame in await stream.until(terminal)] == [frame.raw for frame in left[1:]]
 
 
 async def _gone(stream: Any) -> None:

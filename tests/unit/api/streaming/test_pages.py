@@ -37,7 +37,7 @@ class HeldLog:
         if self.error:
             raise self.error
         meta = SessionMeta("demo", "", epoch=7, seq=1, head=1, active="")
-        return Page(meta, 0, [Entry(1, "t", "", "message", 1, b"{}")], whole=True)
+        return Page(meta, 0, [Entry(1, "t", "", "message", 1, b"{}")], whole=True, cut=False)
 
 
 class Session:
