@@ -251,13 +251,14 @@ def answers_are_right(account: Account) -> Iterator[str]:
 
 @rule
 def nothing_fails_by_itself(account: Account) -> Iterator[str]:
-    """A turn is canceled only by its client, and fails only when three workers were lost with it."""
+    """A turn is canceled only by its client, and fails only when three workers were lost with it, or its time is over."""
     for turn in account.turns:
         task = account.session_of(turn).tasks.get(turn.task, {})
         status, why = task.get("status"), task.get("why", "")
         if status == "canceled" and not turn.stopped:
             yield f"{turn}: canceled, {why}"
-        if status == "failed" and not (why == "worker_lost" and int(task.get("crashes", 0)) >= 3):
+        lost = why == "worker_lost" and int(task.get("crashes", 0)) >= 3
+        if status == "failed" and not (lost or (turn.hurried and why == "deadline")):
             yield f"{turn}: failed, {why}"
 
 
@@ -281,7 +282,7 @@ def expected_text(turn: Turn) -> str | None:
             return f"The result is That took {float(rest[0]):g} seconds."
         case "/think":
             return "I thought about it: it is fine."
-        case "/call" | "/calls" | "/dispatch" | "/reflect":
+        case "/call" | "/calls" | "/dispatch" | "/reflect" | "/ask" | "/book":
             return None
     return f"You said: {turn.prompt}"
 

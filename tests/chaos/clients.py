@@ -34,6 +34,9 @@ LATE_SHARE = 0.15
 # How often a client sees to its former turns.
 LOOK_BACK_SECONDS = 1.0
 
+# What a client is asked, and what shows its answer in the stream.
+ANSWERS = {"function_call": "function_call_output", "mcp_approval_request": "mcp_approval_response"}
+
 PROMPTS = ("tokens", "tokens", "tokens", "tokens", "words", "tool", "call", "calls", "dispatch", "slow")
 
 
@@ -271,17 +274,22 @@ class ChaosClient:
         if len(view.frames) == stop_after:
             turn.stopped = True
             doing.append(self._ask(turn, "stop", {"sessionId": turn.session, "taskId": turn.task}, None))
-        if event.get("type") == "function_call" and event.get("status") == "completed" and "content" in event:
-            call = event["content"][0]["data"]["call_id"]
+        if event.get("type") in ANSWERS and event.get("status") == "completed" and "content" in event:
+            data = event["content"][0]["data"]
+            call = data.get("call_id") or data["id"]
             if turn.unanswered:
                 turn.unanswered -= 1
                 doing.append(self._give_up(turn, view))
                 return [asyncio.create_task(each) for each in doing]
             # A repeat changes nothing, and a turn that was stopped takes no answer.
+            body = {"id": call, "result": self._result(turn, event["type"], call)}
             for _ in range(2 if self._rng.random() < 0.3 else 1):
-                body = {"id": call, "result": {"of": call}}
                 doing.append(self._answer(turn, view, call, body))
         return [asyncio.create_task(each) for each in doing]
+
+    def _result(self, turn: Turn, kind: str, call: str) -> Any:
+        """What a call of that kind is answered with."""
+        return {"of": call}
 
     async def _give_up(self, turn: Turn, view: View) -> None:
         """Leave a call unanswered for a while, and stop the turn then; again where the stop was lost."""
@@ -302,7 +310,7 @@ class ChaosClient:
                 not (view.ended or view.lost)
                 and len(view.forgotten) == known
                 and not any(
-                    frame.data.get("type") == "function_call_output" and call in str(frame.data)
+                    frame.data.get("type") in ANSWERS.values() and call in str(frame.data)
                     for frame in view.frames
                 )
             )

@@ -35,7 +35,8 @@ rule = AGENTSCOPE.rule
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _MESSAGE_ID = re.compile(f"msg_{_UUID}")
 _RESPONSE_ID = re.compile(f"response_{_UUID}")
-_CALL_ID = re.compile(r"call_[0-9a-f-]{32,36}")
+# With a number, the question whether to run a lost call again.
+_CALL_ID = re.compile(r"call_[0-9a-f-]{32,36}(_\d+)?")
 
 # Seconds of the year 5138; in milliseconds that is 1973. Nothing of ours is as old or as new.
 _SECONDS_BELOW = 100_000_000_000

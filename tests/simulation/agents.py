@@ -1,14 +1,20 @@
 """Agents that are cheap to simulate: generators that answer the demo agent's commands as it does, without a model.
 
-And a command more for the demo agent's model, which asks its client while a tool runs.
+And a command more for the demo agent's model, which asks its client while a tool runs; and an agent whose model's provider
+and whose bank are of the simulation.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
-from turnstream import ClientCall, Thinking, Turn, agent
+from pydantic_ai import Agent, Tool
+from pydantic_ai.models.function import FunctionModel
+
+from tests.simulation.outside import outside
+from turnstream import Call, ClientCall, Thinking, Turn, agent
 from turnstream.worker.agents import demo
 
 if TYPE_CHECKING:
@@ -61,3 +67,34 @@ async def demo_script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIte
         return
     async for said in _demo(messages, info):
         yield said
+
+
+def _ask_provider(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+    """``/ask N`` is answered in so many pieces, ``/book TOOL AMOUNT`` with what the tool returned."""
+    prompt, returns = demo._situation(messages)
+    command, *rest = prompt.split()
+    said: list[Any] = ["The bank says: ", *(part.model_response_str() for part in returns)]
+    if not returns:
+        said = [f"tok{number} " for number in range(int(rest[0]))] if command == "/ask" else []
+        if command == "/book":
+            said = ["I book it. ", demo._call(1, rest[0], json.dumps({"amount": int(rest[1])}))]
+    return outside().provider.stream(said)
+
+
+async def book(amount: int) -> str:
+    """Book an amount."""
+    return await outside().bank.book(amount)
+
+
+async def find(call: Call, arguments: dict[str, Any]) -> Any:
+    """What became of a booking whose worker was lost."""
+    return await outside().bank.find(call.key)
+
+
+# A tool of that name → what is done about a lost call of it.
+ON_LOST = {"rerun": "rerun", "tell": "tell", "ask": "ask", "find": "tests.simulation.agents:find"}
+
+teller: Agent[None, str] = Agent(
+    FunctionModel(stream_function=_ask_provider, model_name="provided"),
+    tools=[Tool(book, name=name) for name in ON_LOST],
+)

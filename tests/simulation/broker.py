@@ -33,6 +33,7 @@ from fakeredis._socket import FakeSocket
 from fakeredis._socket._resp import convert_to_resp2
 from fakeredis.commands_mixins.scripting_mixin import _convert_redis_arg
 
+from tests.simulation.loop import current
 from tests.simulation.steps import Steps
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ class SimulatedBroker:
     Attributes:
         port: where it listens.
         full, replica: what it refuses writes for.
+        losses: how often it has lost its newest writes.
+        unable: from when to when it took no writes, by its clock, Unix milliseconds. (Of a full one those pass that end turns.)
         commands: what it has carried out, if that is to be recorded.
         on_script: called with each script's name, who asked for it, and the reply, which is not sent yet.
     """
@@ -91,6 +94,8 @@ class SimulatedBroker:
         self.server = self._fresh()
         self._kept = b""
         self.full = self.replica = False
+        self.losses = 0
+        self.unable: list[tuple[float, float]] = []
         self.ahead = 0.0
         self.commands: list[Command] | None = None
         self.on_script: Callable[[str, str, Any], None] | None = None
@@ -133,6 +138,7 @@ class SimulatedBroker:
 
     def go_back(self) -> None:
         """Put the copy in the data's place; to be called while it is stopped."""
+        self.losses += 1
         self.steps.forget()
         with self.server.lock:
             for number, items in pickle.loads(self._kept).items():
@@ -146,8 +152,12 @@ class SimulatedBroker:
         return self.server.dbs[0].get(key)
 
     def now_ms(self) -> int:
-        """Its clock, Unix milliseconds."""
+        """Its clock, Unix milliseconds; asked in its process."""
         return int(time.time() * 1000)
+
+    def clock_ms(self) -> float:
+        """The same, asked anywhere."""
+        return 1000 * (time.time() - current().ahead + self.ahead)
 
     def field(self, key: str, field: str) -> str:
         """A hash's field as it is now, past all connections; empty when there is none."""

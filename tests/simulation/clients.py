@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from typing_extensions import override
 
 from tests.chaos.clients import ChaosClient, Town, _all
 from tests.chaos.records import ENDS
+from tests.simulation.agents import ON_LOST
 from tests.simulation.http_client import NoCookies, SimulatedTransport
 from tests.simulation.liteagent import LiteView
 from tests.support.client import read_frame
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
 # Whose agent is which, by the client's number. A model's turn costs three times as much as a coded one.
 _AGENTS = (
-    *("coded", "demo", "coded", "coded-parallel", "coded", "parallel"),
-    *("coded", "coded-interrupt", "demo", "coded", "coded-parallel", "interrupt"),
+    *("coded", "teller", "demo", "teller", "coded", "coded-parallel"),
+    *("teller", "parallel", "coded", "hurried", "coded-interrupt", "demo"),
+    *("teller", "coded-parallel", "interrupt"),
 )
 
 # Agent → the key with which its clients come.
@@ -52,6 +54,10 @@ PROMPTS = (
 CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "beside", "dispatch", "reflect"))
 
 
+# What the agents' clients say whose model's provider is one of the simulation.
+_PROMPTS_OF = {"coded": CODED_PROMPTS, "teller": ("ask", "book", "book", "book"), "hurried": ("ask",)}
+
+
 # No session expires before it was left alone for long; by then what its turns' ends left to do is done.
 UNUSED_SECONDS = 15.0
 
@@ -60,6 +66,9 @@ ABANDONED_SECONDS = 5.0
 
 # The share of turns that a LiteAgent client follows, or begins.
 LITEAGENT_SHARE = 0.25
+
+# The share of lost calls that a client wants to be run again.
+APPROVED_SHARE = 0.7
 
 
 class SimulatedTown(Town):
@@ -138,6 +147,7 @@ class SimulatedClient(ChaosClient):
         turn.repeats_by_key = self._rng.random() < 0.2
         if turn.prompt.startswith("/calls") and self._rng.random() < 0.3:
             turn.unanswered = 1
+        turn.hurried = self._agent == "hurried"
         if self._agent.endswith("interrupt"):
             # The next one may end it.
             turn.stopped = True
@@ -150,7 +160,7 @@ class SimulatedClient(ChaosClient):
         return turn
 
     def _prompt(self) -> str:
-        return self._said(self._rng.choice(CODED_PROMPTS if self._agent.startswith("coded") else PROMPTS))
+        return self._said(self._rng.choice(_PROMPTS_OF.get(self._agent.partition("-")[0], PROMPTS)))
 
     def _said(self, kind: str) -> str:
         match kind:
@@ -162,6 +172,10 @@ class SimulatedClient(ChaosClient):
                 return f'/call beside {{"seconds": {self._rng.choice((0, 0.05, 0.3))}}}'
             case "reflect":
                 return "/reflect on it"
+            case "ask":
+                return f"/ask {self._rng.randint(2, 12)}"
+            case "book":
+                return f"/book {self._rng.choice(list(ON_LOST))} {self._rng.randint(1, 99)}"
         return super()._said(kind)
 
     async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: object) -> int:
@@ -172,6 +186,14 @@ class SimulatedClient(ChaosClient):
             if found not in ENDS:
                 self._town.broken.append(f"a_stops_receipt_is_true: {turn}: {found}")
         return status
+
+    @override
+    def _result(self, turn: Turn, kind: str, call: str) -> Any:
+        if kind != "mcp_approval_request":
+            return super()._result(turn, kind, call)
+        approves = self._rng.random() < APPROVED_SHARE
+        self._town.cluster.outside.bank.approved[f"dev/{turn.session}/{turn.task}"] += approves
+        return {"approve": approves}
 
     # ── LiteAgent, and repeats ──
 

@@ -6,8 +6,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.agents import ON_LOST
 from tests.simulation.broker import Ordered, SimulatedBroker
 from tests.simulation.network import Network, Socket
+from tests.simulation.outside import Outside
 from turnstream.api.server import FrontEnd
 from turnstream.shared.agents import config
 from turnstream.shared.agents.config import DEMO, Agents, AgentSpec
@@ -48,11 +50,17 @@ class Running:
     server: FrontEnd | WorkerProcess | None = None
 
 
+# What a turn of the agent has that is in a hurry.
+HURRIED_SECONDS = 5.0
+
+
 def agents() -> Agents:
-    """The demo agent and a coded one, once for each way in which a session may take the next turn."""
+    """The demo agent and a coded one, once for each way in which a session may take the next turn; and one that books."""
     demo = config.load(None)[DEMO]
     coded = AgentSpec(name="coded", python="tests.simulation.agents:coded")
-    found = [*config.load(None), coded]
+    teller = AgentSpec(name="teller", python="tests.simulation.agents:teller", on_lost=ON_LOST)
+    hurried = teller.model_copy(update={"name": "hurried", "deadline": HURRIED_SECONDS})
+    found = [*config.load(None), coded, teller, hurried]
     for busy in ("parallel", "interrupt"):
         found.append(demo.model_copy(update={"name": busy, "busy": busy}))
         found.append(coded.model_copy(update={"name": f"coded-{busy}", "busy": busy}))
@@ -69,6 +77,7 @@ class Cluster:
         self.brokers = [SimulatedBroker(loop, rng, port) for port in PORTS[: 1 + two_brokers]]
         # What concerns all, and what sessions have.
         self.primary, self.sessions = self.brokers[0], self.brokers[-1]
+        self.outside = Outside(loop, rng, self.sessions)
         self._given = {**GIVEN, "redis_url": f"redis://127.0.0.1:{self.primary.port}/0"}
         if two_brokers:
             self._given["session_redis_url"] = f"redis://127.0.0.1:{self.sessions.port}/0"

@@ -40,6 +40,11 @@ WEIGHTS = {
     "overtake": 6,
     "repeat": 6,
     "kill_unheard": 6,
+    "kill_booking": 6,
+    "provider_away": 4,
+    "provider_limits": 4,
+    "provider_cuts": 6,
+    "overtake_asking": 4,
 }
 
 # Seconds between two faults: a storm, then rest; and how many faults each of them has.
@@ -50,6 +55,7 @@ FROZEN_SECONDS = ((0.1, 1.0), (2.0, 5.0))
 AWAY_SECONDS = (0.05, 1.5)
 REFUSING_SECONDS = (0.1, 1.5)
 LOST_SECONDS = (0.01, 1.0)
+TROUBLE_SECONDS = (0.2, 4.0)
 HELD_SECONDS = ((0.03, 0.3), (0.05, 3.0))
 START_SECONDS = (0.05, 1.0)
 SKEWS_SECONDS = (0.0, 0.0, 0.4, -0.4, 5.0, -5.0, 300.0)
@@ -74,10 +80,17 @@ LEFT_TO_DO = {
     "take": (b"taken",),
     "begin": (b"begun",),
     "park": (b"launch", b"superseded"),
+    "release": (b"launch", b"waits"),
     "sweep": (b"launch", b"passed", b"end"),
     "finish": (b"ok",),
 }
 UNHEARD_SECONDS = 5.0
+
+# How long a booking, or a request to the model, is waited for: a lease, and a client that is to agree first, are over by then.
+BOOKING_SECONDS = 8.0
+
+# A model's answer is in the log after so many appends of its worker.
+MOST_ANSWERED = 4
 
 # A worker stands still until it was overtaken, at most for so long, and how much longer.
 OVERTAKEN_SECONDS = 8.0
@@ -286,6 +299,32 @@ class Faults:
             self._cluster.kill(each)
             await self._again(each)
 
+    async def kill_booking(self) -> None:
+        """A worker dies between an effect and its result, and maybe the one that runs the call again, too."""
+        ref = ""
+        for _ in range(self._rng.randint(1, 2)):
+            who, ref = await self._next(self._cluster.outside.bank.on_booked, ref)
+            for each in self._able("worker"):
+                if str(each.process) == who:
+                    self._note("kill worker booking", f"{each.process} {ref}")
+                    self._cluster.kill(each)
+                    await self._again(each)
+
+    async def _next(self, hooks: list[Callable[[str, str], bool]], ref: str = "") -> tuple[str, str]:
+        """The process that next does what the hooks are called for, for this turn or any, and the turn; empty when none does."""
+        done: asyncio.Future[tuple[str, str]] = self._loop.create_future()
+
+        def look(who: str, whose: str) -> bool:
+            wanted = not done.done() and ref in ("", whose)
+            if wanted:
+                done.set_result((who, whose))
+            return wanted
+
+        hooks.append(look)
+        await asyncio.wait([done], timeout=BOOKING_SECONDS)
+        hooks.remove(look)
+        return done.result() if done.done() else ("", ref)
+
     async def freeze_writing(self) -> None:
         """A worker stands still with a command under way."""
         running = self._one("worker")
@@ -298,11 +337,22 @@ class Faults:
     async def overtake(self) -> None:
         """A worker stands still until another one has a turn of its, and goes on before that has ended."""
         running = self._one("worker")
-        if running is None or not isinstance(running.server, WorkerProcess):
+        if running is None or not isinstance(running.server, WorkerProcess) or not len(running.server.leases):
             return
-        held = [each.attempt for each in running.server.leases]
-        if not held:
-            return
+        if self._rng.random() < 0.5:
+            await self._stop_unheard(running)
+        await self._stand_still(running, running.server)
+
+    async def overtake_asking(self) -> None:
+        """The same, of one whose model answers: with a call that has an effect, maybe, which is not marked yet."""
+        who, _ = await self._next(self._cluster.outside.provider.on_asked)
+        for each in self._able("worker"):
+            if str(each.process) == who and isinstance(each.server, WorkerProcess):
+                await self._stop_unheard(each, self._rng.randint(1, MOST_ANSWERED))
+                await self._stand_still(each, each.server)
+
+    async def _stand_still(self, running: Running, worker: WorkerProcess) -> None:
+        held = [each.attempt for each in worker.leases]
         self._note("freeze worker", running.process)
         running.process.frozen = True
         until = self._loop.time() + OVERTAKEN_SECONDS
@@ -311,6 +361,26 @@ class Faults:
         await asyncio.sleep(self._rng.uniform(*AFTERWARDS_SECONDS))
         running.process.frozen = False
         self._note("thaw", running.process)
+
+    async def _stop_unheard(self, running: Running, appends: int = 1) -> None:
+        """Freeze a worker that has not heard yet that one of its appends was carried out, if there are so many soon."""
+        broker, stopped = self._cluster.sessions, asyncio.Event()
+
+        def look(name: str, who: str, reply: Any) -> None:
+            nonlocal appends
+            if name == "append" and who == str(running.process):
+                appends -= 1
+                if not appends:
+                    running.process.frozen = True
+                    stopped.set()
+
+        if broker.on_script is not None:
+            return
+        broker.on_script = look
+        self._in_hand.append(running)
+        await asyncio.wait([asyncio.create_task(stopped.wait())], timeout=WRITES_SECONDS)
+        self._in_hand.remove(running)
+        broker.on_script = None
 
     def _was_overtaken(self, attempt: Attempt) -> bool:
         key = attempt.ref.keys.task(attempt.ref.task)
@@ -338,9 +408,7 @@ class Faults:
         async with self._busy_broker:
             broker = self._broker()
             self._note("restart broker", broker.port)
-            broker.stop()
-            await asyncio.sleep(self._rng.uniform(*AWAY_SECONDS))
-            broker.restart()
+            await self._restart(broker)
 
     async def lose_writes(self) -> None:
         """It is back with what it had a moment before."""
@@ -350,26 +418,34 @@ class Faults:
             await asyncio.sleep(self._rng.uniform(*LOST_SECONDS))
             self._on_loss()
             self._note("lose writes", broker.port)
-            broker.stop()
-            await asyncio.sleep(self._rng.uniform(*AWAY_SECONDS))
-            broker.restart()
+            await self._restart(broker)
             broker.go_back()
+
+    async def _restart(self, broker: SimulatedBroker) -> None:
+        since = broker.clock_ms()
+        broker.stop()
+        await asyncio.sleep(self._rng.uniform(*AWAY_SECONDS))
+        broker.restart()
+        broker.unable.append((since, broker.clock_ms()))
 
     async def fill_memory(self) -> None:
         """It refuses what would need some."""
-        await self._refuse("full")
+        async with self._busy_broker:
+            broker = self._broker()
+            self._note("full", broker.port)
+            broker.full = True
+            await asyncio.sleep(self._rng.uniform(*REFUSING_SECONDS))
+            broker.full = False
 
     async def become_replica(self) -> None:
         """It answers, and takes no writes."""
-        await self._refuse("replica")
-
-    async def _refuse(self, how: str) -> None:
         async with self._busy_broker:
             broker = self._broker()
-            self._note(how, broker.port)
-            setattr(broker, how, True)
+            self._note("replica", broker.port)
+            since, broker.replica = broker.clock_ms(), True
             await asyncio.sleep(self._rng.uniform(*REFUSING_SECONDS))
-            setattr(broker, how, False)
+            broker.replica = False
+            broker.unable.append((since, broker.clock_ms()))
 
     async def flush_scripts(self) -> None:
         """It forgets them."""
@@ -382,6 +458,28 @@ class Faults:
         self._note("jump", seconds)
         for broker in self._cluster.brokers:
             broker.jump(seconds)
+
+    # ── the models' provider ──
+
+    async def provider_away(self) -> None:
+        """It takes no connections, or says that it is overloaded."""
+        await self._trouble("away")
+
+    async def provider_limits(self) -> None:
+        """It wants fewer requests, and says when the next one."""
+        await self._trouble("limits")
+
+    async def provider_cuts(self) -> None:
+        """Its streams break off, at any token."""
+        await self._trouble("cuts")
+
+    async def _trouble(self, kind: str) -> None:
+        provider = self._cluster.outside.provider
+        if not provider.trouble:
+            self._note(f"provider {kind}")
+            provider.trouble = kind
+            await asyncio.sleep(self._rng.uniform(*TROUBLE_SECONDS))
+            provider.trouble = ""
 
     # ── the network ──
 

@@ -14,6 +14,7 @@ from tests.conftest import LASTING
 from turnstream.api.server import FrontEnd
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.worker.live_list import YOUNG_MS
+from turnstream.worker.recall import HELD_MS
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
@@ -27,6 +28,12 @@ REST_SECONDS = 40.0
 
 # How late rescuers may look at a hint, and workers at an entry of the list of live turns.
 LATE_SECONDS = 10.0
+
+
+# How late a turn's deadline may end it, where its worker stands still. Not counted is the time in which a broker takes no
+# writes, and so much after it: rescuers hold still for a lease of two seconds, and then take a look each second.
+OVERDUE_SECONDS = 20.0
+RECOVERY_SECONDS = 4.0
 
 
 def at_rest(cluster: Cluster) -> list[tuple[str, str]]:
@@ -84,6 +91,28 @@ def admissions_are_given_back(cluster: Cluster) -> Iterator[str]:
                 yield f"{name.decode()}: {total}, not {sum(sizes.values())}"
 
 
+def deadlines_end_turns(cluster: Cluster) -> Iterator[str]:
+    """Whatever a turn was waiting for, it ended soon after its deadline; where that end was lost, it has ended again by now."""
+    for name, item in _items(cluster):
+        if b":task:" in name:
+            deadline = float(_field(item.value, b"deadline") or 0)
+            late = _able_ms(cluster, deadline, cluster.sessions.steps.ended.get(name, 0))
+            # Hints that were lost come back with a recall; one whose worker dies begins anew only after so long.
+            most = 1000 * OVERDUE_SECONDS + (HELD_MS if cluster.primary.losses else 0)
+            if deadline and late > most:
+                yield f"{name.decode()}: {late / 1000:.1f} s late"
+
+
+def _able_ms(cluster: Cluster, since: float, until: float) -> float:
+    """How long the brokers were able to end a turn, in that time of their clock, ms."""
+    unable = sorted(each for broker in cluster.brokers for each in broker.unable)
+    able = 0.0
+    for began, ended in [*unable, (until, until)]:
+        able += max(0.0, min(began, until) - since)
+        since = max(since, ended + 1000 * RECOVERY_SECONDS)
+    return able
+
+
 def workers_hold_nothing(cluster: Cluster) -> Iterator[str]:
     """No lease, no slot and no bytes are held when nothing runs."""
     for running in cluster.running:
@@ -119,6 +148,7 @@ RULES: list[Callable[[Cluster], Iterator[str]]] = [
     the_list_of_live_turns_is_true,
     hints_are_looked_at,
     admissions_are_given_back,
+    deadlines_end_turns,
     workers_hold_nothing,
     front_ends_follow_nothing,
     no_task_leaks,

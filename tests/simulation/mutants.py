@@ -71,6 +71,8 @@ LATE = ("late",)
 KILLED = ("kill_worker", "kill_writing", "kill_front_end", "drain_worker")
 LOST = ("lose_writes",)
 CUT = ("cut", "drop_replies", "restart_broker", "flush_scripts")
+BOOKED = ("kill_booking",)
+AWAY = ("provider_away", "provider_limits", "provider_cuts")
 
 
 MUTANTS = [
@@ -209,6 +211,89 @@ MUTANTS = [
         "if following[1] == 'queued' and following[2] == '1' then",
         "if false then",
         ("kill_unheard", "kill_worker"),
+    ),
+    # ── a model whose provider is away ──
+    Mutant(
+        "a connection that is lost does not pass",
+        "worker/agents/failures.py",
+        "    return not isinstance(error, library.ModelRequestRejectedError)\n",
+        "    return False\n",
+        AWAY,
+    ),
+    Mutant(
+        "Retry-After ignored",
+        "worker/agents/failures.py",
+        'float(min(getattr(error, "retry_after", None) or 0.0, MOST_ASKED_SECONDS))',
+        "0.0",
+        AWAY,
+    ),
+    Mutant(
+        "the worker waits with the turn",
+        "worker/runner.py",
+        '            wait_ms = max(1, int(seconds_to_wait(error, int(task.get("retries", 0)) if again else 0) * 1000))\n',
+        "            wait_ms = 1\n            await asyncio.sleep(30)\n",
+        AWAY,
+    ),
+    _lua("launched before its time", "sweep", "if num(task[18]) > NOW then", "if false then", AWAY),
+    _lua("a wait without end", "sweep", "if num(task[18]) > NOW then", "if true then", AWAY),
+    _lua("a wait not cleared", "sweep", "redis.call('HDEL', TASK, 'not_before', 'waits_for')", "", AWAY),
+    _lua(
+        "no look at the deadline of a turn that waits",
+        "sweep",
+        "int(math.min(num(task[18]) - NOW, patient()))",
+        "int(num(task[18]) - NOW)",
+        (*AWAY, "kill_worker"),
+    ),
+    # ── effects ──
+    Mutant(
+        "a mark not flushed",
+        "worker/agents/agent_run.py",
+        "        await self.turn.publisher.flush()\n        # An agent",
+        "        # An agent",
+        BOOKED,
+    ),
+    Mutant(
+        "a mark not fenced",
+        "worker/agents/agent_run.py",
+        "        await self.turn.publisher.flush()\n        # An agent that goes on after its turn was cancelled gets no further.\n"
+        "        await self.turn.publisher.room()\n",
+        "        try:\n            await self.turn.publisher.flush()\n        except BaseException:\n            pass\n",
+        ("overtake_asking",),
+    ),
+    Mutant(
+        "a mark not looked at",
+        "worker/agents/tools/effects.py",
+        "if self._policy.read_only or not self._run.started(self._id):",
+        "if True:",
+        BOOKED,
+    ),
+    Mutant(
+        "tell runs again",
+        "worker/agents/tools/effects.py",
+        'if on_lost == "rerun":',
+        'if on_lost in ("rerun", "tell"):',
+        BOOKED,
+    ),
+    Mutant(
+        "ask runs again without asking",
+        "worker/agents/tools/effects.py",
+        "        if decision is None:\n",
+        "        if decision is None:\n            return False, None\n",
+        BOOKED,
+    ),
+    Mutant(
+        "one approval for each loss",
+        "worker/agents/agent_run.py",
+        'return f"{call}_{self.started(call)}"',
+        'return f"{call}_1"',
+        BOOKED,
+    ),
+    Mutant(
+        "a key of its own for each attempt",
+        "worker/agents/calls.py",
+        "{attempt.ref}/{attempt.submitted}/{source}",
+        "{attempt.ref}/{attempt.number}/{source}",
+        BOOKED,
     ),
     # ── what followers see ──
     Mutant(

@@ -237,7 +237,7 @@ class _Run:
     def _wrong(self) -> list[str]:
         """What was seen to be wrong so far."""
         steps = [each for broker in self._cluster.brokers for each in broker.steps.wrong]
-        return [*self._town.broken, *self._trace.wrong, *steps]
+        return [*self._town.broken, *self._trace.wrong, *steps, *self._cluster.outside.wrong]
 
     async def _wait(self, seconds: float, tasks: list[asyncio.Task[None]]) -> None:
         """Wait for tasks, so long at most. What is wrong already does not get better, and may never come to rest."""
@@ -271,6 +271,7 @@ class _Run:
         outcome.wrong += [f"stuck: {each}" for each in unended(account)]
         outcome.wrong += map(str, check(account))
         outcome.wrong += await wrong_streams(port, town)
+        outcome.wrong += self._cluster.outside.wrong_answers(account)
         # Nothing is waited for: what is late shows only when so much time has passed.
         await self._wait(REST_SECONDS, [asyncio.create_task(asyncio.sleep(REST_SECONDS))])
         outcome.wrong += [str(Violation(*each)) for each in at_rest(self._cluster)]

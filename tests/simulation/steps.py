@@ -37,9 +37,14 @@ FOLLOWING = {
 
 # Where a script on a session has the task's id and the operation's in its arguments, and its keys by their names.
 _TASK, _OPERATION = 2, 3
+# A broker's clock is set back by less, between two looks at it.
+SET_BACK_MS = 1000
+
 # What those that write for an attempt show of it.
 _ATTEMPT, _HOLDER = 8, 9
 _WRITERS = frozenset(("append", "renew", "park", "release", "finish"))
+# The checkpoint that marks that a call with an effect begins.
+_MARK = b"started:"
 _REFUSED = frozenset((b"fenced", b"ended", b"gone", b"files_missing"))
 _AT = {name: place for place, name in enumerate(FOR_SCRIPTS)}
 
@@ -63,6 +68,10 @@ class Steps:
 
     Attributes:
         repeated: the share of operations that are carried out twice; who asked gets the second reply.
+        waited: ref and attempt of each that was released to wait.
+        marked: ref, attempt and call of each mark that a call begins.
+        ended: each task's key → when it ended the first time, by the broker's clock, Unix milliseconds. What the broker loses
+            has to end again.
         wrong: what did not hold.
     """
 
@@ -74,6 +83,9 @@ class Steps:
         # Operations that had their effect.
         self._done: set[tuple[bytes, bytes]] = set()
         self.repeated = 0.0
+        self.waited: set[tuple[str, int]] = set()
+        self.marked: set[tuple[str, int, str]] = set()
+        self.ended: dict[bytes, int] = {}
         self.wrong: list[str] = []
 
     def learn(self, digest: bytes, text: bytes) -> None:
@@ -104,12 +116,23 @@ class Steps:
             return reply
         step, before = _Step(self._broker, name, keys, args), self._log(keys)
         reply = run()
+        self._note(name, step.ref, keys, args, reply)
         self._wrong(name, keys, args[_TASK], step.wrong(reply))
         self._wrong(name, keys, args[_TASK], self._twice(args, before, self._log(keys)))
         self._wrong(name, keys, args[_TASK], self._kept_for_ever(keys))
         if (args[_OPERATION] or name == "clear") and self.repeated and self._rng.random() < self.repeated:
             reply = self._again(name, keys, args, reply, run)
         return reply
+
+    def _note(self, name: str, ref: str, keys: Sequence[bytes], args: Sequence[bytes], reply: Any) -> None:
+        """Remember what tells those who are asked for an attempt whether they may be, and when a task ended."""
+        if name == "finish" and reply[0] == b"ok":
+            self.ended.setdefault(keys[_AT["task"]], self._broker.now_ms())
+        if name == "release" and reply[0] == b"waits":
+            self.waited.add((ref, int(args[_ATTEMPT])))
+        if name == "append" and reply[0] == b"ok":
+            calls = [each[len(_MARK) :].decode() for each in args if each.startswith(_MARK)]
+            self.marked.update((ref, int(args[_ATTEMPT]), call) for call in calls)
 
     def _twice(self, args: Sequence[bytes], before: tuple[str, ...], after: tuple[str, ...]) -> Iterator[str]:
         operation = (args[_TASK], args[_OPERATION])
@@ -167,7 +190,7 @@ class _Step:
         self._name = name
         self._keys = keys
         self._args = args
-        self._ref = keys[_AT["meta"]].decode()[4:-6] + "/" + args[_TASK].decode()
+        self.ref = keys[_AT["meta"]].decode()[4:-6] + "/" + args[_TASK].decode()
         self._now = broker.now_ms()
         self._before = self._task()
 
@@ -182,6 +205,7 @@ class _Step:
             yield from self._counts(after)
             yield from self._open(after)
         yield from self._hint(reply)
+        yield from self._launched(after, reply)
         if reply[0] == b"ok" and self._name == "finish":
             yield from self._passed()
 
@@ -233,7 +257,16 @@ class _Step:
     def _hint(self, reply: Any) -> Iterator[str]:
         if reply[0] not in _HINTED.get(self._name, ()) or DUE.encode() not in self._keys:
             return
-        yield from _looked_at_soon(self._broker, self._ref.encode())
+        yield from _looked_at_soon(self._broker, self.ref.encode())
+
+    def _launched(self, after: Fields, reply: Any) -> Iterator[str]:
+        """A turn that waits is launched when its time has come, and waits no more then."""
+        if (self._name, reply[0]) not in (("sweep", b"launch"), ("begin", b"begun")):
+            return
+        if (left := int(self._before.get("not_before", "0")) - self._now) > SET_BACK_MS:
+            yield f"nothing_is_launched_before_its_time: {left} ms"
+        if "not_before" in after or "waits_for" in after:
+            yield f"who_is_launched_waits_no_more: for {after.get('waits_for')}"
 
     def _passed(self) -> Iterator[str]:
         active = self._hash("meta").get("active", "")
