@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.simulation.mutants import MUTANTS, ROOT
+
 # What a run may take at most; `make simulate` does many more.
 LONGEST_SECONDS = 600
 
@@ -30,6 +32,12 @@ def test_three_thousand_turns_hold_what_is_promised() -> None:
     turns = sum(map(int, re.findall(r"seed \d+: (\d+) turns", done.stdout)))
     assert turns >= 3000, done.stdout
     assert all(map(int, re.findall(r"(\d+) faults", done.stdout))), done.stdout
+
+
+def test_the_text_that_each_mutant_changes_stands_once() -> None:
+    """Else the code has changed, and the mutant must follow."""
+    counts = {each.name: (ROOT / each.file).read_text().count(each.old) for each in MUTANTS}
+    assert [name for name, count in counts.items() if count != 1] == []
 
 
 def test_mutants_are_found() -> None:
