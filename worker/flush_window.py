@@ -12,8 +12,8 @@ MEASURED_SECONDS = 0.1
 # Shares of a core: up to the first a process is idle enough to send each piece of text by itself; from the second on
 # text waits as long as it may. Well below a whole core: what a frame costs here it costs the broker and the front
 # ends again, and those are shared with other workers.
-IDLE_SHARE = 0.2
-BUSY_SHARE = 0.5
+IDLE_SHARE = 0.1
+BUSY_SHARE = 0.25
 
 
 class FlushWindow:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 # Tags in one piece and in several, white space alone, two bytes and four to a character, what JSON escapes.
 _PIECES = (
     "a", "b ", " c", " ", "\n", "\n\n", "<think>", "</think>", "<", "th", "think>", "é", "😀", '"', "\\", "\u2028", "{", "x" * 40,
+    # A mark of a chat template that the library has hidden, and pieces of it.
+    "<\u200d|im_start|>", "<\u200d", "|im_", "start|>",
 )  # fmt: skip
 PIECES = st.one_of(st.sampled_from(_PIECES), st.sampled_from(_PIECES), st.text(max_size=4))
 

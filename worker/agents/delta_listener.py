@@ -9,11 +9,10 @@ The listener also says how long a stream waits between two reads: what comes mea
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pydantic_ai.messages import PartDeltaEvent, TextPartDelta, ThinkingPartDelta
 from pydantic_ai.models.openai import OpenAIResponsesStreamedResponse, OpenAIStreamedResponse
@@ -77,18 +76,21 @@ class ResponsesStream(OpenAIResponsesStreamedResponse):
 
 
 async def _heard(stream: ChatStream | ResponsesStream, event: ModelResponseStreamEvent) -> bool:
-    """Give a delta to the listener, unless the library still changes what is said in it."""
+    """Give a delta to the listener, as the library would give it to who iterates: what it restores in it is restored."""
     if type(event) is not PartDeltaEvent or not isinstance(event.delta, TextPartDelta | ThinkingPartDelta):
         return False
     listener = _listener.get()
-    if listener is None or stream._parts_manager.special_token_restorer is not None:  # noqa: SLF001 - no other way to know
+    if listener is None:
         return False
+    restorer = stream._parts_manager.special_token_restorer  # noqa: SLF001 - no other way to it
+    if restorer is not None:
+        # Of a host that may take some words of a text for its own marks.
+        event = cast("PartDeltaEvent", restorer.restore(event))
     await listener.hear(event)
     return True
 
 
-async def before_next_read() -> None:
-    """Wait as long as the listener lets text wait."""
+def window() -> float:
+    """The seconds between two reads of a stream; 0 where nobody listens."""
     listener = _listener.get()
-    if listener is not None and (seconds := listener.window()):
-        await asyncio.sleep(seconds)
+    return listener.window() if listener is not None else 0.0

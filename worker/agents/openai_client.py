@@ -6,6 +6,8 @@ for it: the HTTP transport (aiohttp, a choice of openai's), and the decoder of a
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -14,10 +16,11 @@ from openai import AsyncOpenAI, DefaultAioHttpClient
 from pydantic_ai.models import create_async_httpx2_client
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from turnstream.worker.agents.delta_listener import window
 from turnstream.worker.agents.openai_stream import Decoder, Deltas, transport_errors
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from openai._streaming import SSEBytesDecoder, SSEDecoder
 
@@ -32,6 +35,9 @@ _PIECE_BYTES = 64 * 1024
 # Of an answer's head; aiohttp's own 8 KiB and 128 are less than gateways before a model may send.
 HEAD_BYTES = 100 * 1024
 MOST_HEADERS = 1000
+
+# The most that the transport gives at once: behind a read of so much there is more already, and nothing to wait for.
+READ_BYTES = 16 * 1024
 
 
 class LeanProvider(OpenAIProvider):
@@ -68,10 +74,10 @@ class _Client(AsyncOpenAI):
 
 class _HttpClient(DefaultAioHttpClient):
     def _init_transport(self, *given: Any, **more: Any) -> Any:
-        return _roomy(super()._init_transport(*given, **more))
+        return _Transport(super()._init_transport(*given, **more))
 
     def _init_proxy_transport(self, *given: Any, **more: Any) -> Any:
-        return _roomy(super()._init_proxy_transport(*given, **more))
+        return _Transport(super()._init_proxy_transport(*given, **more))
 
     async def send(self, request: httpx2.Request, **more: Any) -> httpx2.Response:
         """Send a request.
@@ -107,13 +113,17 @@ class _Pieces:
             yield self._body[start : start + _PIECE_BYTES]
 
 
-def _roomy(transport: Any) -> Any:
-    """The transport, with a session that takes as large a head of an answer as the library's own."""
+class _Transport(httpx2.AsyncBaseTransport):
+    """The library's, with a session that takes as large a head of an answer as its own client, and paced streams."""
 
-    def session() -> aiohttp.ClientSession:
-        limits: httpx2.Limits = transport.limits
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+        plain.client = self._session
+
+    def _session(self) -> aiohttp.ClientSession:
+        limits: httpx2.Limits = self._plain.limits
         connector = aiohttp.TCPConnector(
-            ssl=transport.ssl_context,
+            ssl=self._plain.ssl_context,
             limit=limits.max_connections or 0,
             keepalive_timeout=limits.keepalive_expiry,
         )
@@ -121,8 +131,56 @@ def _roomy(transport: Any) -> Any:
             connector=connector, max_line_size=HEAD_BYTES, max_field_size=HEAD_BYTES, max_headers=MOST_HEADERS
         )
 
-    transport.client = session
-    return transport
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request."""
+        response: httpx2.Response = await self._plain.handle_async_request(request)
+        if response.headers.get("content-type", "").startswith("text/event-stream"):
+            response.stream = _PacedStream(response.stream)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the session."""
+        await self._plain.aclose()
+
+
+class _PacedStream(httpx2.AsyncByteStream):
+    """A stream of events, read in larger pieces when the process is busy (see `DeltaListener`).
+
+    What comes meanwhile stays in the system's buffer: to be woken up for each piece costs as much as all of them together.
+    """
+
+    def __init__(self, plain: Any) -> None:
+        self._plain = plain
+        self._answer: aiohttp.ClientResponse = plain._aiohttp_response  # noqa: SLF001 - no other way to its socket
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._plain:
+            # Without a connection it has come to its end.
+            connection = self._answer.connection
+            if connection is None or len(data) == READ_BYTES or not (seconds := window()):
+                yield data
+                continue
+            with _paused(connection.transport):
+                yield data
+                await asyncio.sleep(seconds)
+
+    async def aclose(self) -> None:
+        """Close the connection, unless all was read."""
+        await self._plain.aclose()
+
+
+@contextmanager
+def _paused(socket: asyncio.Transport | None) -> Iterator[None]:
+    """Read nothing meanwhile."""
+    if socket is None or socket.is_closing():
+        yield
+        return
+    socket.pause_reading()
+    try:
+        yield
+    finally:
+        if not socket.is_closing():
+            socket.resume_reading()
 
 
 def _http_client() -> httpx2.AsyncClient:

@@ -19,14 +19,10 @@ import orjson
 from openai._streaming import ServerSentEvent, SSEDecoder
 from pydantic import BaseModel
 
-from turnstream.worker.agents.delta_listener import before_next_read
 from turnstream.worker.agents.stream_end import DONE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-
-# The most that the transport gives at once: behind a read of so much there is more already, and nothing to wait for.
-READ_BYTES = 16 * 1024
 
 # What a chunk may have of its own in a run of deltas: the library reads the first time only, and padding not at all.
 _OWN = ("created", "obfuscation")
@@ -224,8 +220,6 @@ class Decoder(SSEDecoder):
                 async for data in iterator:
                     for event in self._read(self._lines.feed(data)):
                         yield event
-                    if len(data) < READ_BYTES:
-                        await before_next_read()
             for event in self._read(self._lines.rest()):
                 yield event
         finally:

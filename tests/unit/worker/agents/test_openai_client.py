@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pydantic_ai.exceptions import ModelAPIError
-from pydantic_ai.messages import ModelMessage, ModelRequest, UserPromptPart
+from pydantic_ai.messages import ModelMessage, ModelRequest, PartDeltaEvent, TextPartDelta, UserPromptPart
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from turnstream.worker.agents.delta_listener import DeltaListener, listening
 from turnstream.worker.agents.failures import explain
 from turnstream.worker.agents.models import CompatibleModel
-from turnstream.worker.agents.openai_client import LeanProvider
+from turnstream.worker.agents.openai_client import READ_BYTES, LeanProvider
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,3 +78,70 @@ async def test_a_large_head_of_an_answer_is_taken(more: bytes) -> None:
     head = HEAD.removesuffix(b"\r\n") + more + b"\r\n"
     async with _provider(head + FIRST + LAST) as provider:
         assert await _read(CompatibleModel("m", provider=provider)) == "a"
+
+
+def _piece(text: str) -> bytes:
+    piece = PIECE.replace(b'"a"', b'"%b"' % text.encode())
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
+async def test_a_stream_waits_only_when_it_has_no_more() -> None:
+    """Behind a full read the next one is there already: large events take no window for each of their reads."""
+    waits = 0
+
+    def window() -> float:
+        nonlocal waits
+        waits += 1
+        return 0.0
+
+    async with _provider(HEAD + _piece("x" * 5 * READ_BYTES) + LAST) as provider:
+        with listening(DeltaListener(_unheard, window)):
+            assert await _read(CompatibleModel("m", provider=provider)) == "x" * 5 * READ_BYTES
+    # Its beginning may come by itself.
+    assert waits <= 2
+
+
+async def _unheard(event: PartDeltaEvent) -> None:
+    raise AssertionError(event)
+
+
+@pytest.mark.parametrize("ends", ["whole", "cut"])
+async def test_what_comes_while_a_stream_waits_is_one_piece(ends: str) -> None:
+    """A provider writes more while the worker waits: all of it is read then, and so is the end."""
+    waits, written = asyncio.Event(), asyncio.Event()
+    heard: list[object] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD + _piece("a") + _piece("b"))
+        await waits.wait()
+        for text in "cdef":
+            writer.write(_piece(text))
+            await writer.drain()
+        if ends == "whole":
+            writer.write(LAST)
+        writer.close()
+        written.set()
+
+    def window() -> float:
+        first = not waits.is_set()
+        waits.set()
+        return 0.2 if first else 0.0
+
+    async def hear(event: PartDeltaEvent) -> None:
+        assert written.is_set() or not heard
+        heard.append(event.delta)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    provider = LeanProvider(
+        OpenAIProvider(base_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1", api_key="key")
+    )
+    async with server, provider:
+        with listening(DeltaListener(hear, window)):
+            reading = _read(CompatibleModel("m", provider=provider))
+            if ends == "whole":
+                assert await reading == "abcdef"
+            else:
+                with pytest.raises(ModelAPIError):
+                    await reading
+    assert [delta for delta in heard if delta == TextPartDelta("cdef")]

@@ -44,7 +44,6 @@ from tests.support.provider_streams import Sent, chat_chunks, response_events, s
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
 from turnstream.worker.agents.models import CompatibleModel, ResponsesModel
 from turnstream.worker.agents.openai_client import LeanProvider
-from turnstream.worker.agents.openai_stream import READ_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -165,8 +164,9 @@ def _compare(sent: Sent, library: Callable[[Any], Model[Any]], ours: Callable[[A
         lean = asyncio.run(_came(ours(_lean(sent))))
     assert lean.error == plain.error
     if theirs.error and theirs.error[0] is IndexError:
-        assert lean.error == theirs.error
-        # A mistake of the library's, where a call without a name stands before other parts: it ends between two deltas.
+        # A mistake of the library's, where a call without a name stands before other parts: it ends between two deltas. Ours
+        # does not make it where the listener has the second one.
+        assert not lean.error or lean.error[0] in (IndexError, ModelConnectionError)
         return
     assert lean == plain
     if _closed_early(sent, theirs):
@@ -225,28 +225,25 @@ def test_each_chunk_s_annotations_count() -> None:
     _compare(Sent((b"".join([*pieces, _chunk({}, "stop")]),), broken=False), library, lean)
 
 
-async def test_a_stream_waits_only_when_it_has_no_more() -> None:
-    """Behind a full read the next one is there already: large events take no window for each of their reads."""
-    body = _chunk({"content": "x" * 5 * READ_BYTES}) + _chunk({}, "stop")
-    parts = [body[at : at + READ_BYTES] for at in range(0, len(body), READ_BYTES)]
-    waits = 0
-
-    def window() -> float:
-        nonlocal waits
-        waits += 1
-        return 0.0
+async def test_deltas_of_any_host_go_to_the_listener() -> None:
+    """Also of one that may take words for its own marks: what the library hid in these is taken out again, in pieces too."""
+    pieces = ["a", "b <\u200d|im_", "start|> c", " d<\u200d", " e"]
+    body = b"".join([*(_chunk({"content": text}) for text in pieces), _chunk({}, "stop")])
+    heard: list[str] = []
 
     async def listen(event: PartDeltaEvent) -> None:
-        raise AssertionError(event)
+        assert isinstance(event.delta, TextPartDelta)
+        heard.append(event.delta.content_delta)
 
-    model = CompatibleModel("m", provider=_lean(Sent(tuple(parts), broken=False)))
+    model = CompatibleModel("m", provider=_lean(Sent((body,), broken=False)))
+    assert model.profile.get("may_tokenize_special_tokens_in_content")
     asked: list[ModelMessage] = [ModelRequest(parts=[UserPromptPart("go")])]
-    with listening(DeltaListener(listen, window)):
+    with listening(DeltaListener(listen, float)):
         async with model.request_stream(asked, None, ModelRequestParameters()) as streamed:
-            async for _ in streamed:
-                pass
-            assert streamed.get().text == "x" * 5 * READ_BYTES
-    assert (len(parts), waits) == (6, 1)
+            rest = [event async for event in streamed if isinstance(event, PartDeltaEvent)]
+            assert streamed.get().text == "ab <|im_start|> c d<\u200d e"
+    assert "".join(heard) == "b <|im_start|> c d<\u200d e"
+    assert not rest
 
 
 @pytest.mark.parametrize("form", FORMS)
