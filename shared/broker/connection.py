@@ -70,7 +70,10 @@ class Line(Protocol):
         """Bytes that the other side has not acknowledged yet."""
 
     def send(self, *words: str | bytes | float) -> None:
-        """Send one command."""
+        """Send one command, with others of this round of the event loop."""
+
+    def flush(self) -> None:
+        """Send now what was given."""
 
     def send_in_pieces(self, *words: str | bytes | float) -> None:
         """Send one command that may be large, without packing it as a whole."""
@@ -141,6 +144,10 @@ class _SocketLine(asyncio.Protocol):
         self._packed.append(hiredis.pack_command(words))  # type: ignore[arg-type]
         if not self._writing:
             self._write_soon()
+
+    def flush(self) -> None:
+        if not self._full:
+            self._write()
 
     def send_in_pieces(self, *words: str | bytes | float) -> None:
         self._packed.extend(_pieces(words))
@@ -234,6 +241,9 @@ class _EmbeddedLine:
 
     def send(self, *words: str | bytes | float) -> None:
         self._unsent.put_nowait(words)
+
+    def flush(self) -> None:
+        """Nothing waits for the round's end."""
 
     def send_in_pieces(self, *words: str | bytes | float) -> None:
         self.send(*words)

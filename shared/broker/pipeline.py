@@ -88,6 +88,9 @@ class Pipe:
             line.send_in_pieces(*words)
         else:
             line.send(*words)
+        if not self._waiting:
+            # Alone, it need not wait for others: under a load there is always one under way.
+            line.flush()
         now = loop.time()
         self._waiting.append((reply, now, more_seconds))
         if self._watch is None:
