@@ -97,7 +97,7 @@ class Services:
             auth=Auth(api_keys, agents),
             task_list=task_list,
             deployment_stats=DeploymentStats(broker, task_list),
-            model_states=ModelStates(broker.primary),
+            model_states=ModelStates(broker.primary, settings.lease_ms),
             limiter=Limiter(
                 settings,
                 OwnerLimits(broker.primary, broker.sessions),

@@ -57,9 +57,6 @@ MOST_OPEN_MS = 60_000
 # A probe that has brought nothing after this may be lost with its worker: another one is made.
 PROBE_MS = 30_000
 
-# A permit that was not extended for so long was its worker's that died.
-PERMIT_MS = 15_000
-
 # A turn that waits for a permit and has not come back after this does not come: it was stopped.
 WAITING_MS = 30_000
 
@@ -139,8 +136,10 @@ class Closed:
 class ModelStates(Retrying):
     """The states at the primary."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, permit_ms: int) -> None:
+        """``permit_ms``: how long a permit counts unless it is extended. As a lease: without that its worker died."""
         self._redis = redis
+        self.permit_ms = permit_ms
 
     @whole
     async def read(self) -> tuple[int, dict[str, ModelState]]:
@@ -180,7 +179,7 @@ class ModelStates(Retrying):
             call=call,
             turn=turn,
             limit=limit,
-            permit_ms=PERMIT_MS,
+            permit_ms=self.permit_ms,
             probe_ms=PROBE_MS,
             waiting_ms=WAITING_MS,
         )
@@ -221,9 +220,9 @@ class ModelStates(Retrying):
 
     async def extend(self, model: str, calls: Iterable[str], now: int) -> None:
         """Have the permits of these requests count for longer; ``now`` is the broker's time."""
-        dated = [word for call in calls for word in (now + PERMIT_MS, call)]
+        dated = [word for call in calls for word in (now + self.permit_ms, call)]
         await command(self._redis, "ZADD", keys.model_permits(model), "XX", *dated)
-        await command(self._redis, "PEXPIRE", keys.model_permits(model), PERMIT_MS)
+        await command(self._redis, "PEXPIRE", keys.model_permits(model), self.permit_ms)
 
     async def listed(self, known: Iterable[str], limits: Mapping[str, int]) -> list[dict[str, Any]]:
         """What operators see of each known model, and of those of which something is noted; by name."""

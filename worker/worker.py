@@ -81,7 +81,7 @@ class WorkerProcess:
         self._rescuer = Rescuer(ender, settings)
         self._agents = registry.build(agents)
         self.gate = ModelGate(
-            ModelStates(broker.primary).retrying(TURN_RETRY_SECONDS),
+            ModelStates(broker.primary, settings.lease_ms).retrying(TURN_RETRY_SECONDS),
             agents.limits,
             registry.model_names(self._agents),
         )

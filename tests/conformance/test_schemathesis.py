@@ -332,7 +332,7 @@ async def test_generated_requests_are_answered_as_documented(hurried_stack: Stac
     # Held, they are known, though no agent here has them.
     models = [f"spare:{number}" for number in range(8)]
     for model in models:
-        await ModelStates(stack.broker.primary).hold(model)
+        await ModelStates(stack.broker.primary, 10_000).hold(model)
     admin = Admin(
         stack.admin,
         known[0].session,

