@@ -38,7 +38,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, a line each, for pro
 
 LOCAL = "http://127.0.0.1:8090"
 
-_HEADINGS = ("TASK", "STATUS", "AGENT", "AGE", "TOOK", "ATTEMPT", "WORKER", "ENDED BY", "WHY")
+_HEADINGS = ("TASK", "STATUS", "AGENT", "VERSION", "AGE", "TOOK", "ATTEMPT", "WORKER", "ENDED BY", "WHY")
 
 # Between two tries to come back to a stream that broke off, and how often that is tried in a row.
 RETRY_SECONDS = 1.0
@@ -224,7 +224,8 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     took = age(row["took"]) if "took" in row else ""
     why = _waiting(row["waiting"]) if "waiting" in row else row.get("why", "")
     who = (row.get("worker", ""), row.get("ended_by", ""), why)
-    return (row["ref"], status, row["agent"], age(row["age"]), took, str(row["attempt"]), *who)
+    agent = (row["agent"], row.get("agent_version", ""))
+    return (row["ref"], status, *agent, age(row["age"]), took, str(row["attempt"]), *who)
 
 
 def _waiting(waiting: dict[str, Any]) -> str:

@@ -27,6 +27,10 @@ class TaskRow(Described):
     session: str
     task: str
     agent: str
+    agent_version: str | None = Field(
+        None,
+        description="The version of the agent that writes it, or did so last; not before its first attempt.",
+    )
     user: str | None = None
     status: Status
     waits_for_turn: bool = Field(description="Queued behind another task of its session.")

@@ -704,6 +704,10 @@ local function checkpoint(at, call_prefix)
   local progress = false
   for _ = 1, count do
     redis.call('HSET', STATE, ARGV[at], ARGV[at + 1])
+    if ARGV[at] == 'agent_version' then
+      -- For operators, who see it after the end, too.
+      redis.call('HSET', TASK, 'agent_version', ARGV[at + 1])
+    end
     -- That the model was asked is no progress yet.
     progress = progress or ARGV[at] ~= 'background'
     at = at + 2

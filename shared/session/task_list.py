@@ -37,7 +37,7 @@ MOST_PASSED = 10_000
 _FIELDS = (
     "status", "agent", "user", "launch", "attempt", "ran", "crashes", "worker", "ended_by", "submitted",
     "started", "ended", "deadline", "parked_until", "pending", "why", "response", "number",
-    "waits_for", "not_before",
+    "waits_for", "not_before", "agent_version",
 )  # fmt: skip
 
 # A task's times as the hash names them → as operators see them.
@@ -248,7 +248,7 @@ def _told(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
         "events": int(fields["number"]),
         "response": fields["response"],
     }
-    for name in ("user", "worker", "ended_by", "why"):
+    for name in ("agent_version", "user", "worker", "ended_by", "why"):
         if fields.get(name):
             row[name] = fields[name]
     for name, told in _TIMES:

@@ -12,6 +12,7 @@ from tests.behaviour.conftest import team
 from tests.support.client import Client, calls_of, check_whole, terminal, text_of
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
+from turnstream.shared.agents.versions import versions
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.worker import agent_versions
@@ -107,12 +108,20 @@ async def test_an_interrupted_turn_goes_on_at_its_version(stack: Stack) -> None:
 
 
 async def test_by_default_it_moves_when_its_version_is_gone(stack: Stack) -> None:
-    """As before there were versions. The new version is the turn's from then on."""
+    """As before there were versions. The new version is the turn's from then on, as operators see, too."""
     client = await stack.front_end()
     calls = await _parked(stack, client)
+    assert await _shown(stack, client) == versions(served("first"))["lead"]
     await stack.worker(served("second"))
     (frames,) = await _answered(client, calls)
     assert text_of(frames) == "second heard Rome"
+    assert await _shown(stack, client) == versions(served("second"))["lead"]
+
+
+async def _shown(stack: Stack, client: Client) -> Any:
+    """The turn's version as operators see it."""
+    admin = stack.client(client.base_url, stack.admin)
+    return (await admin.http.get("/admin/v1/tasks/dev/s0/t1")).json()["agent_version"]
 
 
 async def test_it_fails_where_the_table_says_so(stack: Stack) -> None:

@@ -191,6 +191,7 @@ export class Operate {
         say(mark, now.waiting ? `waits (${now.waiting.reason})` : now.waits_for_turn ? "queued (its turn)" : now.status);
         mark.title = now.waiting ? `until ${moment(now.waiting.until)}` : "";
         say(cells[2], now.agent);
+        cells[2].title = now.agent_version ? `version ${now.agent_version}` : "";
         say(open, `${now.owner} / ${short(now.session, 34)}`);
         open.title = now.ref;
         say(cells[4], `${duration(now.age)} ago`);
@@ -348,7 +349,7 @@ const moment = (seconds) => new Date(seconds * 1000).toLocaleString();
 function showFacts(list, task) {
   const at = (seconds) => (seconds ? moment(seconds) : "–");
   const facts = {
-    Status: task.why ? `${task.status} (${task.why})` : task.status, Agent: task.agent, Owner: task.owner, Session: task.session, Task: task.task,
+    Status: task.why ? `${task.status} (${task.why})` : task.status, Agent: task.agent, "Agent version": task.agent_version, Owner: task.owner, Session: task.session, Task: task.task,
     Waits: task.waiting ? `${task.waiting.reason}, until ${moment(task.waiting.until)}` : undefined, User: task.user, Attempt: task.attempt, "Workers lost": task.crashes || undefined, Worker: task.worker, "Ended by": task.ended_by, Submitted: at(task.submitted_at),
     Started: at(task.started_at), Ended: task.ended_at ? at(task.ended_at) : undefined, Took: duration(task.took),
   };

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.client import calls_of
 from tests.support.commands import turnstream
+from turnstream.shared.agents.versions import versions
 
 if TYPE_CHECKING:
     from tests.support.client import Client
@@ -39,6 +40,8 @@ async def test_tasks_are_listed_shown_watched_and_stopped(client: Client, stack:
         )
         assert [line.split()[0] for line in listed.out.splitlines()] == ["TASK", "dev/s2/t2", "dev/s1/t1"]
         assert "running" in listed.out
+        version = versions(stack.agents)["demo"]
+        assert (listed.out.count(version), shown.out.count(version)) == (2, 1)
         assert [orjson.loads(line)["ref"] for line in filtered.out.splitlines()] == ["dev/s0/t0"]
         assert f"waits for function weather ({call['call_id']})" in shown.out
         assert (wrong.code, "404: No such task" in wrong.err) == (2, True)
@@ -58,7 +61,7 @@ async def test_tasks_are_listed_shown_watched_and_stopped(client: Client, stack:
         ended = await turnstream("tasks", "list", "--status", "canceled", **env)
         heads, *_, first = ended.out.splitlines()
         assert "ENDED BY" in heads
-        attempt, worker, *who, why = first.split()[5:]
+        attempt, worker, *who, why = first.split()[6:]
         assert (attempt, worker, why) == ("1", stack.workers[0][0].id, "stop")
         assert " ".join(who).startswith("admin key_")
 
