@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.behaviour.test_model_retries import ONCE, SOON, answer_of, refusal, waits
+from tests.behaviour.test_model_retries import ONCE, SOON, answer_of, refusal, shown, waits
 from tests.support.client import check_whole, terminal
 from tests.support.commands import turnstream
 from tests.support.fake_provider.server import KEY_VARIABLE, Call, calls, says
 from tests.support.waiting import wait_until
 from turnstream.shared import model_states, presence
+from turnstream.shared.session import tasks
 from turnstream.worker.agents import failures, model_gate
 
 if TYPE_CHECKING:
@@ -101,6 +102,31 @@ async def test_a_held_model_is_not_asked(deploy: Deployments, provider: Provider
         assert (await operate(deploy, client, "resume", model))["changed"] is True
         frames = await stream.all()
     assert (answer_of(frames), model_of(frames)) == ("Here.", None)
+
+
+async def test_a_turn_waits_for_a_held_model_as_often_as_it_takes(
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To come back in vain is an attempt, but no crash, and writes nothing to the log."""
+    monkeypatch.setattr(model_gate, "LEAST_HELD_SECONDS", 0.01)
+    monkeypatch.setattr(model_gate, "MOST_HELD_SECONDS", 0.01)
+    client = await deploy(settings=ONCE)
+    await hold(deploy, client, named(provider))
+    often = 3 * tasks.MAX_CRASHES
+
+    async def came_back() -> bool:
+        return bool((await shown(deploy, client))["attempt"] > often)
+
+    async with client.process("s1", "Hi", id="t1") as stream:
+        await wait_until(came_back, "many attempts")
+        provider.script = [says("Here.")]
+        await operate(deploy, client, "resume", named(provider))
+        frames = await stream.all()
+    check_whole(frames)
+    assert answer_of(frames) == "Here."
+    assert (await shown(deploy, client))["crashes"] == 0
+    provider.script = [says("Here.")]
+    assert len(frames) == len(await client.turn("s2", "Hi"))
 
 
 async def test_what_streams_when_it_is_held_goes_on(deploy: Deployments, provider: Provider) -> None:
