@@ -276,7 +276,7 @@ async def test_a_long_message_is_closed_in_small_reads(place: Place, monkeypatch
 
     async def reading(*words: Any, **given: Any) -> Any:
         reply = await client.command(*words, **given)
-        if isinstance(reply, list) and len(reply) == 5 and isinstance(reply[2], list):
+        if isinstance(reply, list) and len(reply) == 6 and isinstance(reply[2], list):
             rows.append(len(reply[2]))
         return reply
 
