@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from turnstream.api.access.auth import Caller
+    from turnstream.api.access.session_access import Visitor
     from turnstream.api.protocols.liteagent.frames import LiteAgent
     from turnstream.api.protocols.liteagent.requests import ChatRequest
     from turnstream.api.services import Services
@@ -144,12 +146,15 @@ class LiteAgentRoutes:
 
     async def stop(self, request: Request) -> Response:
         """End one task, or all live ones of the session. When this answers, their ends are in the log."""
-        keys = await self._to_stop(request)
+        keys, visitor = await self._to_stop(request)
         task = task_id(request.query_params.get("taskId"))
         if task is None:
-            live = await self._services.log.live(keys)
+            # In one round trip; nothing is ended before it is known that the caller may.
+            reads = self._check_visible(keys, visitor), self._services.log.live(keys)
+            _, live = await asyncio.gather(*reads)
             await stop_all(self._services, keys, live, "stop", who="client")
             return answer(Stopped, {"sessionId": keys.session})
+        await self._check_visible(keys, visitor)
         ref = TaskRef(keys.owner, keys.session, task)
         if isinstance(await stop(self._services, ref, "stop", who="client"), Gone):
             raise NoTask
@@ -199,24 +204,26 @@ class LiteAgentRoutes:
             return None
         return session_id(request, "sessionId")
 
-    async def _to_stop(self, request: Request) -> SessionKeys:
-        """The session to stop: one of the key's own, or with an admin key and ``owner=`` anybody's."""
+    async def _to_stop(self, request: Request) -> tuple[SessionKeys, Visitor | None]:
+        """The session to stop: one of the key's own, or with an admin key and ``owner=`` anybody's, who is no visitor."""
         services = self._services
         owner = request.query_params.get("owner")
         if owner is None:
             caller = await services.auth.caller(request)
-            keys = caller.keys(session_id(request, "sessionId"))
-            await visible_session(services.log, keys, caller.visitor())
-            return keys
+            return caller.keys(session_id(request, "sessionId")), caller.visitor()
         key = await services.auth.admin(request)
         if not IDENTIFIER.fullmatch(owner):
             raise NoSession
         keys = SessionKeys(owner, session_id(request, "sessionId"))
-        meta = await services.log.meta(keys)
-        if meta is None:
-            raise NoSession
         log.info("admin.stops_session", key=key.id, owner=owner, session=keys.session)
-        return keys
+        return keys, None
+
+    async def _check_visible(self, keys: SessionKeys, visitor: Visitor | None) -> None:
+        """Raise NoSession unless there is such a session, and the visitor, if any, may see it."""
+        if visitor is not None:
+            await visible_session(self._services.log, keys, visitor)
+        elif await self._services.log.meta(keys) is None:
+            raise NoSession
 
 
 def _one_shot(request: Request, caller: Caller, chat: ChatRequest) -> str:
