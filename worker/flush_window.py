@@ -1,4 +1,4 @@
-"""How long text waits for more of it: not at all, unless this process is busy."""
+"""How long text waits for more of it: not at all, unless this process is busy: the thread that runs its event loop."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The rescuer: finds tasks that make no progress, such as those of a lost worker.
 
-Every worker has one. They share the hints in ``ts:due``; taking a hint dates it anew, so two never
-act on one task at a time. What must be done is decided by lua/sweep.lua on the task's own hash.
+Every worker has one. They share the hints in ``ts:due``; taking a hint dates it anew, so two rarely
+look at one task at a time. It does no harm if they do: lua/sweep.lua decides on the task's own hash what must be done, once.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ begin ──► its version is served here? No (`AgentVersions.decide`): release
   ├─────► agent runs ──► Done          finish(completed)
   │           │     └──► NeedsClient   park
   │           ├──► raises               finish(failed), or, while the model's provider is away,
-  │           │                         release: it goes on when it may be asked again
+  │           │                         release: it goes on when it may be asked again, or at a fallback
   │           └──► cancelled: stop, lease lost   nothing more may be said
   │                           log behind         launched again: the broker lost what the attempt wrote
   │                           deadline           finish(failed)

@@ -496,7 +496,7 @@ end
 --                                                     `extra` when it is its group's last one
 --   h  path kind body extra                           whole in itself: into the history too
 -- Here, and only here, an event gets its place in the log and its sequence_number. (What a reader gets in place of
--- trimmed events is numbered for that reader alone: start_position.py.) A body that
+-- trimmed events is numbered for that reader alone: api/streaming/sse.py.) A body that
 -- begins with '{' is whole and not numbered (the user's own message).
 -- `number` is the task's next sequence_number, as its hash has it; the caller keeps the one that comes back. It has
 -- called `detect_loss`, too.

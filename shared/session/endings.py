@@ -185,6 +185,7 @@ async def end_from_outside(
 
     Raises:
         BrokerAway: the broker did not answer; the rescuer ends the task if an attempt was taken.
+        RuntimeError: other enders took the task away each time; they write its end.
     """
     # A rescuer that saw it has its hint in hand.
     look = not seen

@@ -24,7 +24,7 @@ class Cursor(NamedTuple):
     """A place in a session's log: ``<epoch>-<seq>``.
 
     It is the entry's Redis stream id, the SSE ``id:`` and the client's ``Last-Event-ID``. ``epoch`` is
-    the age of the log (Unix milliseconds at its creation, larger after each clear); ``seq`` counts its
+    the log's generation (Unix milliseconds at its creation, larger after each clear and each detected loss); ``seq`` counts its
     entries, dense from 1. ``seq`` 0 is the place before the first entry.
     """
 

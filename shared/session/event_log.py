@@ -43,7 +43,7 @@ class SessionMeta:
 
     Attributes:
         agent, user: whom it belongs to.
-        epoch: age of the log.
+        epoch: generation of the log.
         seq: of the newest entry.
         head: seq of the oldest entry that is still in the log.
         active: the task whose turn it is, in a serial session; may be empty.
