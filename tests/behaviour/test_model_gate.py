@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,6 +128,25 @@ async def test_a_turn_waits_for_a_held_model_as_often_as_it_takes(
     assert (await shown(deploy, client))["crashes"] == 0
     provider.script = [says("Here.")]
     assert len(frames) == len(await client.turn("s2", "Hi"))
+
+
+async def test_many_turns_come_back_one_after_the_other(
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many wait for a model, few look at a time whether it may be asked again."""
+    monkeypatch.setattr(model_gate, "RETURNS_PER_SECOND", 0.1)
+    monkeypatch.setattr(model_gate, "MOST_ADDED_SECONDS", 3_600)
+    client = await deploy(settings=ONCE)
+    await hold(deploy, client, named(provider))
+    sessions = [f"s{number}" for number in range(20)]
+    async with AsyncExitStack() as streams:
+        for session in sessions:
+            await streams.enter_async_context(client.process(session, "Hi", id="t1"))
+        waiting = [await waits(deploy, client, f"dev/{session}/t1") for session in sessions]
+        until = [each["until"] for each in waiting]
+        assert max(until) - min(until) > 30
+        for session in sessions:
+            assert (await client.stop(session, "t1")).status_code == 200
 
 
 async def test_what_streams_when_it_is_held_goes_on(deploy: Deployments, provider: Provider) -> None:

@@ -8,6 +8,7 @@ asks there, and a failure is noted there.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 import random
 import secrets
@@ -55,6 +56,11 @@ MOST_HELD_SECONDS = 30.0
 # While another request probes a model.
 PROBED_SECONDS = 1.5
 
+# How many of the turns that a worker has turned away from a model come back to it in a second, about: each takes a slot to
+# ask whether it may, and thousands that did so at once would be felt. What this adds is bounded.
+RETURNS_PER_SECOND = 10.0
+MOST_ADDED_SECONDS = 30.0
+
 # When all permits are taken; longer the more turns wait, so that many do not ask all the time.
 LEAST_BUSY_SECONDS = 0.5
 MOST_BUSY_SECONDS = 15.0
@@ -90,6 +96,8 @@ class ModelGate:
         # The broker's clock minus ours, ms.
         self._offset = 0.0
         self._permits: dict[str, set[str]] = defaultdict(set)
+        # When those come back that were turned away, by `time.monotonic`: a heap for each model.
+        self._returns: dict[str, list[float]] = defaultdict(list)
         # Between two extensions, where there are permits: as with leases two may be lost.
         self._extend_seconds = states.permit_ms / 3000 if limits else math.inf
         self._reports: set[asyncio.Task[None]] = set()
@@ -140,7 +148,7 @@ class ModelGate:
             yield _nothing
             return
         if refusal := self.refusal(model):
-            raise refusal
+            raise self._spread_out(model, refusal)
         limit = self._limits.get(model, 0)
         call = secrets.token_hex(8)
         # Whether the broker knows of this request.
@@ -154,7 +162,7 @@ class ModelGate:
                 entered = await self._states.enter(model, call, turn, limit)
                 if refusal := _refusal(model, entered, limit):
                     known = False
-                    raise refusal
+                    raise self._spread_out(model, refusal)
             yield partial(self._answered, model, call)
         except Exception as error:
             if isinstance(error, ModelAPIError):
@@ -173,6 +181,18 @@ class ModelGate:
                 if not cancelled:
                     # The turn's next request must find the permit free.
                     await asyncio.shield(reporting)
+
+    def _spread_out(self, model: str, refusal: NotNow) -> NotNow:
+        """The same, later the more turns are to come back; of those that wait for a permit the broker keeps count."""
+        if refusal.code == "model_busy":
+            return refusal
+        now, returns = time.monotonic(), self._returns[model]
+        while returns and returns[0] <= now:
+            heapq.heappop(returns)
+        most = min(len(returns) / RETURNS_PER_SECOND, MOST_ADDED_SECONDS)
+        refusal.seconds += random.uniform(0, most)  # noqa: S311 - it is no secret
+        heapq.heappush(returns, now + refusal.seconds)
+        return refusal
 
     async def _answered(self, model: str, call: str) -> None:
         """Note that the model answers, where it is not known to."""
