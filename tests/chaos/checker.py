@@ -251,14 +251,14 @@ def answers_are_right(account: Account) -> Iterator[str]:
 
 @rule
 def nothing_fails_by_itself(account: Account) -> Iterator[str]:
-    """A turn is canceled only by its client, and fails only when three workers were lost with it, or its time is over."""
+    """A turn is canceled only by its client, and fails only when three workers were lost with it, or as it may."""
     for turn in account.turns:
         task = account.session_of(turn).tasks.get(turn.task, {})
         status, why = task.get("status"), task.get("why", "")
         if status == "canceled" and not turn.stopped:
             yield f"{turn}: canceled, {why}"
         lost = why == "worker_lost" and int(task.get("crashes", 0)) >= 3
-        if status == "failed" and not (lost or (turn.hurried and why == "deadline")):
+        if status == "failed" and not (lost or (why and why == turn.may_fail)):
             yield f"{turn}: failed, {why}"
 
 

@@ -56,7 +56,7 @@ class Turn:
         stopped: the client asked for its end.
         views: what the client itself received, then what other followers of the same turn did.
         repeats_by_key: its requests carry an idempotency key.
-        hurried: its time is over soon.
+        may_fail: why it may fail by itself, beside the loss of its workers.
         unanswered: so many of its calls the client leaves without an answer, and stops it then.
         refusals: answers that no client should get, as ``what status body``.
         trouble: answers and errors that a client has to live with, counted.
@@ -68,7 +68,7 @@ class Turn:
     accepted: bool = False
     stopped: bool = False
     repeats_by_key: bool = False
-    hurried: bool = False
+    may_fail: str = ""
     unanswered: int = 0
     views: list[View] = field(default_factory=lambda: [View()])
     refusals: list[str] = field(default_factory=list)

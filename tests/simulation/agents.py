@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import Agent, Tool
 from pydantic_ai.models.function import FunctionModel
 
-from tests.simulation.outside import outside
+from tests.simulation.outside import MODEL, outside
 from turnstream import Call, ClientCall, Thinking, Turn, agent
 from turnstream.worker.agents import demo
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @agent
 async def coded(turn: Turn) -> AsyncIterator[Any]:
     """Answers the commands that need neither server tools nor other agents."""
+    outside().look_at_version()
     command, *rest = turn.text.split()
     match command:
         case "/tokens":
@@ -95,6 +96,6 @@ async def find(call: Call, arguments: dict[str, Any]) -> Any:
 ON_LOST = {"rerun": "rerun", "tell": "tell", "ask": "ask", "find": "tests.simulation.agents:find"}
 
 teller: Agent[None, str] = Agent(
-    FunctionModel(stream_function=_ask_provider, model_name="provided"),
+    FunctionModel(stream_function=_ask_provider, model_name=MODEL),
     tools=[Tool(book, name=name) for name in ON_LOST],
 )

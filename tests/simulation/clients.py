@@ -58,6 +58,9 @@ CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "beside",
 _PROMPTS_OF = {"coded": CODED_PROMPTS, "teller": ("ask", "book", "book", "book"), "hurried": ("ask",)}
 
 
+# Agent → why its turns may fail: their time is over soon, or no worker serves their version.
+_MAY_FAIL = {"hurried": "deadline", "coded-interrupt": "agent_version_gone"}
+
 # No session expires before it was left alone for long; by then what its turns' ends left to do is done.
 UNUSED_SECONDS = 15.0
 
@@ -147,7 +150,7 @@ class SimulatedClient(ChaosClient):
         turn.repeats_by_key = self._rng.random() < 0.2
         if turn.prompt.startswith("/calls") and self._rng.random() < 0.3:
             turn.unanswered = 1
-        turn.hurried = self._agent == "hurried"
+        turn.may_fail = _MAY_FAIL.get(self._agent, "")
         if self._agent.endswith("interrupt"):
             # The next one may end it.
             turn.stopped = True

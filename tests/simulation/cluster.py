@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.agents import ON_LOST
 from tests.simulation.broker import Ordered, SimulatedBroker
+from tests.simulation.loop import current
 from tests.simulation.network import Network, Socket
 from tests.simulation.outside import Outside
 from turnstream.api.server import FrontEnd
@@ -15,11 +19,15 @@ from turnstream.shared.agents import config
 from turnstream.shared.agents.config import DEMO, Agents, AgentSpec
 from turnstream.shared.api_keys import ApiKeys
 from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.keys import WORKERS
+from turnstream.shared.errors import BrokerAway
+from turnstream.shared.model_states import ModelStates
 from turnstream.shared.settings import Settings
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Awaitable, Callable
 
     from tests.simulation.loop import Process, SimulatedLoop
 
@@ -40,6 +48,7 @@ class Running:
 
     Attributes:
         role: ``api`` or ``worker``.
+        version: of its coded agents.
         server: what serves in it, once it has begun.
     """
 
@@ -47,24 +56,44 @@ class Running:
     process: Process
     task: asyncio.Task[None]
     port: int = 0
+    version: str | None = None
     server: FrontEnd | WorkerProcess | None = None
 
+
+# How long an operator's command tries to reach the broker, before it is given anew.
+OPERATOR_SECONDS = 5.0
+
+# How old a worker is of which the others know; and its sign of life, of which there is one in five seconds, and another
+# worker takes it for dead after fifteen.
+KNOWN_SECONDS = 20.0
+LATE_SECONDS = 10.0
 
 # What a turn of the agent has that is in a hurry.
 HURRIED_SECONDS = 5.0
 
 
-def agents() -> Agents:
+# A version of the coded agents that a deployment may have beside the first, which has no name but the digest of its table.
+OTHER_VERSION = "other"
+
+# A coded agent's name → what becomes of its turns while no worker serves their version.
+ON_VERSION = {"coded": "wait", "coded-parallel": "move", "coded-interrupt": "fail"}
+
+
+def agents(version: str | None = None) -> Agents:
     """The demo agent and a coded one, once for each way in which a session may take the next turn; and one that books."""
     demo = config.load(None)[DEMO]
-    coded = AgentSpec(name="coded", python="tests.simulation.agents:coded")
+    coded = AgentSpec(name="coded", python="tests.simulation.agents:coded", version=version)
     teller = AgentSpec(name="teller", python="tests.simulation.agents:teller", on_lost=ON_LOST)
     hurried = teller.model_copy(update={"name": "hurried", "deadline": HURRIED_SECONDS})
     found = [*config.load(None), coded, teller, hurried]
     for busy in ("parallel", "interrupt"):
         found.append(demo.model_copy(update={"name": busy, "busy": busy}))
         found.append(coded.model_copy(update={"name": f"coded-{busy}", "busy": busy}))
-    return Agents({each.name: each for each in found})
+    return Agents({each.name: _with_policy(each) for each in found})
+
+
+def _with_policy(spec: AgentSpec) -> AgentSpec:
+    return spec.model_copy(update={"on_version": ON_VERSION.get(spec.name, spec.on_version)})
 
 
 class Cluster:
@@ -77,11 +106,11 @@ class Cluster:
         self.brokers = [SimulatedBroker(loop, rng, port) for port in PORTS[: 1 + two_brokers]]
         # What concerns all, and what sessions have.
         self.primary, self.sessions = self.brokers[0], self.brokers[-1]
-        self.outside = Outside(loop, rng, self.sessions)
+        self.outside = Outside(loop, rng, self.sessions, self.primary, self._serves)
         self._given = {**GIVEN, "redis_url": f"redis://127.0.0.1:{self.primary.port}/0"}
         if two_brokers:
             self._given["session_redis_url"] = f"redis://127.0.0.1:{self.sessions.port}/0"
-        self.agents = agents()
+        self._agents = {version: agents(version) for version in (None, OTHER_VERSION)}
         self.running: list[Running] = []
 
     async def bring_keys(self, tokens: dict[str, str]) -> None:
@@ -91,8 +120,27 @@ class Cluster:
             await ApiKeys(broker.primary).register(token, owner="dev", agent=agent)
         await broker.close()
 
-    def start(self, role: str, port: int = 0) -> Running:
-        """Start a process; a front end listens on ``port``."""
+    async def hold_model(self, name: str) -> None:
+        """As an operator does, who tries again until it is so."""
+        await self._operate(lambda states: states.hold(name))
+
+    async def resume_model(self, name: str) -> None:
+        """The same."""
+        await self._operate(lambda states: states.resume(name))
+
+    async def _operate(self, act: Callable[[ModelStates], Awaitable[bool]]) -> None:
+        settings = Settings(**self._given)
+        broker = Broker(settings)
+        states = ModelStates(broker.primary, settings.lease_ms).retrying(OPERATOR_SECONDS)
+        done = False
+        while not done:
+            with suppress(BrokerAway):
+                await act(states)
+                done = True
+        await broker.close()
+
+    def start(self, role: str, port: int = 0, version: str | None = None) -> Running:
+        """Start a process; a front end listens on ``port``, a worker serves this version of the coded agents."""
         running: Running
 
         async def main() -> None:
@@ -100,22 +148,33 @@ class Cluster:
             broker = Broker(settings)
             try:
                 if role == "api":
-                    front_end = FrontEnd(settings, self.agents, broker)
+                    front_end = FrontEnd(settings, self._agents[None], broker)
                     front_end._socket = Socket(("127.0.0.1", port))  # type: ignore[assignment]
                     # The library's own set is gone through by where its members lie in memory.
                     front_end._server.server_state.connections = Ordered()  # type: ignore[assignment]
                     running.server = front_end
                     await front_end.serve()
                 else:
-                    running.server = WorkerProcess(settings, broker, self.agents)
+                    running.server = WorkerProcess(settings, broker, self._agents[version])
                     await running.server.run()
             finally:
                 await broker.close()
 
         process, task = self._loop.begin(f"{role}-{next(self._numbers)}", main)
-        running = Running(role, process, task, port)
+        running = Running(role, process, task, port, version)
         self.running.append(running)
         return running
+
+    def _serves(self, version: str | None) -> bool:
+        """Whether all workers know that one serves this version of the coded agents: it runs for long, and has said so lately."""
+        for each in self.running:
+            if each.version == version and isinstance(each.server, WorkerProcess):
+                sign = self.primary.field(WORKERS, each.server.id)
+                now = time.time() - current().ahead + each.process.ahead
+                late = now - json.loads(sign)["seen"] if sign else LATE_SECONDS
+                if self._loop.time() - each.process.began > KNOWN_SECONDS and late < LATE_SECONDS:
+                    return True
+        return False
 
     def serves(self) -> bool:
         """Whether all processes have started."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.cluster import OTHER_VERSION
+from tests.simulation.outside import GATED
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
@@ -45,6 +47,14 @@ WEIGHTS = {
     "provider_limits": 4,
     "provider_cuts": 6,
     "overtake_asking": 4,
+    "hold_model": 3,
+    "other_version": 3,
+}
+
+# Those that leave the workers that there are, and what connects them to the brokers.
+CONNECTED = {
+    *("kill_front_end", "drain_front_end", "freeze_front_end", "flush_scripts", "repeat", "hold_model"),
+    *("provider_away", "provider_limits", "provider_cuts"),
 }
 
 # Seconds between two faults: a storm, then rest; and how many faults each of them has.
@@ -57,6 +67,7 @@ REFUSING_SECONDS = (0.1, 1.5)
 LOST_SECONDS = (0.01, 1.0)
 TROUBLE_SECONDS = (0.2, 4.0)
 HELD_SECONDS = ((0.03, 0.3), (0.05, 3.0))
+MODEL_HELD_SECONDS = ((0.5, 5.0), (25.0, 40.0))
 START_SECONDS = (0.05, 1.0)
 SKEWS_SECONDS = (0.0, 0.0, 0.4, -0.4, 5.0, -5.0, 300.0)
 JUMPS_SECONDS = (0.5, 3.0, -0.3)
@@ -97,6 +108,9 @@ OVERTAKEN_SECONDS = 8.0
 LOOK_SECONDS = 0.01
 AFTERWARDS_SECONDS = (0.0, 0.3)
 
+# All workers that there are, when they are replaced.
+MOST_REPLACED = 3
+
 # The share of operations that are carried out twice, and for how long.
 REPEATED_SHARE = 0.3
 REPEATED_SECONDS = (0.1, 1.0)
@@ -129,6 +143,7 @@ class Faults:
         self._healing = asyncio.Event()
         self._beside: set[asyncio.Task[None]] = set()
         self._busy_broker = asyncio.Lock()
+        self._model_lock = asyncio.Lock()
         # Processes that a fault waits for the right moment for.
         self._in_hand: list[Running] = []
         self.done: list[tuple[float, str, str]] = []
@@ -150,6 +165,13 @@ class Faults:
         await asyncio.gather(*self._beside)
         # What was held up still arrives.
         await asyncio.sleep(HELD_SECONDS[-1][-1])
+        if "hold_model" in self._kinds:
+            # The broker may have lost that it was resumed.
+            await self._cluster.resume_model(GATED)
+        for version in (None, OTHER_VERSION) if "other_version" in self._kinds else ():
+            # Turns wait for theirs.
+            if not any(each.role == "worker" and each.version == version for each in self._cluster.running):
+                self._cluster.start("worker", version=version)
 
     def _is_done(self, task: asyncio.Task[None]) -> None:
         self._beside.discard(task)
@@ -179,7 +201,7 @@ class Faults:
 
     async def _again(self, ended: Running) -> None:
         await asyncio.sleep(self._rng.uniform(*START_SECONDS))
-        begun = self._cluster.start(ended.role, ended.port)
+        begun = self._cluster.start(ended.role, ended.port, ended.version)
         begun.process.ahead = self._rng.choice(SKEWS_SECONDS)
 
     async def _kill(self, role: str) -> None:
@@ -198,14 +220,19 @@ class Faults:
 
     async def _drain(self, role: str) -> None:
         if running := self._one(role):
-            self._note(f"drain {role}", running.process)
-            assert running.server is not None
-            self._loop.call_in(running.process, running.server.stop)
-            running.server = None
-            await asyncio.wait([running.task])
-            running.task.result()
-            self._cluster.forget(running)
-            await self._again(running)
+            await self._replace(running, running.version)
+
+    async def _replace(self, running: Running, version: str | None) -> None:
+        """End it in order, and start another one."""
+        self._note(f"drain {running.role}", running.process)
+        assert running.server is not None
+        self._loop.call_in(running.process, running.server.stop)
+        running.server = None
+        await asyncio.wait([running.task])
+        running.task.result()
+        self._cluster.forget(running)
+        running.version = version
+        await self._again(running)
 
     async def drain_worker(self) -> None:
         """It gives its turns back."""
@@ -214,6 +241,15 @@ class Faults:
     async def drain_front_end(self) -> None:
         """It ends its streams between events."""
         await self._drain("api")
+
+    async def other_version(self) -> None:
+        """One worker, or one after the other, is replaced by one that serves another version of the coded agents."""
+        version = self._rng.choice((None, OTHER_VERSION))
+        for _ in range(self._rng.choice((1, MOST_REPLACED))):
+            others = [each for each in self._able("worker") if each.version != version]
+            if others:
+                self._note("deploy", version or "first version")
+                await self._replace(others[0], version)
 
     async def _freeze(self, role: str) -> None:
         if running := self._one(role):
@@ -480,6 +516,16 @@ class Faults:
             provider.trouble = kind
             await asyncio.sleep(self._rng.uniform(*TROUBLE_SECONDS))
             provider.trouble = ""
+
+    async def hold_model(self) -> None:
+        """An operator holds it, and resumes it later."""
+        if not self._model_lock.locked():
+            async with self._model_lock:
+                self._note("hold model")
+                await self._cluster.hold_model(GATED)
+                await asyncio.sleep(self._rng.uniform(*self._rng.choice(MODEL_HELD_SECONDS)))
+                self._note("resume model")
+                await self._cluster.resume_model(GATED)
 
     # ── the network ──
 

@@ -39,6 +39,7 @@ class Process:
 
     Attributes:
         name: as traces show it.
+        began: virtual seconds.
         alive: whether it runs; never again once it does not.
         frozen: whether it stands still; it goes on where it was.
         ahead: seconds that its clock of the day is ahead of the others'.
@@ -48,6 +49,7 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.ahead = 0.0
+        self.began = 0.0
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
         self.alive = True
@@ -128,6 +130,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def begin(self, name: str, main: Callable[[], Coroutine[Any, Any, T]]) -> tuple[Process, asyncio.Task[T]]:
         """Start a process that runs ``main()``; its task is done when that is, and never once the process was killed."""
         process = Process(name)
+        process.began = self.time()
         self._processes.append(process)
         return process, process.context.copy().run(self.create_task, main())
 

@@ -72,6 +72,7 @@ KILLED = ("kill_worker", "kill_writing", "kill_front_end", "drain_worker")
 LOST = ("lose_writes",)
 CUT = ("cut", "drop_replies", "restart_broker", "flush_scripts")
 BOOKED = ("kill_booking",)
+DEPLOYED = ("other_version", "drain_worker")
 AWAY = ("provider_away", "provider_limits", "provider_cuts")
 
 
@@ -243,6 +244,43 @@ MUTANTS = [
         "int(math.min(num(task[18]) - NOW, patient()))",
         "int(num(task[18]) - NOW)",
         (*AWAY, "kill_worker"),
+    ),
+    # ── a model that is held, or left alone ──
+    Mutant(
+        "a hold is ignored",
+        "worker/agents/model_gate.py",
+        "        if state.held:\n            return _refusal",
+        "        if False:\n            return _refusal",
+        ("hold_model",),
+    ),
+    Mutant(
+        "all probe a model at once",
+        "worker/agents/model_gate.py",
+        "known = bool(limit or self._seen.get(model, USUAL).until)",
+        "known = bool(limit)",
+        AWAY,
+    ),
+    # ── versions of agents ──
+    Mutant(
+        "any version goes on",
+        "worker/agent_versions.py",
+        'return agent in self.mine and version in ("", self.mine[agent])',
+        "return agent in self.mine",
+        DEPLOYED,
+    ),
+    Mutant(
+        "a version not kept",
+        "worker/turn.py",
+        "            self.keep(VERSION, version.encode())\n",
+        "            pass\n",
+        DEPLOYED,
+    ),
+    Mutant(
+        "no version is waited for",
+        "worker/agent_versions.py",
+        'if spec.on_version == "wait" and most_ms:',
+        "if False:",
+        DEPLOYED,
     ),
     # ── effects ──
     Mutant(

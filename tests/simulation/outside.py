@@ -25,6 +25,7 @@ from tests.chaos.records import ENDS
 from tests.simulation.loop import current
 from tests.simulation.steps import SET_BACK_MS
 from turnstream import Outcome, current_call, current_turn
+from turnstream.shared.broker.keys import MODELS
 
 if TYPE_CHECKING:
     import random
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from tests.simulation.broker import SimulatedBroker
     from tests.simulation.loop import SimulatedLoop
     from turnstream.worker.turn import RunningTurn
+
+# The provider's model, by its name and as operators know it.
+MODEL = "provided"
+GATED = f"function:{MODEL}"
 
 # Until the provider answers, and between two pieces of its answer.
 ANSWER_SECONDS = (0.0, 0.02)
@@ -48,6 +53,9 @@ TOO_LONG_SECONDS = 300.0
 
 # How long a worker may run on that has not heard yet that its turn has ended: it stands still, or its connections do.
 UNHEARD_SECONDS = 20.0
+
+# When workers know what is noted of a model, where nothing comes between them and the broker: they are sent a message.
+HEARD_SECONDS = 0.5
 
 # Seconds in which a worker runs, after which it has given up a turn whose model is away: it asks the broker for ten.
 RELEASED_SECONDS = 15
@@ -71,13 +79,28 @@ class Outside:
     """Provider and bank of one simulation.
 
     Attributes:
+        connected: this run has the same workers from begin to end, and nothing comes between them and the brokers.
         wrong: what did not hold.
     """
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, broker: SimulatedBroker) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        rng: random.Random,
+        broker: SimulatedBroker,
+        primary: SimulatedBroker,
+        serves: Callable[[str | None], bool],
+    ) -> None:
+        """``broker`` has the sessions, ``primary`` what is noted of models; ``serves``: whether workers know that one serves a version."""
         self._broker = broker
+        self._primary = primary
+        self._serves = serves
+        # Ref → attempt → the version of the agent that ran.
+        self._versions: defaultdict[str, dict[int, str | None]] = defaultdict(dict)
+        broker.steps.on_gone = self._look_at_gone
         self.loop = loop
         self.rng = rng
+        self.connected = False
         self.wrong: list[str] = []
         self.provider = Provider(self)
         self.bank = Bank(self)
@@ -107,6 +130,29 @@ class Outside:
         if self._broker.field(key, "status") not in ENDS:
             return 0.0
         return self.now_ms() - float(self._broker.field(key, "ended"))
+
+    def noted(self, what: str) -> str:
+        """What is noted of the provider's model; empty where it is as usual, or what is noted may be an old state."""
+        return "" if self._primary.losses else self._primary.field(MODELS, f"{what} {GATED}")
+
+    def look_at_version(self) -> None:
+        """See that the turn that runs, of an agent with versions, goes on at its own, or may move."""
+        turn = current_turn()
+        ref, attempt, version = str(turn.attempt.ref), turn.attempt.number, turn.spec.version
+        former = self._version(ref, attempt, version)
+        holds = former == version or (turn.spec.on_version == "move" and not self._serves(former))
+        self.must(holds, "a_turn_keeps_its_version", f"{ref} {attempt}: {former}, then {version}")
+        self._versions[ref][attempt] = version
+
+    def _version(self, ref: str, before: int, begun: str | None) -> str | None:
+        """The version of the newest attempt before this one that wrote something; ``begun`` where none has."""
+        wrote = self._broker.steps.wrote
+        earlier = [each for each in self._versions[ref] if each < before and (ref, each) in wrote]
+        return self._versions[ref][max(earlier)] if earlier else begun
+
+    def _look_at_gone(self, ref: str) -> None:
+        version = self._version(ref, 1_000_000, "none")
+        self.must(not self._serves(version), "who_fails_for_its_version_has_no_worker", f"{ref}: {version}")
 
     def wrong_answers(self, account: Account) -> Iterator[str]:
         """What turns have said that completed, and is not what the provider said, or not so."""
@@ -146,6 +192,8 @@ class Provider:
         self.on_asked: list[Callable[[str, str], bool]] = []
         # Attempts that it failed, and the broker's time before which it does not want to be asked again.
         self._failed: dict[tuple[str, int], float] = {}
+        # What was noted as the breaker's probe when it was asked.
+        self._probes: set[str] = set()
 
     async def stream(self, said: Sequence[Any]) -> AsyncIterator[Any]:
         """Answer the model's request of the turn that runs.
@@ -180,6 +228,22 @@ class Provider:
             around.must(early < SET_BACK_MS, "a_provider_is_left_alone", f"{ref}: {early:.0f} ms")
         late = around.ended_ms_ago(turn)
         around.must(late < 1000 * UNHEARD_SECONDS, "who_has_ended_asks_nothing", f"{ref}: for {late:.0f} ms")
+        seconds = HEARD_SECONDS if around.connected else UNHEARD_SECONDS
+        if around.loop.time() - current().began > seconds:
+            self._look_at_gate(ref, seconds)
+
+    def _look_at_gate(self, ref: str, seconds: float) -> None:
+        """All workers have heard of what has been noted for so long."""
+        around, now = self._outside, self._outside.now_ms()
+        held, since = (now - float(around.noted(each) or now) for each in ("held", "since"))
+        around.must(held < 1000 * seconds, "a_held_model_is_not_asked", f"{ref}: for {held:.0f} ms")
+        if since < 1000 * seconds:
+            return
+        early = float(around.noted("until") or 0) - now
+        around.must(early < SET_BACK_MS, "an_open_breaker_lets_nothing_pass", f"{ref}: {early:.0f} ms early")
+        probe = around.noted("probe")
+        around.must(probe not in self._probes, "one_request_probes", f"{ref}: {probe!r}")
+        self._probes.add(probe)
 
     def _failure(self, turn: RunningTurn) -> Exception:
         around, rng = self._outside, self._outside.rng

@@ -20,7 +20,7 @@ from tests.chaos.records import ENDS
 from tests.simulation.broker import Command
 from tests.simulation.clients import KEYS, SimulatedClient, SimulatedTown
 from tests.simulation.cluster import Cluster
-from tests.simulation.faults import WEIGHTS, Faults
+from tests.simulation.faults import CONNECTED, WEIGHTS, Faults
 from tests.simulation.invariants import REST_SECONDS, at_rest
 from tests.simulation.liteagent import wrong_streams
 from tests.simulation.loop import SimulatedLoop, current
@@ -166,6 +166,7 @@ def simulate(plan: Plan, *, record: bool = False) -> Outcome:
     loop.set_exception_handler(trace.failed)
     structlog.configure(processors=[trace.log], cache_logger_on_first_use=False)
     cluster = Cluster(loop, random.Random(f"network {plan.seed}"), two_brokers=plan.two_brokers)
+    cluster.outside.connected = CONNECTED.issuperset(plan.faults)
     outcome = Outcome(plan)
     if record:
         cluster.primary.commands = outcome.commands

@@ -13,6 +13,7 @@ from tests.conftest import LASTING
 from turnstream.shared.broker.keys import DUE, FOR_SCRIPTS
 from turnstream.shared.broker.scripts import LUA
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS
+from turnstream.worker.agent_versions import GONE, WAITS_FOR
 
 if TYPE_CHECKING:
     import random
@@ -45,6 +46,8 @@ _ATTEMPT, _HOLDER = 8, 9
 _WRITERS = frozenset(("append", "renew", "park", "release", "finish"))
 # The checkpoint that marks that a call with an effect begins.
 _MARK = b"started:"
+# Why a turn has failed whose version no worker serves.
+_GONE = GONE.why.encode()
 _REFUSED = frozenset((b"fenced", b"ended", b"gone", b"files_missing"))
 _AT = {name: place for place, name in enumerate(FOR_SCRIPTS)}
 
@@ -69,9 +72,11 @@ class Steps:
     Attributes:
         repeated: the share of operations that are carried out twice; who asked gets the second reply.
         waited: ref and attempt of each that was released to wait.
+        wrote: ref and attempt of each that wrote into its log.
         marked: ref, attempt and call of each mark that a call begins.
         ended: each task's key → when it ended the first time, by the broker's clock, Unix milliseconds. What the broker loses
             has to end again.
+        on_gone: called with the ref of a turn that ends since no worker serves its version.
         wrong: what did not hold.
     """
 
@@ -84,8 +89,10 @@ class Steps:
         self._done: set[tuple[bytes, bytes]] = set()
         self.repeated = 0.0
         self.waited: set[tuple[str, int]] = set()
+        self.wrote: set[tuple[str, int]] = set()
         self.marked: set[tuple[str, int, str]] = set()
         self.ended: dict[bytes, int] = {}
+        self.on_gone: Callable[[str], None] | None = None
         self.wrong: list[str] = []
 
     def learn(self, digest: bytes, text: bytes) -> None:
@@ -128,9 +135,12 @@ class Steps:
         """Remember what tells those who are asked for an attempt whether they may be, and when a task ended."""
         if name == "finish" and reply[0] == b"ok":
             self.ended.setdefault(keys[_AT["task"]], self._broker.now_ms())
+            if self.on_gone is not None and _GONE in args:
+                self.on_gone(ref)
         if name == "release" and reply[0] == b"waits":
             self.waited.add((ref, int(args[_ATTEMPT])))
         if name == "append" and reply[0] == b"ok":
+            self.wrote.add((ref, int(args[_ATTEMPT])))
             calls = [each[len(_MARK) :].decode() for each in args if each.startswith(_MARK)]
             self.marked.update((ref, int(args[_ATTEMPT]), call) for call in calls)
 
@@ -263,7 +273,9 @@ class _Step:
         """A turn that waits is launched when its time has come, and waits no more then."""
         if (self._name, reply[0]) not in (("sweep", b"launch"), ("begin", b"begun")):
             return
-        if (left := int(self._before.get("not_before", "0")) - self._now) > SET_BACK_MS:
+        # One that waits for its agent's version is offered to workers that serve it, to be begun at once.
+        offered = self._name == "begin" and self._before.get("waits_for") == WAITS_FOR
+        if (left := int(self._before.get("not_before", "0")) - self._now) > SET_BACK_MS and not offered:
             yield f"nothing_is_launched_before_its_time: {left} ms"
         if "not_before" in after or "waits_for" in after:
             yield f"who_is_launched_waits_no_more: for {after.get('waits_for')}"
