@@ -136,15 +136,22 @@ async def test_what_comes_after_an_answer_has_its_time(
             assert await connection.answer() == b""
 
 
+@pytest.mark.parametrize("apart", [False, True])
 async def test_half_a_head_behind_a_stream_does_not_cut_it(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch, apart: bool
 ) -> None:
-    """The time for a head begins when the answer before it is over."""
+    """The time for a head begins when the answer before it is over, also where it comes while that is being given."""
     monkeypatch.setattr(server, "HEADER_SECONDS", 0.2)
     data = orjson.dumps(asked("s1", "/tokens 40 20")).decode()
-    request = _request(client, "POST", "/process", f"Content-Length: {len(data)}")
-    async with raw(client, request + data + "GET /healthz HTTP/1.1\r\nHost") as connection:
-        answer = await connection.answer()
+    request, half = (
+        _request(client, "POST", "/process", f"Content-Length: {len(data)}"),
+        "GET /healthz HTTP/1.1\r\nHost",
+    )
+    async with raw(client, request + data + ("" if apart else half)) as connection:
+        answer = await connection.reader.readuntil(b"\r\n\r\n")
+        if apart:
+            connection.writer.write(half.encode())
+        answer += await connection.answer()
     assert b"tok39" in answer
     assert answer.endswith(b"0\r\n\r\n")
 
