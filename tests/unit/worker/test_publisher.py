@@ -21,6 +21,7 @@ from turnstream.shared.session.outcomes import Ended, Fenced
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.worker.flush_window import FlushWindow
 from turnstream.worker.publisher import MOST_GATHERED, MOST_GATHERED_BYTES, LostAttempt, Publisher
+from turnstream.worker.worker import TURN_RETRY_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -79,7 +80,7 @@ class Away(Tasks):
     """The broker is away for some tries."""
 
     def __init__(self, desk: Desk) -> None:
-        super().__init__(limited(desk.redis, math.inf), desk.settings)
+        super().__init__(limited(desk.redis, TURN_RETRY_SECONDS), desk.settings)
         self.tries = list(range(6))
 
     @whole
