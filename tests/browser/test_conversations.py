@@ -16,6 +16,7 @@ from tests.behaviour.conftest import team
 from tests.browser.conftest import PATIENCE_MS
 from tests.support.scripted import script
 from tests.support.stack import Stack
+from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.client import command
 
 if TYPE_CHECKING:
@@ -170,6 +171,12 @@ async def test_a_phones_drawer_closes(tabs: Tabs, stack: Stack) -> None:
     await new.click()
     await expect(new).to_be_hidden(timeout=PATIENCE_MS)
     await focused(page.get_by_label("Message"))
+    other = make_token()
+    await ApiKeys(stack.broker.primary).register(other, owner="dev", agent="demo")
+    await console.add_key(other)
+    await opened()
+    await page.locator("#pick-key").select_option(f"key:{stack.key}")
+    await expect(new).to_be_hidden(timeout=PATIENCE_MS)
 
 
 AT_END = (
