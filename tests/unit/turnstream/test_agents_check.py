@@ -267,6 +267,14 @@ def test_a_key_that_stands_in_the_file_is_not_repeated(tmp_path: Path, field: st
     assert "sk-0123456789" not in wrong.value.public_text
 
 
+def test_a_misspelt_provider_is_told_without_a_guess_at_another_one(tmp_path: Path) -> None:
+    """The library suggests whichever of all its providers' models is spelt alike."""
+    with pytest.raises(ConfigurationError) as wrong:
+        check(written(tmp_path, "[agents.a]\nmodel = 'opnai:gpt-5'\n"))
+    assert "'opnai:gpt-5' cannot be used: " in wrong.value.public_text
+    assert "Did you mean" not in wrong.value.public_text
+
+
 def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     """A line each, over all agents, so that one look at the file is enough."""
     path = written(tmp_path, "[agents.a]\nmodel = 'demo'\nbusy = 1\ndeadline = 0\n[agents.b]\nmodel = 3\n")

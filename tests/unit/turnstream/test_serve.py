@@ -86,6 +86,7 @@ async def test_the_keys_outlive_a_restart(tmp_path: Path) -> None:
         keys = first.keys
         assert len(keys) == 2
         assert f"{first.url}/console#key={keys[0]}" in first.said
+        assert "Next: docs/agents.md" in first.said
     async with serve(tmp_path) as second:
         assert second.keys == keys
         client = Client(second.url, keys[0])
