@@ -31,7 +31,7 @@ local FILES = string.sub(META, 1, -5) .. 'files'
 
 local TERMINAL = { completed = true, failed = true, canceled = true }
 
--- Epochs remembered of a log: one for each time that its broker failed over or restarted.
+-- Epochs remembered of a log: one for each time that its broker failed over or restarted, the newest and the first.
 local MOST_FORMER = 16
 -- When an entry was created, its field `c`, counts from its epoch; from 1970 where it is no less than this: an earlier release
 -- wrote the entry, or its id is of another epoch now. It is the 8th of an entry's fields and values.
@@ -299,9 +299,16 @@ local function slow_paths()
     return redis.call('HGET', META, 'former') or ''
   end
 
-  -- The last seq of an epoch that this log went through before; nil when it is none of those.
+  -- The last seq of an epoch that this log went through before; nil when it is none of those that are remembered.
   local function last_of(epoch)
     return tonumber(string.match(' ' .. former(), ' ' .. int(epoch) .. '%-(%d+)'))
+  end
+
+  -- Whether the log was not cleared since an epoch: they grow, and the first one is always remembered.
+  local function has_epoch(epoch)
+    local present = tonumber(redis.call('HGET', META, 'epoch'))
+    local first = tonumber(string.match(former(), '(%d+)%-%d+$')) or present
+    return first <= tonumber(epoch) and tonumber(epoch) <= present
   end
 
   -- The incarnations that the log was written on, with the one that the caller's connection learnt. A server never gets a
@@ -336,15 +343,14 @@ local function slow_paths()
       until #page < 256
       redis.call('XTRIM', stream, 'MINID', epoch .. '-0')
     end
-    local cursors = known[1] .. '-' .. int(known[2])
-    local count = 1
+    local cursors = { known[1] .. '-' .. int(known[2]) }
     for cursor in string.gmatch(former(), '%S+') do
-      count = count + 1
-      if count <= MOST_FORMER then
-        cursors = cursors .. ' ' .. cursor
-      end
+      cursors[#cursors + 1] = cursor
     end
-    redis.call('HSET', META, 'epoch', epoch, 'former', cursors, 'incarnation', names)
+    if #cursors > MOST_FORMER then
+      table.remove(cursors, MOST_FORMER)
+    end
+    redis.call('HSET', META, 'epoch', epoch, 'former', table.concat(cursors, ' '), 'incarnation', names)
     redis.call('PUBLISH', TAIL, epoch .. '-' .. int(known[2] + 1) .. '-' .. int(known[2]))
     known[1], known[3] = epoch, names
   end
@@ -373,7 +379,7 @@ local function slow_paths()
   end
 
   return {
-    touch = touch_all, last_of = last_of, with_incarnation = with_incarnation, repair_loss = repair_loss,
+    touch = touch_all, has_epoch = has_epoch, with_incarnation = with_incarnation, repair_loss = repair_loss,
     first_needed = first_needed, import_live_tasks = import_live_tasks, cut = cut, cut_down = cut_down,
     store_files = store_files,
   }

@@ -10,7 +10,7 @@ if not meta[1] then
     redis.call('DEL', META, LOG, MEMORY, HISTORY, WAITING, LIVE, FILES)
   end
   return { 'missing' }
-elseif not delete and meta[1] ~= ending_epoch and not slow_paths().last_of(ending_epoch) then
+elseif not delete and not slow_paths().has_epoch(ending_epoch) then
   return { 'cleared', meta[1] }
 end
 local live = { 'live' }

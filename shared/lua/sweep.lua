@@ -41,7 +41,7 @@ elseif TERMINAL[status] then
   end
   -- Its messages stand whole in the history; the pieces they came in can go.
   local epoch = redis.call('HGET', META, 'epoch')
-  if epoch and task[14] and (epoch == task[14] or slow_paths().last_of(task[14])) then
+  if epoch and task[14] and slow_paths().has_epoch(task[14]) then
     slow_paths().cut(epoch, num(task[13]) + 1)
   end
   return { 'drop' }

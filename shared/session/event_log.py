@@ -47,8 +47,8 @@ class SessionMeta:
         seq: of the newest entry.
         head: seq of the oldest entry that is still in the log.
         active: the task whose turn it is, in a serial session; may be empty.
-        former: epochs that this log went through before, each with its last seq: a broker that may have lost the log's
-            end begins a new one. Up to there, their cursors mean what they meant.
+        former: epochs that this log went through before, the newest and the first, each with its last seq: a broker that
+            may have lost the log's end begins a new one. Up to there, their cursors mean what they meant.
     """
 
     agent: str
@@ -67,7 +67,7 @@ class SessionMeta:
 
     def has_epoch(self, epoch: int) -> bool:
         """Whether the log was not cleared since that epoch."""
-        return epoch == self.epoch or epoch in self.former
+        return min(self.former, default=self.epoch) <= epoch <= self.epoch
 
 
 @dataclass(frozen=True, slots=True)

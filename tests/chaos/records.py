@@ -124,8 +124,12 @@ class Session:
     epochs: dict[int, int] = field(default_factory=dict)
 
     def has(self, frame: Frame) -> bool:
-        """Whether the frame's cursor is good: of an epoch of this log, and not beyond its end."""
-        return frame.seq <= self.epochs.get(int(frame.id.partition("-")[0]), -1)
+        """Whether the frame's cursor is good: of an epoch of this log, and not beyond its end, where that is known yet."""
+        epoch = int(frame.id.partition("-")[0])
+        forgotten = (
+            min(self.epochs, default=0) < epoch < max(self.epochs, default=0) and epoch not in self.epochs
+        )
+        return forgotten or frame.seq <= self.epochs.get(epoch, -1)
 
     def of(self, task: str) -> list[Row]:
         """The task's entries."""

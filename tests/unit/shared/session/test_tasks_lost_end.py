@@ -21,6 +21,7 @@ from tests.unit.shared.session.support import (
     opened,
     ref,
 )
+from turnstream.api.streaming.start_position import start
 from turnstream.shared.broker import client as brokers
 from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
@@ -390,16 +391,33 @@ async def test_a_connection_that_learnt_a_former_name_begins_no_epoch(
 async def test_only_so_many_former_epochs_are_remembered(
     desk: Desk, incarnation: Callable[[str], None]
 ) -> None:
-    """The newest ones; what is older is told that it is gone."""
+    """The first one, and the newest ones; a cursor of those between is told that it is gone."""
     attempt = await desk.running()
-    first = attempt.epoch
+    epochs = [attempt.epoch]
+    for number in range(20):
+        incarnation(f"no {number}")
+        await desk.append(attempt, closed(f"m{number}", "x"))
+        epochs.append(attempt.epoch)
+    meta = await _meta(desk)
+    assert [epochs.index(epoch) for epoch in meta.former] == [*range(19, 4, -1), 0]
+    assert meta.place(Cursor(epochs[2], 1)) is None
+    assert meta.place(Cursor(epochs[0], 1)) == Cursor(meta.epoch, 1)
+    await desk.sound()
+
+
+async def test_a_turn_outlives_any_number_of_epochs(desk: Desk, incarnation: Callable[[str], None]) -> None:
+    """One that waits for days may see many brokers: it is there to be followed, and is put away when its time is over."""
+    attempt = await desk.running()
     for number in range(20):
         incarnation(f"no {number}")
         await desk.append(attempt, closed(f"m{number}", "x"))
     meta = await _meta(desk)
-    assert len(meta.former) == 16
-    assert meta.place(Cursor(first, 1)) is None
-    assert not meta.has_epoch(first)
+    known = await desk.log.task(keys_of(), "t1")
+    assert (await start(desk.log, keys_of(), meta, task="t1")).after.seq == int(known["first"]) - 1
+    await desk.finish(attempt)
+    assert isinstance(await desk.tasks.clear(keys_of(), int(known["epoch"])), Cleared)
+    after = await _meta(desk)
+    assert not any(after.has_epoch(epoch) for epoch in (int(known["epoch"]), meta.epoch))
     await desk.sound()
 
 
