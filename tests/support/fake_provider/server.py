@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ from tests.support.fake_provider.responses import Refusal, Responses
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from starlette.requests import Request
 
@@ -38,25 +40,33 @@ class Cut(Exception):  # noqa: N818 - it is no error of the server
     """Cuts the connection in the middle of an answer."""
 
 
+class Reset(Cut):
+    """Resets it."""
+
+
 @dataclass
 class Answer:
     """One answer of the model, streamed.
 
     Attributes:
         pieces: the text, piece by piece.
+        seconds: how long each takes.
         thoughts: reasoning before it, in the field in which DeepSeek, Qwen and vLLM send it.
         calls: tool calls, after the text.
         cut: end the connection after the text, without an end of the stream.
+        reset: the same, by a reset of TCP.
         until: wait for it after the text.
         raw: send these bytes after the text, instead of all that would follow.
     """
 
     pieces: tuple[str, ...] = ()
+    seconds: float = 0.0
     thoughts: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     usage: tuple[int, int] = (10, 5)
     finish: str = ""
     cut: bool = False
+    reset: bool = False
     until: asyncio.Event | None = None
     raw: bytes | None = None
 
@@ -76,6 +86,7 @@ class Provider:
 
     Attributes:
         script: the answers still to give, the next one first; an empty script is a failure of the test.
+        answer: what gives the answer to a request instead.
         requests: bodies of all requests, in order.
         headers: their headers.
         times: when they came, in seconds of the loop's clock.
@@ -87,6 +98,7 @@ class Provider:
 
     def __init__(self) -> None:
         self.script: list[Answer | Refusal] = []
+        self.answer: Callable[[dict[str, Any]], Answer | Refusal] | None = None
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.times: list[float] = []
@@ -124,12 +136,25 @@ class Provider:
         self.address = f"http://127.0.0.1:{self._port}"
 
     async def close(self) -> None:
-        """Stop serving, and generating."""
+        """Stop serving, and generating; connections are cut."""
         await self.responses.close()
         self._server.should_exit = True
         self._server.force_exit = True
         if self._serving is not None:
             await self._serving
+        for connection in self._connections():
+            connection.transport.abort()
+
+    def _connections(self) -> list[Any]:
+        return list(self._server.server_state.connections)
+
+    def _reset(self, client: tuple[str, int]) -> None:
+        """Have the connection with a client reset when it is closed, and close it."""
+        for connection in self._connections():
+            if connection.client == client:
+                opened = connection.transport.get_extra_info("socket")
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.transport.abort()
 
     def messages(self, request: int = -1) -> list[dict[str, Any]]:
         """The messages of a request."""
@@ -166,21 +191,25 @@ class Provider:
         self.headers.append(dict(request.headers))
         if wrong := _refused(body["messages"]):
             return JSONResponse({"error": {"message": wrong}}, status_code=400)
-        if not self.script:
+        if not self.script and self.answer is None:
             return JSONResponse({"error": {"message": "the test's script is over"}}, status_code=400)
-        answer = self.script.pop(0)
+        answer = self.answer(body) if self.answer is not None else self.script.pop(0)
         if isinstance(answer, Refusal):
             return Response(orjson.dumps(answer.body), answer.status, answer.headers, "application/json")
         if not body.get("stream"):
             return JSONResponse(_whole(answer, body["model"]))
-        return StreamingResponse(self._sent(_stream(answer, body["model"])), media_type="text/event-stream")
+        sent = self._sent(_stream(answer, body["model"]), request.scope["client"])
+        return StreamingResponse(sent, media_type="text/event-stream")
 
-    async def _sent(self, answer: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _sent(self, answer: AsyncIterator[bytes], client: tuple[str, int]) -> AsyncIterator[bytes]:
         try:
             async for piece in answer:
                 yield piece
         except asyncio.CancelledError:
             self.left += 1
+            raise
+        except Reset:
+            self._reset(client)
             raise
 
 
@@ -216,11 +245,13 @@ async def _stream(answer: Answer, model: str) -> AsyncIterator[bytes]:
     for piece in answer.thoughts:
         yield _chunk(model, {"content": None, "reasoning_content": piece})
     for piece in answer.pieces:
+        if answer.seconds:
+            await asyncio.sleep(answer.seconds)
         yield _chunk(model, {"content": piece})
     if answer.until is not None:
         await answer.until.wait()
-    if answer.cut:
-        raise Cut
+    if answer.cut or answer.reset:
+        raise Reset if answer.reset else Cut
     if answer.raw is not None:
         yield answer.raw
         return
