@@ -1,4 +1,4 @@
-"""A bank over HTTP that commits, then stalls, if a test says so; and the agent whose tools use it.
+"""A bank over HTTP that commits, then stalls, if a test says so; and the agents whose tools use it.
 
 ``POST /`` books an amount; with a known ``Idempotency-Key`` it books nothing, if the bank honours keys, and answers as
 it did. ``GET /KEY`` tells whether something was booked with a key.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -32,7 +34,10 @@ class Bank:
     Attributes:
         bookings: the key of each booking.
         requests: key and attempt of each request to book.
+        asked, booked: amount → how often it was to be booked, and was.
         stalls: how many of the next requests to book get no answer.
+        stalls_first: whether the first request of each amount gets none either.
+        stalled: amount whose request gets no answer → the process that made it.
         honours: whether it books once only with the same key.
         silent: whether it refuses to tell what was booked.
     """
@@ -40,7 +45,11 @@ class Bank:
     def __init__(self) -> None:
         self.bookings: list[str] = []
         self.requests: list[tuple[str, int]] = []
+        self.asked: Counter[int] = Counter()
+        self.booked: Counter[int] = Counter()
         self.stalls = 0
+        self.stalls_first = False
+        self.stalled: dict[int, int] = {}
         self.honours = True
         self.silent = False
         self._server: asyncio.Server | None = None
@@ -73,15 +82,18 @@ class Bank:
             writer.close()
 
     async def _booked(self, headers: dict[str, str], body: bytes) -> tuple[int, str]:
-        key = headers["idempotency-key"]
+        key, amount = headers["idempotency-key"], json.loads(body)["amount"]
         self.requests.append((key, int(headers["x-attempt"])))
+        self.asked[amount] += 1
         if not (self.honours and key in self.bookings):
             self.bookings.append(key)
-        if self.stalls:
-            self.stalls -= 1
+            self.booked[amount] += 1
+        if self.stalls or (self.stalls_first and self.asked[amount] == 1):
+            self.stalls = max(0, self.stalls - 1)
+            self.stalled[amount] = int(headers["x-process"])
             await self._closed.wait()
             return 0, ""
-        return 200, f"booked {json.loads(body)['amount']}"
+        return 200, f"booked {amount}"
 
     def _known(self, key: str) -> tuple[int, str]:
         if self.silent:
@@ -89,8 +101,12 @@ class Bank:
         return (200, "found the booking") if key in self.bookings else (404, "")
 
 
-async def _book(call: Call, amount: int) -> str:
-    headers = {"Idempotency-Key": call.key, "X-Attempt": str(call.attempt)}
+async def _book(call: Call, amount: int, key: str = "") -> str:
+    headers = {
+        "Idempotency-Key": key or call.key,
+        "X-Attempt": str(call.attempt),
+        "X-Process": str(os.getpid()),
+    }
     async with httpx.AsyncClient(timeout=None) as http:
         return (await http.post(os.environ[ADDRESS], json={"amount": amount}, headers=headers)).text
 
@@ -98,6 +114,11 @@ async def _book(call: Call, amount: int) -> str:
 async def find(call: Call, arguments: dict[str, Any]) -> Any:
     """Ask the bank what became of a call."""
     assert (call.name, arguments) == ("book", {"amount": 5})
+    return await find_any(call, arguments)
+
+
+async def find_any(call: Call, arguments: dict[str, Any]) -> Any:
+    """The same of any call."""
     async with httpx.AsyncClient() as http:
         found = await http.get(f"{os.environ[ADDRESS]}/{call.key}")
     if found.status_code == 503:
@@ -157,6 +178,31 @@ async def pick(amount: int) -> str:
     if amount == 1:
         raise ModelRetry("one is too little")
     return await _book(current_call(), amount)
+
+
+# Its tools are named by what is configured for a call that was lost. Those without a key book twice whenever they run twice.
+cashier: Agent[None, str] = Agent(FunctionModel(stream_function=_play, model_name="scripted"))
+
+
+@cashier.tool_plain
+async def rerun(amount: int) -> str:
+    """Book an amount, with the call's key."""
+    return await _book(current_call(), amount)
+
+
+@cashier.tool_plain
+async def find_out(amount: int) -> str:
+    """Book an amount, with the call's key."""
+    return await _book(current_call(), amount)
+
+
+async def _book_without_key(amount: int) -> str:
+    """Book an amount, with another key each time."""
+    return await _book(current_call(), amount, secrets.token_hex(8))
+
+
+for _name in ("rerun_without_key", "tell", "ask"):
+    cashier.tool_plain(name=_name)(_book_without_key)
 
 
 async def clerk(turn: Turn) -> AsyncIterator[Any]:
