@@ -113,7 +113,7 @@ class Kills:
     def _doomed(self, worker: Process) -> bool:
         """Whether all its slots wait for the bank; or some, and nothing else goes on."""
         waiting = self._waiting(worker)
-        all_wait = not any(self._left.values()) and self._live == self._bank.stalled.keys()
+        all_wait = self._live == self._bank.stalled.keys()
         return len(waiting) == SLOTS or (bool(waiting) and all_wait)
 
     def _waiting(self, worker: Process) -> list[int]:
