@@ -29,7 +29,6 @@ ELSEWHERE = {
     "api/operators/health": "processes/test_broker_away",
     "api/operators/metrics": "admin/test_metrics",
     "api/protocols/agent_api/protocol": "unit/api/openapi/test_document",
-    "api/protocols/agent_api/response": "behaviour/test_one_chat",
     "api/protocols/agent_api/routes": "behaviour/test_one_chat",
     "api/protocols/liteagent/envelope": "unit/api/protocols/liteagent/test_frames",
     "api/protocols/liteagent/protocol": "unit/api/openapi/test_document",
