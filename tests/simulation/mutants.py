@@ -129,7 +129,7 @@ MUTANTS = [
     _lua(
         "clear repeated",
         "clear",
-        "elseif not delete and meta[1] ~= ending_epoch and not slow_paths().last_of(ending_epoch) then",
+        "elseif not delete and not slow_paths().has_epoch(ending_epoch) then",
         "elseif false then",
         ("repeat",),
     ),
