@@ -183,8 +183,8 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         ("POST",),
         BASE + "/models/hold",
         "adminHoldModel",
-        "Let no request to a model begin, at any worker, from now on (within 5 s where a message to it was lost). Turns wait or use their agent's fallback; what it "
-        "streams goes on.",
+        "Let no request to a model begin, at any worker, from now on (within 5 s where a message to it was lost). Turns "
+        "wait or use their agent's fallback; what it streams goes on.",
         {200: (ModelHeld,)},
         KEY_ERRORS | BODY_ERRORS | {NoModel},
         (),

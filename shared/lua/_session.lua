@@ -348,6 +348,7 @@ local function slow_paths()
       cursors[#cursors + 1] = cursor
     end
     if #cursors > MOST_FORMER then
+      -- The oldest but the first.
       table.remove(cursors, MOST_FORMER)
     end
     redis.call('HSET', META, 'epoch', epoch, 'former', table.concat(cursors, ' '), 'incarnation', names)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 from starlette.responses import Response
 
+from turnstream.api.access.auth import Caller
 from turnstream.api.access.session_access import visible_session
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
@@ -42,13 +43,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
-    from turnstream.api.access.auth import Caller
-    from turnstream.api.access.session_access import Visitor
     from turnstream.api.protocols.liteagent.frames import LiteAgent
     from turnstream.api.protocols.liteagent.requests import ChatRequest
     from turnstream.api.services import Services
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
+    from turnstream.shared.api_keys import ApiKey
 
 log = structlog.get_logger(__name__)
 
@@ -146,15 +146,15 @@ class LiteAgentRoutes:
 
     async def stop(self, request: Request) -> Response:
         """End one task, or all live ones of the session. When this answers, their ends are in the log."""
-        keys, visitor = await self._to_stop(request)
+        keys, who = await self._to_stop(request)
         task = task_id(request.query_params.get("taskId"))
         if task is None:
             # In one round trip; nothing is ended before it is known that the caller may.
-            reads = self._check_visible(keys, visitor), self._services.log.live(keys)
+            reads = self._check_visible(keys, who), self._services.log.live(keys)
             _, live = await asyncio.gather(*reads)
             await stop_all(self._services, keys, live, "stop", who="client")
             return answer(Stopped, {"sessionId": keys.session})
-        await self._check_visible(keys, visitor)
+        await self._check_visible(keys, who)
         ref = TaskRef(keys.owner, keys.session, task)
         if isinstance(await stop(self._services, ref, "stop", who="client"), Gone):
             raise NoTask
@@ -204,26 +204,26 @@ class LiteAgentRoutes:
             return None
         return session_id(request, "sessionId")
 
-    async def _to_stop(self, request: Request) -> tuple[SessionKeys, Visitor | None]:
-        """The session to stop: one of the key's own, or with an admin key and ``owner=`` anybody's, who is no visitor."""
+    async def _to_stop(self, request: Request) -> tuple[SessionKeys, Caller | ApiKey]:
+        """The session to stop: one of the key's own, or with an admin key and ``owner=`` anybody's; and who stops."""
         services = self._services
         owner = request.query_params.get("owner")
         if owner is None:
             caller = await services.auth.caller(request)
-            return caller.keys(session_id(request, "sessionId")), caller.visitor()
+            return caller.keys(session_id(request, "sessionId")), caller
         key = await services.auth.admin(request)
         if not IDENTIFIER.fullmatch(owner):
             raise NoSession
-        keys = SessionKeys(owner, session_id(request, "sessionId"))
-        log.info("admin.stops_session", key=key.id, owner=owner, session=keys.session)
-        return keys, None
+        return SessionKeys(owner, session_id(request, "sessionId")), key
 
-    async def _check_visible(self, keys: SessionKeys, visitor: Visitor | None) -> None:
-        """Raise NoSession unless there is such a session, and the visitor, if any, may see it."""
-        if visitor is not None:
-            await visible_session(self._services.log, keys, visitor)
+    async def _check_visible(self, keys: SessionKeys, who: Caller | ApiKey) -> None:
+        """Raise NoSession unless there is such a session, and the caller may see it; what an admin stops is logged."""
+        if isinstance(who, Caller):
+            await visible_session(self._services.log, keys, who.visitor())
         elif await self._services.log.meta(keys) is None:
             raise NoSession
+        else:
+            log.info("admin.stops_session", key=who.id, owner=keys.owner, session=keys.session)
 
 
 def _one_shot(request: Request, caller: Caller, chat: ChatRequest) -> str:
