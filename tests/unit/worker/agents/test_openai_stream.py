@@ -172,9 +172,30 @@ def _compare(sent: Sent, library: Callable[[Any], Model[Any]], ours: Callable[[A
     if _closed_early(sent, theirs):
         assert lean.error
         assert lean.error[0] is ModelConnectionError
-        assert (lean.response and lean.response.parts) == (theirs.response and theirs.response.parts)
+        told, whole = (came.response.parts if came.response else [] for came in (lean, theirs))
+        assert list(told) == [_so_far(*parts) for parts in zip(told, whole, strict=True)]
     else:
         assert lean == theirs
+
+
+def _so_far(ours: Any, theirs: Any) -> Any:
+    """The library's part without what it held back until the end, which a stream that was cut does not reach.
+
+    That is from a character on that may be its own mark, or an escape that has begun.
+    """
+    match ours, theirs:
+        case TextPart(said), TextPart(whole) if (
+            whole.startswith(said) and whole[len(said) :][:1] in _HELD_BACK
+        ):
+            return replace(theirs, content=said)
+        case ToolCallPart(_, str(said)), ToolCallPart(_, str(whole)) if (
+            whole.startswith(said) and whole[len(said) :][:1] in _HELD_BACK
+        ):
+            return replace(theirs, args=said)
+    return theirs
+
+
+_HELD_BACK = {"\u200b", "\u200c", "\u200d", "\u2060", "\ufeff", "\\"}
 
 
 def _closed_early(sent: Sent, theirs: Came) -> bool:
@@ -244,6 +265,12 @@ async def test_deltas_of_any_host_go_to_the_listener() -> None:
             assert streamed.get().text == "ab <|im_start|> c d<\u200d e"
     assert "".join(heard) == "b <|im_start|> c d<\u200d e"
     assert not rest
+
+
+def test_a_cut_stream_s_text_is_what_was_told() -> None:
+    """Not what the library still held back, since it might have been its own mark; it tells that at the end only."""
+    _, library, lean = FORMS["chat"]
+    _compare(Sent((_chunk({"content": "a <\u200d"}),), broken=False), library, lean)
 
 
 @pytest.mark.parametrize("form", FORMS)
