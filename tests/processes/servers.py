@@ -1,0 +1,436 @@
+"""Servers that stand in for each other, as processes: a Redis Cluster, and a primary with its replica and Sentinels.
+
+Each test has its own, since it kills, freezes and moves what it likes. Nodes let everybody in, unless they are started
+with the users of deploy/redis.acl; those are ended by their process ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any, Self
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from deploy.cluster import find_broker
+from deploy.nodes import Address, Known, form, known, settled
+from tests.processes.deployment import free_port
+from tests.support import users
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOST = "127.0.0.1"
+
+# A node that is silent for so long counts as failed, and its replica takes over. Shorter, and a busy machine's do, too.
+NODE_TIMEOUT_MS = 2000
+
+# What one command to a node may take; frozen ones never answer.
+ASK_SECONDS = 5.0
+
+
+class Server:
+    """One server process."""
+
+    def __init__(self, folder: Path, *configuration: str, sentinel: bool = False) -> None:
+        """``configuration``: lines; the server itself notes there what it is to remember of Sentinels and replicas."""
+        self.address = Address(HOST, free_port(), 0)
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True)
+        where = (
+            f"port {self.port}",
+            f"bind {HOST}",
+            f"dir {folder}",
+            f"logfile {folder / 'log'}",
+            "protected-mode no",
+        )
+        configured = folder / "server.conf"
+        configured.write_text("".join(f"{line}\n" for line in (*where, *configuration)))
+        self._command = [find_broker(), str(configured), *(["--sentinel"] if sentinel else [])]
+
+    @property
+    def port(self) -> int:
+        """Where it listens for clients."""
+        return self.address.port
+
+    async def start(self) -> Self:
+        """Start it, with what it had; return when it answers."""
+        self._spawn()
+        await wait_until(self.answers, f"the server at {self.port} to answer")
+        return self
+
+    def _spawn(self) -> None:
+        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+
+    async def answers(self) -> bool:
+        """Whether it does, and has read its data."""
+        try:
+            return bool(await self.ask("PING") == "PONG")
+        except (RedisError, OSError):
+            return False
+
+    async def ask(self, *words: str | int) -> Any:
+        """One command, over a connection of its own; its reply, as text."""
+        redis = Redis(
+            host=HOST,
+            port=self.port,
+            decode_responses=True,
+            socket_timeout=ASK_SECONDS,
+            lib_name="",
+            lib_version="",
+        )
+        redis.response_callbacks.clear()
+        async with redis:
+            return await redis.execute_command(*words)  # type: ignore[no-untyped-call]
+
+    def kill(self) -> None:
+        """End it at once; nothing more is written."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+
+    def freeze(self) -> None:
+        """It keeps its connections, and does nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process; a frozen one is one."""
+        return self.process is not None and self.process.poll() is None
+
+    async def role(self) -> str:
+        """``master``, ``slave``, or nothing when it does not answer."""
+        try:
+            return str((await self.ask("ROLE"))[0])
+        except (RedisError, OSError):
+            return ""
+
+    async def in_sync(self) -> bool:
+        """Whether this replica has its copy."""
+        return "master_link_status:up" in await self.ask("INFO", "replication")
+
+
+class Node(Server):
+    """A server that keeps data, in a file like the shipped one's."""
+
+    def __init__(self, folder: Path, *configuration: str, appendfsync: str = "everysec") -> None:
+        kept = ("appendonly yes", f"appendfsync {appendfsync}", 'save ""')
+        # A copy is begun at once, and not kept waiting for others that may want one.
+        super().__init__(folder, *kept, "repl-diskless-sync-delay 0", *configuration)
+
+
+class ClusterNode(Node):
+    """One of a cluster."""
+
+    def __init__(self, folder: Path) -> None:
+        bus = free_port()
+        super().__init__(
+            folder,
+            "cluster-enabled yes",
+            f"cluster-port {bus}",
+            f"cluster-node-timeout {NODE_TIMEOUT_MS}",
+            "cluster-require-full-coverage no",
+            # A replica that has not heard from its primary for long stands for election all the same.
+            "cluster-replica-validity-factor 0",
+        )
+        self.address = Address(HOST, self.port, bus)
+
+
+class RedisCluster:
+    """Primaries, each with a replica: ``primary(0)`` has the first slots at the start, ``replica(0)`` copies it.
+
+    These name processes, whichever role they have by now; `owner` and `role_of` ask the cluster.
+    """
+
+    def __init__(self, folder: Path, primaries: int = 3, *, with_users: bool = False) -> None:
+        """``with_users``: define those of deploy/redis.acl at each node; ``default`` keeps its rights."""
+        self._folder = folder
+        self._with_users = with_users
+        self.primaries: list[ClusterNode] = []
+        self.replicas: list[ClusterNode] = []
+        for number in range(primaries):
+            self.primaries.append(ClusterNode(folder / f"primary-{number}"))
+            self.replicas.append(ClusterNode(folder / f"replica-{number}"))
+
+    @property
+    def nodes(self) -> list[ClusterNode]:
+        """All that were started."""
+        return [*self.primaries, *self.replicas]
+
+    @property
+    def addresses(self) -> str:
+        """What a URL has after ``//``."""
+        return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    @property
+    def url(self) -> str:
+        """For ``TURNSTREAM_SESSION_REDIS_URL``."""
+        return f"redis+cluster://{self.addresses}"
+
+    async def __aenter__(self) -> Self:
+        """Start all, make them a cluster, and wait until it can be used and replicas are in sync."""
+        try:
+            await asyncio.gather(*(self._start(node) for node in self.nodes))
+            await form(
+                {
+                    primary.address: [replica.address]
+                    for primary, replica in zip(self.primaries, self.replicas, strict=True)
+                },
+                self.ask,
+            )
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End all."""
+        self.close()
+
+    def close(self) -> None:
+        """End all, frozen ones, too."""
+        for node in self.nodes:
+            node.kill()
+
+    async def _start(self, node: ClusterNode) -> None:
+        await node.start()
+        if self._with_users:
+            await asyncio.to_thread(_define, node.port)
+
+    async def ask(self, node: Address, *words: str | int) -> Any:
+        """One command to the node at an address."""
+        return await self._at(node.port).ask(*words)
+
+    def _at(self, port: int) -> ClusterNode:
+        return next(each for each in self.nodes if each.port == port)
+
+    # ── who has what ──
+
+    async def slot(self, key: str) -> int:
+        """The slot of a key."""
+        return int(await self._speaker().ask("CLUSTER", "KEYSLOT", key))
+
+    async def owner(self, slot: int) -> ClusterNode:
+        """The node that has a slot, as the nodes know that run; they must agree."""
+
+        async def agreed() -> ClusterNode | None:
+            names = set()
+            for node in self._running():
+                for each in await known(node.address, self.ask):
+                    if "fail" not in each.flags and any(first <= slot <= last for first, last in each.slots):
+                        names.add(each.port)
+            return self._at(names.pop()) if len(names) == 1 else None
+
+        found: ClusterNode = await wait_until(agreed, f"the nodes to agree on who has slot {slot}", 60)
+        return found
+
+    async def of(self, node: ClusterNode) -> Known:
+        """What a node says of itself."""
+        return next(each for each in await known(node.address, self.ask) if "myself" in each.flags)
+
+    async def whole(self, replicas: int | None = None) -> None:
+        """Wait until all running nodes say that all is well, and so many replicas (as many as at the start) are in sync."""
+        count = len(self.replicas) if replicas is None else replicas
+        await wait_until(
+            lambda: settled([node.address for node in self._running()], count, self.ask),
+            f"the cluster to be whole, with {count} replicas",
+            60,
+        )
+
+    def _running(self) -> list[ClusterNode]:
+        return [node for node in self.nodes if node.runs]
+
+    def _speaker(self) -> ClusterNode:
+        return self._running()[0]
+
+    # ── what happens to it ──
+
+    async def restart(self, node: ClusterNode) -> None:
+        """Start a node that was killed, with what it had; it finds the others by itself."""
+        await self._start(node)
+
+    async def failed_over(self, replica: ClusterNode) -> None:
+        """Wait until a replica is a primary, and the others know it."""
+
+        async def knows() -> bool:
+            for node in self._running():
+                others = await known(node.address, self.ask)
+                if not any(each.port == replica.port and "master" in each.flags for each in others):
+                    return False
+                if "cluster_state:ok" not in await node.ask("CLUSTER", "INFO"):
+                    return False
+            return True
+
+        await wait_until(knows, f"{replica.port} to be a primary", 60)
+
+    async def promote(self, replica: ClusterNode, how: str = "") -> None:
+        """A replica becomes the primary: agreed with it, or without asking it (``FORCE``) or anybody (``TAKEOVER``)."""
+        await replica.ask("CLUSTER", "FAILOVER", *([how] if how else []))
+        await self.failed_over(replica)
+
+    # A slot moves in three steps, so that a test can be between them.
+
+    async def begin_move(self, slot: int, target: ClusterNode) -> ClusterNode:
+        """From now on what the source does not have is asked of the target (ASK); the source."""
+        source = await self.owner(slot)
+        there, here = (await self.of(target)).name, (await self.of(source)).name
+        await target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", here)
+        await source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", there)
+        return source
+
+    async def move_keys(
+        self, slot: int, source: ClusterNode, target: ClusterNode, count: int = 1_000_000
+    ) -> int:
+        """Move some keys of the slot; how many. Those of one script may be on both sides then (TRYAGAIN)."""
+        names = await source.ask("CLUSTER", "GETKEYSINSLOT", slot, count)
+        for name in names:
+            await source.ask("MIGRATE", HOST, target.port, name, 0, 5000)
+        return len(names)
+
+    async def end_move(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
+        """The slot is the target's (MOVED)."""
+        name = (await self.of(target)).name
+        for node in (target, source):
+            await node.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
+
+    async def move(self, slot: int, target: ClusterNode) -> None:
+        """All steps; keys that come meanwhile are moved, too."""
+        source = await self.begin_move(slot, target)
+        while await self.move_keys(slot, source, target):
+            pass
+        await self.end_move(slot, source, target)
+
+    async def move_at_once(self, slot: int, target: ClusterNode) -> None:
+        """As Valkey 9 does it by itself: copied as to a replica, and given over in one moment. There is no ASK."""
+        source = await self.owner(slot)
+        name = (await self.of(target)).name
+        await source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", name)
+
+        async def arrived() -> bool:
+            return any(first <= slot <= last for first, last in (await self.of(target)).slots)
+
+        await wait_until(arrived, f"slot {slot} to be at {target.port}", 60)
+
+    async def add(self) -> ClusterNode:
+        """Another primary, without a slot."""
+        node = ClusterNode(self._folder / f"added-{len(self.nodes)}")
+        self.primaries.append(node)
+        await self._start(node)
+        speaker = self._speaker()
+        await speaker.ask("CLUSTER", "MEET", *map(str, node.address))
+        await self.whole()
+        return node
+
+    async def remove(self, node: ClusterNode, heir: ClusterNode) -> None:
+        """Give a primary's slots to another, let all forget it, and end it; its replicas follow the heir."""
+        name, inherits = (await self.of(node)).name, (await self.of(heir)).name
+        for first, last in (await self.of(node)).slots:
+            for slot in range(first, last + 1):
+                await self.move(slot, heir)
+        for each in self._running():
+            if (await self.of(each)).primary == name:
+                await each.ask("CLUSTER", "REPLICATE", inherits)
+        for each in self._running():
+            if each is not node:
+                await each.ask("CLUSTER", "FORGET", name)
+        node.kill()
+        (self.primaries if node in self.primaries else self.replicas).remove(node)
+
+
+class Sentinels:
+    """A primary, its replica, and three Sentinels that watch them under the name `NAME`."""
+
+    NAME = "turnstream"
+
+    def __init__(self, folder: Path, *, with_users: bool = False, appendfsync: str = "everysec") -> None:
+        """``with_users``: define those of deploy/redis.acl at both servers."""
+        self._folder = folder
+        self._with_users = with_users
+        self.primary = Node(folder / "primary", appendfsync=appendfsync)
+        self.replica = Node(
+            folder / "replica", f"replicaof {HOST} {self.primary.port}", appendfsync=appendfsync
+        )
+        watch = (
+            f"sentinel monitor {self.NAME} {HOST} {self.primary.port} 2",
+            f"sentinel down-after-milliseconds {self.NAME} {NODE_TIMEOUT_MS}",
+            f"sentinel failover-timeout {self.NAME} 10000",
+        )
+        self.sentinels = [Server(folder / f"sentinel-{number}", *watch, sentinel=True) for number in range(3)]
+
+    @property
+    def url(self) -> str:
+        """For ``TURNSTREAM_REDIS_URL``."""
+        return f"redis+sentinel://{','.join(f'{HOST}:{each.port}' for each in self.sentinels)}/{self.NAME}"
+
+    async def __aenter__(self) -> Self:
+        """Start all; return when the Sentinels know the replica and each other."""
+        try:
+            for node in (self.primary, self.replica):
+                await node.start()
+                if self._with_users:
+                    await asyncio.to_thread(_define, node.port)
+            await wait_until(self.replica.in_sync, "the replica to have its copy", 60)
+            await asyncio.gather(*(each.start() for each in self.sentinels))
+            await wait_until(self._acquainted, "the Sentinels to know each other", 60)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End all."""
+        self.close()
+
+    def close(self) -> None:
+        """End all, frozen ones, too."""
+        for each in (*self.sentinels, self.primary, self.replica):
+            each.kill()
+
+    async def promoted(self) -> None:
+        """Wait until the replica is the primary, by the word of most Sentinels."""
+
+        async def known_as_such() -> bool:
+            if await self.replica.role() != "master":
+                return False
+            told = [await self._primary_of(each) for each in self.sentinels]
+            return told.count(self.replica.port) >= 2
+
+        await wait_until(known_as_such, "the Sentinels to promote the replica", 60)
+
+    async def failover(self) -> None:
+        """As an operator asks for it: the primary is demoted."""
+        await self.sentinels[0].ask("SENTINEL", "FAILOVER", self.NAME)
+        await self.promoted()
+
+    async def _primary_of(self, sentinel: Server) -> int:
+        try:
+            return int((await sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.NAME))[1])
+        except (RedisError, OSError):
+            return 0
+
+    async def _acquainted(self) -> bool:
+        for each in self.sentinels:
+            words = await each.ask("SENTINEL", "MASTER", self.NAME)
+            told = dict(zip(words[::2], words[1::2], strict=True))
+            if (told["num-other-sentinels"], told["num-slaves"]) != ("2", "1"):
+                return False
+        return True
+
+
+def _define(port: int) -> None:
+    """The users of deploy/redis.acl, at one server."""
+    import redis
+
+    with redis.Redis(host=HOST, port=port) as broker:
+        users.define(broker)
