@@ -3,6 +3,8 @@
 # password in it as the SHA-256 of a file's content.
 #
 #   redis-acl.sh FOLDER        the passwords are FOLDER/redis_api_password, …_worker_…, …_operator_…
+#
+# The user `server` is for brokers with replicas: it is left out where there is no FOLDER/redis_server_password.
 set -eu
 folder=$1
 
@@ -19,6 +21,11 @@ hash_of() {
 api=$(hash_of api)
 worker=$(hash_of worker)
 operator=$(hash_of operator)
+if [ -e "$folder/redis_server_password" ]; then
+  server="s/PASSWORD_OF_SERVER/#$(hash_of server)/"
+else
+  server="/^user server /d"
+fi
 sed -e '/^#/d' -e '/^$/d' -e ':join' -e '/\\$/{N;s/ *\\\n */ /;b join' -e '}' \
-  -e "s/PASSWORD_OF_API/#$api/" -e "s/PASSWORD_OF_WORKER/#$worker/" -e "s/PASSWORD_OF_OPERATOR/#$operator/" \
+  -e "s/PASSWORD_OF_API/#$api/" -e "s/PASSWORD_OF_WORKER/#$worker/" -e "s/PASSWORD_OF_OPERATOR/#$operator/" -e "$server" \
   "$(dirname "$0")/redis.acl"

@@ -16,7 +16,7 @@ make() {
   fi
 }
 
-for user in api worker operator; do
+for user in api worker operator server; do
   make "redis_${user}_password" ""
 done
 make admin_key sk-

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from turnstream.shared.broker.urls import BrokerUrl
 from turnstream.shared.errors import ConfigurationError
 
 MEMORY_URL = "memory://"
@@ -27,7 +28,8 @@ class Settings(BaseSettings):
 
     redis_url: SecretStr = Field(
         SecretStr(MEMORY_URL),
-        description="The broker: redis://, rediss:// or unix://; memory:// is the embedded one of `serve`.",
+        description="The broker: redis://, rediss:// or unix://; redis+sentinel:// or rediss+sentinel://, with the Sentinels' addresses "
+        "and the name of their primary; memory:// is the embedded one of `serve`.",
     )
     session_redis_url: SecretStr | None = Field(
         None,
@@ -37,9 +39,12 @@ class Settings(BaseSettings):
         None,
         description="The password at both brokers, when their URLs name only the user: redis://api@host.",
     )
+    sentinel_password: SecretStr | None = Field(
+        None, description="The Sentinels' own password, if they have one."
+    )
     redis_ca: Path | None = Field(
         None,
-        description="File of the certificate authorities trusted for rediss:// brokers, beside the system's.",
+        description="File of the certificate authorities trusted for rediss:// brokers and their Sentinels, beside the system's.",
     )
     host: str = Field("127.0.0.1", description="Address the front end listens on.")
     port: int = Field(8090, ge=0, le=65535, description="Port the front end listens on; 0 takes a free one.")
@@ -199,15 +204,8 @@ class Settings(BaseSettings):
     def _known_scheme(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None:
             return None
-        text = url.get_secret_value()
-        if text != MEMORY_URL:
-            # Read by the library itself, before anything is started with it; not loaded by commands that need no broker.
-            from redis.asyncio.connection import parse_url
-
-            try:
-                parse_url(text)
-            except ValueError as error:
-                raise ValueError(f"must be redis://, rediss://, unix:// or {MEMORY_URL}: {error}") from None
+        # Before anything is started with it.
+        BrokerUrl.parse(url.get_secret_value())
         return url
 
     @field_validator("redis_ca")

@@ -13,13 +13,14 @@ import socket
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
 
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS, Pipe
 from turnstream.shared.broker.retry import TRANSIENT, Retrying, limited, retry, retry_seconds
+from turnstream.shared.broker.sentinels import SentinelPool
+from turnstream.shared.broker.urls import MEMORY, SENTINEL, BrokerUrl
 from turnstream.shared.errors import BrokerAway, ConfigurationError
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ class Broker(Retrying):
         session_url = settings.session_redis_url
         self.sessions = self._client(session_url.get_secret_value()) if session_url else self.primary
 
-    def _client(self, url: str) -> Redis:
-        if url.startswith("memory://"):
+    def _client(self, text: str) -> Redis:
+        url = BrokerUrl.parse(text)
+        if url.kind == MEMORY:
             from fakeredis import FakeAsyncRedis, FakeServer
 
             if self._server is None:
@@ -92,21 +94,31 @@ class Broker(Retrying):
             client: Redis = FakeAsyncRedis(server=self._server)
             self._pools.append(client.connection_pool)
             return client
-        pool: ConnectionPool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=MAX_CONNECTIONS,
-            timeout=COMMAND_SECONDS,
-            socket_connect_timeout=CONNECT_SECONDS,
-            # What AUTH and SELECT may take: a broker that froze accepts connections and says nothing.
-            socket_timeout=COMMAND_SECONDS,
-            # To tell every new connection's library takes two commands, and rights that Redis 7.0 cannot give.
-            lib_name="",
-            lib_version="",
-            **({} if url.startswith("unix://") else _TCP),
-            **self._credentials(url),
-        )
+        pool = self._pool(url)
         self._pools.append(pool)
         return self._piped(pool)
+
+    def _pool(self, url: BrokerUrl) -> ConnectionPool:
+        options: dict[str, Any] = {
+            "max_connections": MAX_CONNECTIONS,
+            "timeout": COMMAND_SECONDS,
+            "socket_connect_timeout": CONNECT_SECONDS,
+            # What AUTH and SELECT may take: a broker that froze accepts connections and says nothing.
+            "socket_timeout": COMMAND_SECONDS,
+            # To tell every new connection's library takes two commands, and rights that Redis 7.0 cannot give.
+            "lib_name": "",
+            "lib_version": "",
+            **({} if url.text.startswith("unix://") else _TCP),
+        }
+        if self.settings.redis_password is not None:
+            options["password"] = self.settings.redis_password.get_secret_value()
+        encryption = self._encryption() if url.tls else {}
+        # What the URL itself says wins.
+        if url.kind == SENTINEL:
+            password = self.settings.sentinel_password
+            secret = password.get_secret_value() if password is not None else None
+            return SentinelPool(url, {**options, **url.options}, encryption, secret)
+        return BlockingConnectionPool.from_url(url.text, **options, **encryption)
 
     def _piped(self, pool: ConnectionPool, *, apart: bool = False) -> PipedRedis:
         piped = PipedRedis(connection_pool=pool, apart=apart)
@@ -139,16 +151,11 @@ class Broker(Retrying):
                 self._apart.append(piped)
                 self._room_apart.release()
 
-    def _credentials(self, url: str) -> dict[str, Any]:
-        """What the URL does not say itself: options in it win over these."""
-        given: dict[str, Any] = {}
-        if self.settings.redis_password is not None:
-            given["password"] = self.settings.redis_password.get_secret_value()
-        if url.startswith("rediss://"):
-            # The client's own default believes any certificate of a known authority, whoever shows it.
-            given["ssl_check_hostname"] = True
-            if self.settings.redis_ca is not None:
-                given["ssl_ca_certs"] = str(self.settings.redis_ca)
+    def _encryption(self) -> dict[str, Any]:
+        # The client's own default believes any certificate of a known authority, whoever shows it.
+        given: dict[str, Any] = {"ssl_check_hostname": True}
+        if self.settings.redis_ca is not None:
+            given["ssl_ca_certs"] = str(self.settings.redis_ca)
         return given
 
     async def ready(self) -> bool:
@@ -215,15 +222,7 @@ async def let_in(settings: Settings, ask: Callable[[], Awaitable[T]], setting: s
 def _address(settings: Settings, setting: str) -> str:
     """The URL that a setting names, as it may be shown."""
     url = settings.session_redis_url if setting == SESSIONS else settings.redis_url
-    return _without_secrets(url.get_secret_value()) if url else ""
-
-
-def _without_secrets(url: str) -> str:
-    """A broker's URL as it may be shown: without password and options."""
-    parts = urlsplit(url)
-    user, _, host = parts.netloc.rpartition("@")
-    user = user.partition(":")[0]
-    return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
+    return BrokerUrl.parse(url.get_secret_value()).shown if url else ""
 
 
 async def command(

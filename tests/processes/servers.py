@@ -1,7 +1,6 @@
 """Servers that stand in for each other, as processes: a Redis Cluster, and a primary with its replica and Sentinels.
 
-Each test has its own, since it kills, freezes and moves what it likes. Nodes let everybody in, unless they are started
-with the users of deploy/redis.acl; those are ended by their process ids.
+Each test has its own, since it kills, freezes and moves what it likes; they are ended by their process ids.
 """
 
 from __future__ import annotations
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOST = "127.0.0.1"
+
+# Who servers and Sentinels are to each other, where they have users.
+SERVER, SECRET = "server", users.password("server")
 
 # A node that is silent for so long counts as failed, and its replica takes over. Shorter, and a busy machine's do, too.
 NODE_TIMEOUT_MS = 2000
@@ -116,6 +118,11 @@ class Server:
         except (RedisError, OSError):
             return ""
 
+    async def lag(self, primary: Server) -> None:
+        """From now on this replica gets nothing more of its primary, and believes that this will pass."""
+        await self.ask("CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing")
+        await primary.ask("CLIENT", "KILL", "TYPE", "REPLICA")
+
     async def in_sync(self) -> bool:
         """Whether this replica has its copy."""
         return "master_link_status:up" in await self.ask("INFO", "replication")
@@ -124,16 +131,33 @@ class Server:
 class Node(Server):
     """A server that keeps data, in a file like the shipped one's."""
 
-    def __init__(self, folder: Path, *configuration: str, appendfsync: str = "everysec") -> None:
-        kept = ("appendonly yes", f"appendfsync {appendfsync}", 'save ""')
-        # A copy is begun at once, and not kept waiting for others that may want one.
-        super().__init__(folder, *kept, "repl-diskless-sync-delay 0", *configuration)
+    def __init__(
+        self, folder: Path, *configuration: str, with_users: bool = False, appendfsync: str = "everysec"
+    ) -> None:
+        """``with_users``: has those of deploy/redis.acl, too, and copies as one of them; ``default`` may do anything."""
+        super().__init__(
+            folder,
+            "appendonly yes",
+            f"appendfsync {appendfsync}",
+            'save ""',
+            # A copy is begun at once, and not kept waiting for others that may want one.
+            "repl-diskless-sync-delay 0",
+            *(
+                (f"aclfile {folder / 'users.acl'}", f"masteruser {SERVER}", f"masterauth {SECRET}")
+                if with_users
+                else ()
+            ),
+            *configuration,
+        )
+        if with_users:
+            ours = "user default on nopass ~* &* +@all"
+            (folder / "users.acl").write_text(users.acl_file().replace("user default reset", ours))
 
 
 class ClusterNode(Node):
     """One of a cluster."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, with_users: bool = False) -> None:
         bus = free_port()
         super().__init__(
             folder,
@@ -143,6 +167,7 @@ class ClusterNode(Node):
             "cluster-require-full-coverage no",
             # A replica that has not heard from its primary for long stands for election all the same.
             "cluster-replica-validity-factor 0",
+            with_users=with_users,
         )
         self.address = Address(HOST, self.port, bus)
 
@@ -154,14 +179,14 @@ class RedisCluster:
     """
 
     def __init__(self, folder: Path, primaries: int = 3, *, with_users: bool = False) -> None:
-        """``with_users``: define those of deploy/redis.acl at each node; ``default`` keeps its rights."""
+        """``with_users``: see `Node`."""
         self._folder = folder
         self._with_users = with_users
         self.primaries: list[ClusterNode] = []
         self.replicas: list[ClusterNode] = []
         for number in range(primaries):
-            self.primaries.append(ClusterNode(folder / f"primary-{number}"))
-            self.replicas.append(ClusterNode(folder / f"replica-{number}"))
+            self.primaries.append(ClusterNode(folder / f"primary-{number}", with_users=with_users))
+            self.replicas.append(ClusterNode(folder / f"replica-{number}", with_users=with_users))
 
     @property
     def nodes(self) -> list[ClusterNode]:
@@ -181,7 +206,7 @@ class RedisCluster:
     async def __aenter__(self) -> Self:
         """Start all, make them a cluster, and wait until it can be used and replicas are in sync."""
         try:
-            await asyncio.gather(*(self._start(node) for node in self.nodes))
+            await asyncio.gather(*(node.start() for node in self.nodes))
             await form(
                 {
                     primary.address: [replica.address]
@@ -202,11 +227,6 @@ class RedisCluster:
         """End all, frozen ones, too."""
         for node in self.nodes:
             node.kill()
-
-    async def _start(self, node: ClusterNode) -> None:
-        await node.start()
-        if self._with_users:
-            await asyncio.to_thread(_define, node.port)
 
     async def ask(self, node: Address, *words: str | int) -> Any:
         """One command to the node at an address."""
@@ -258,7 +278,7 @@ class RedisCluster:
 
     async def restart(self, node: ClusterNode) -> None:
         """Start a node that was killed, with what it had; it finds the others by itself."""
-        await self._start(node)
+        await node.start()
 
     async def failed_over(self, replica: ClusterNode) -> None:
         """Wait until a replica is a primary, and the others know it."""
@@ -324,9 +344,9 @@ class RedisCluster:
 
     async def add(self) -> ClusterNode:
         """Another primary, without a slot."""
-        node = ClusterNode(self._folder / f"added-{len(self.nodes)}")
+        node = ClusterNode(self._folder / f"added-{len(self.nodes)}", with_users=self._with_users)
         self.primaries.append(node)
-        await self._start(node)
+        await node.start()
         speaker = self._speaker()
         await speaker.ask("CLUSTER", "MEET", *map(str, node.address))
         await self.whole()
@@ -353,19 +373,18 @@ class Sentinels:
 
     NAME = "turnstream"
 
-    def __init__(self, folder: Path, *, with_users: bool = False, appendfsync: str = "everysec") -> None:
-        """``with_users``: define those of deploy/redis.acl at both servers."""
-        self._folder = folder
-        self._with_users = with_users
-        self.primary = Node(folder / "primary", appendfsync=appendfsync)
-        self.replica = Node(
-            folder / "replica", f"replicaof {HOST} {self.primary.port}", appendfsync=appendfsync
-        )
-        watch = (
+    def __init__(self, folder: Path, *, with_users: bool = False) -> None:
+        """``with_users``: see `Node`; the Sentinels are one of them, too."""
+        self.primary = Node(folder / "primary", with_users=with_users)
+        follow = f"replicaof {HOST} {self.primary.port}"
+        self.replica = Node(folder / "replica", follow, with_users=with_users)
+        watch = [
             f"sentinel monitor {self.NAME} {HOST} {self.primary.port} 2",
             f"sentinel down-after-milliseconds {self.NAME} {NODE_TIMEOUT_MS}",
             f"sentinel failover-timeout {self.NAME} 10000",
-        )
+        ]
+        if with_users:
+            watch += [f"sentinel auth-user {self.NAME} {SERVER}", f"sentinel auth-pass {self.NAME} {SECRET}"]
         self.sentinels = [Server(folder / f"sentinel-{number}", *watch, sentinel=True) for number in range(3)]
 
     @property
@@ -378,8 +397,6 @@ class Sentinels:
         try:
             for node in (self.primary, self.replica):
                 await node.start()
-                if self._with_users:
-                    await asyncio.to_thread(_define, node.port)
             await wait_until(self.replica.in_sync, "the replica to have its copy", 60)
             await asyncio.gather(*(each.start() for each in self.sentinels))
             await wait_until(self._acquainted, "the Sentinels to know each other", 60)
@@ -426,11 +443,3 @@ class Sentinels:
             if (told["num-other-sentinels"], told["num-slaves"]) != ("2", "1"):
                 return False
         return True
-
-
-def _define(port: int) -> None:
-    """The users of deploy/redis.acl, at one server."""
-    import redis
-
-    with redis.Redis(host=HOST, port=port) as broker:
-        users.define(broker)

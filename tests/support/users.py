@@ -9,7 +9,7 @@ from typing import Any
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
-NAMES = ("api", "worker", "operator")
+NAMES = ("api", "worker", "operator", "server")
 
 
 def password(user: str) -> str:

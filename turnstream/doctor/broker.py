@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from redis.exceptions import NoPermissionError, RedisError
 
+from turnstream.doctor import sentinels
 from turnstream.doctor.findings import ok, skipped, warning, wrong
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import PRIMARY, SESSIONS, Broker, command, let_in
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.broker.retry import TRANSIENT
 from turnstream.shared.broker.scripts import LUA
+from turnstream.shared.broker.sentinels import SentinelPool
+from turnstream.shared.broker.urls import BrokerUrl
 from turnstream.shared.errors import ConfigurationError
 from turnstream.shared.presence import SILENT_SECONDS, read_signs
 from turnstream.shared.session.event_log import Log
@@ -69,12 +71,16 @@ async def examine(settings: Settings, broker: Broker) -> AsyncIterator[Finding]:
     servers = {"broker": (broker.primary, settings.redis_url)}
     if settings.session_redis_url is not None:
         servers["sessions' broker"] = (broker.sessions, settings.session_redis_url)
-    for what, (redis, url) in servers.items():
+    for what, (redis, text) in servers.items():
+        url = BrokerUrl.parse(text.get_secret_value())
+        if isinstance(redis.connection_pool, SentinelPool):
+            for finding in await sentinels.examine(redis.connection_pool):
+                yield finding
         if trouble := await _contact(settings, what, redis):
             yield trouble
             return
         yield ok(what, "answers")
-        async for finding in _server(redis, settings, url.get_secret_value()):
+        async for finding in _server(redis, settings, url):
             yield finding
     async for finding in _scripts(broker.sessions):
         yield finding
@@ -98,7 +104,7 @@ async def _contact(settings: Settings, what: str, redis: Redis) -> Finding | Non
     return None
 
 
-async def _server(redis: Redis, settings: Settings, url: str) -> AsyncIterator[Finding]:
+async def _server(redis: Redis, settings: Settings, url: BrokerUrl) -> AsyncIterator[Finding]:
     yield await _clock(redis)
     yield _user(url)
     try:
@@ -209,18 +215,16 @@ async def _clock(redis: Redis) -> Finding:
     return ok("clock", seen)
 
 
-def _user(url: str) -> Finding:
-    parts = urlsplit(url)
-    name = parts.username or "default"
-    here = parts.hostname in (None, "localhost", "127.0.0.1", "::1")
-    if parts.scheme == "redis" and not here:
+def _user(url: BrokerUrl) -> Finding:
+    name = url.user or "default"
+    if not (url.tls or url.here):
         return warning(
             "connection", f"user {name}, not encrypted, to another machine",
             "use rediss:// (TLS): keys' hashes and users' words cross the network",
         )  # fmt: skip
-    if name == "default" and not here:
+    if name == "default" and not url.here:
         return warning("connection", "user default, who may do anything", "use the users of deploy/redis.acl")
-    return ok("connection", f"user {name}" + (", on this machine" if here else ", encrypted"))
+    return ok("connection", f"user {name}" + (", on this machine" if url.here else ", encrypted"))
 
 
 async def _refusals(redis: Redis) -> AsyncIterator[Finding]:

@@ -1,0 +1,61 @@
+"""A primary that Sentinels choose: each new connection asks them where it is.
+
+The client library has this; ours are the limits. One Sentinel after the other is asked, and the first that knows a
+primary that it can reach is believed, as the Sentinels' own description of clients wants it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio import BlockingConnectionPool
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+    from turnstream.shared.broker.urls import BrokerUrl
+
+# What one Sentinel may take to answer. Several may be away, and a connection is given up after a few seconds.
+SENTINEL_SECONDS = 1.0
+
+
+class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
+    """Connections to the primary of a name, whichever server it is when they are made."""
+
+    def __init__(
+        self,
+        url: BrokerUrl,
+        options: dict[str, Any],
+        encryption: dict[str, Any],
+        sentinel_password: str | None,
+    ) -> None:
+        """``options`` are the servers'; ``encryption``, if the URL asks for it, is for them and for the Sentinels."""
+        asked = Sentinel(  # type: ignore[no-untyped-call]
+            url.hosts,
+            sentinel_kwargs={
+                "password": sentinel_password,
+                "socket_connect_timeout": SENTINEL_SECONDS,
+                "socket_timeout": SENTINEL_SECONDS,
+                "lib_name": "",
+                "lib_version": "",
+                "ssl": url.tls,
+                **encryption,
+            },
+        )
+        super().__init__(url.name, asked, ssl=url.tls, **encryption, **options)  # type: ignore[no-untyped-call]
+
+    @property
+    def sentinels(self) -> dict[str, Redis]:
+        """A client of each Sentinel, by its address."""
+        return {
+            "{host}:{port}".format_map(each.connection_pool.connection_kwargs): each
+            for each in self.sentinel_manager.sentinels
+        }
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close connections; unless it is because the primary is another one, those to Sentinels, too."""
+        await super().disconnect(inuse_connections)
+        if inuse_connections:
+            for each in self.sentinels.values():
+                await each.aclose()
