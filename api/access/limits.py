@@ -7,6 +7,7 @@ import math
 import uuid
 from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import TYPE_CHECKING
 
 import structlog
@@ -86,6 +87,9 @@ class Limiter:
         self._slack: dict[str, tuple[float, int]] = {}
         # Owners whose followers the broker may have been told of.
         self._told: set[str] = set()
+        # Who came to follow, by owner and limit, and what asks for them.
+        self._coming: dict[tuple[str, int], list[asyncio.Future[None]]] = {}
+        self._letting_in: set[asyncio.Task[None]] = set()
         self._turnstile: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tellers: Counter[str] = Counter()
 
@@ -225,15 +229,49 @@ class Limiter:
         limit, owner = caller.limits.followers, caller.owner
         if not limit:
             return
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        together = self._coming.setdefault((owner, limit), [])
+        together.append(came)
+        if len(together) == 1:
+            telling = asyncio.create_task(self._let_in(owner, limit))
+            self._letting_in.add(telling)
+            telling.add_done_callback(self._letting_in.discard)
+        await came
+
+    async def _let_in(self, owner: str, limit: int) -> None:
+        """Ask once for all who have come when it is their turn: thousands come at the same time when a front end is lost."""
         async with self._telling(owner):
-            count = self._hub.followers_of(owner) + 1
+            together = self._coming.pop((owner, limit))
             self._told.add(owner)
-            room = await self._caps.tell_followers(owner, self._front_end, count, limit=limit, ms=BELIEVED_MS)
-            if not room:
-                metrics.turns_refused.add("followers")
-                raise TooMany(
-                    f"This API key allows {limit} streams at once, and as many are open. Close some, or try again."
+            outcome: int | Exception
+            try:
+                outcome = await self._caps.tell_followers(
+                    owner,
+                    self._front_end,
+                    self._hub.followers_of(owner),
+                    more=len(together),
+                    limit=limit,
+                    ms=BELIEVED_MS,
                 )
+            except Exception as error:
+                outcome = error
+            for number, came in enumerate(together):
+                if came.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    # One for each: a shared one would gather all their tracebacks.
+                    came.set_exception(copy(outcome))
+                elif number < outcome:
+                    came.set_result(None)
+                else:
+                    metrics.turns_refused.add("followers")
+                    came.set_exception(
+                        TooMany(
+                            f"This API key allows {limit} streams at once, and as many are open. Close some, or try again."
+                        )
+                    )
+            # They follow now, before what is told next is counted.
+            await asyncio.sleep(0)
 
     async def keep(self) -> None:
         """Tell the followers of limited keys' owners, and look at the queue, for ever; to be run as a task."""
@@ -266,7 +304,7 @@ class Limiter:
 
     async def _tell(self, owner: str, count: int) -> None:
         try:
-            await self._caps.once.tell_followers(owner, self._front_end, count, limit=0, ms=BELIEVED_MS)
+            await self._caps.once.tell_followers(owner, self._front_end, count, ms=BELIEVED_MS)
         except Exception as error:
             if not is_transient(error):
                 log.exception("limits.not_told")

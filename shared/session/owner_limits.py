@@ -38,7 +38,7 @@ _admit = Script(
     args=("admission", "most_turns", "most_rate", "turns_ms", "most_bytes", "session", "cost", "life_ms"),
 )
 _dismiss = Script("dismiss", keys=_COUNTS, args=("admission", "session", "cost"))
-_followers = Script("followers", keys=("followers",), args=("front_end", "count", "limit", "life_ms"))
+_followers = Script("followers", keys=("followers",), args=("front_end", "held", "more", "limit", "life_ms"))
 
 # An owner's turns are remembered for so long after the newest one was let in. Longer than a turn may wait
 # for its client; a turn that is forgotten is merely not counted.
@@ -170,18 +170,21 @@ class OwnerLimits(Retrying):
             log.warning("count.unreadable", admission=repr(admission[:80]))
             return "failed"
 
-    async def tell_followers(self, owner: str, front_end: str, count: int, *, limit: int, ms: int) -> bool:
-        """Say how many followers of the owner a front end has, believed for ``ms``; False: more than ``limit`` in all."""
+    async def tell_followers(
+        self, owner: str, front_end: str, held: int, *, ms: int, more: int = 0, limit: int = 0
+    ) -> int:
+        """Say how many followers of the owner a front end has, believed for ``ms``; of so many ``more``, how many may come."""
         reply = await run(
             _followers,
             self._primary,
             followers=keys.owner_followers(owner),
             front_end=front_end,
-            count=count,
+            held=held,
+            more=more,
             limit=limit,
             life_ms=ms,
         )
-        return bool(reply)
+        return int(reply)
 
 
 def _of(owner: str) -> dict[str, str]:

@@ -283,6 +283,34 @@ async def test_followers_are_limited_over_all_front_ends(
     await wait_until(room, "the closed streams to make room")
 
 
+async def test_followers_who_come_together_are_counted_one_by_one(stack: Stack) -> None:
+    """Of thirty who come at once at two front ends, by keys of two limits, as many are let in as may be, and no more."""
+    await stack.worker()
+    front_ends = [await stack.front_end(), await stack.front_end()]
+    few, many = [await limited(stack, *front_ends, followers=most) for most in (6, 8)]
+    await few[0].turn("s1", "hello")
+    leave = asyncio.Event()
+
+    async def come(client: Client) -> int:
+        async with client.follow("s1") as stream:
+            status: int = stream.response.status_code
+            if status == 200:
+                await leave.wait()
+            return status
+
+    async def settled(coming: list[asyncio.Task[int]], refused: int) -> bool:
+        return sum(each.done() for each in coming) >= refused
+
+    with_few = [asyncio.create_task(come(few[number % 2])) for number in range(30)]
+    await wait_until(lambda: settled(with_few, 24), "all but six to be refused")
+    with_many = [asyncio.create_task(come(many[number % 2])) for number in range(30)]
+    await wait_until(lambda: settled(with_many, 28), "all but two more to be refused")
+    leave.set()
+    answers = [await asyncio.gather(*coming) for coming in (with_few, with_many)]
+    assert [each.count(200) for each in answers] == [6, 2]
+    assert [each.count(429) for each in answers] == [24, 28]
+
+
 async def test_a_full_queue_refuses_new_turns_of_everybody(stack: Stack) -> None:
     """503 with `Retry-After`, in each protocol's shape; repeats find their turn, and a worker makes room."""
     client = await stack.front_end(max_queued=1)
