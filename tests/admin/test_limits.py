@@ -81,6 +81,7 @@ def orjson_code(body: bytes) -> Any:
 
 async def test_what_is_refused_for_its_body_counts_as_a_turn(stack: Stack) -> None:
     """Through either protocol: to read a wrong body costs as much as a right one."""
+    await stack.worker()
     (client,) = await limited(stack, await stack.front_end(), rate=2)
     session = await client.init()
     assert (await client.http.post("/process", content=b'{"input": [{"role": 5}]}')).status_code == 422

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from tests.support.fake_provider.server import Call, calls, says
 from turnstream.shared.agents.config import OVERRIDES
 
 if TYPE_CHECKING:
+    from tests.support.client import Client
     from tests.support.fake_provider.deployment import Deployments
     from tests.support.fake_provider.server import Provider
     from tests.support.stack import Stack
@@ -23,6 +24,18 @@ def tool(name: str = "where_am_i", parameters: Any = None) -> dict[str, Any]:
     """A client's function as OpenAI clients send it."""
     schema = parameters or {"type": "object", "properties": {"exact": {"type": "boolean"}}}
     return {"type": "function", "function": {"name": name, "description": "Tell.", "parameters": schema}}
+
+
+def properties(count: int, schema: Any) -> dict[str, Any]:
+    """The parameters of a function that takes so many arguments."""
+    return {"type": "object", "properties": {f"p{at}": schema for at in range(count)}}
+
+
+async def refusal(client: Client, given: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request that is refused for what it asks; one that is taken is not waited for."""
+    async with client.http.stream("POST", "/process", json=asked("s1", "Hi", **given)) as answer:
+        assert answer.status_code == 422
+        return cast("dict[str, Any]", json.loads(await answer.aread()))
 
 
 @pytest.mark.parametrize(
@@ -165,10 +178,9 @@ async def test_a_strict_agent_refuses_by_name(deploy: Deployments, provider: Pro
         strict_overrides=True, allow_overrides=[each for each in OVERRIDES if each != name]
     )
     given = {**GIVEN, "instructions": "Be rude.", "n": 2}[name]
-    answer = await client.http.post("/process", json=asked("s1", "Hi", **{name: given}))
-    assert answer.status_code == 422
-    assert answer.json()["code"] == "invalid_body"
-    assert answer.json()["message"].startswith(f"{name}:")
+    refused = await refusal(client, {name: given})
+    assert refused["code"] == "invalid_body"
+    assert refused["message"].startswith(f"{name}:")
     assert await deploy.stack.log.meta(_keys()) is None
 
 
@@ -193,9 +205,7 @@ async def test_a_setting_outside_of_its_range_is_refused_by_name(
 ) -> None:
     """The ranges are those that OpenAI documents."""
     client = await deploy.front_end()
-    answer = await client.http.post("/process", json=asked("s1", "Hi", **given))
-    assert answer.status_code == 422, answer.text
-    assert answer.json()["message"].startswith(f"{next(iter(given))}:")
+    assert (await refusal(client, given))["message"].startswith(f"{next(iter(given))}:")
 
 
 def _keys() -> Any:
@@ -244,8 +254,19 @@ def _keys() -> Any:
         ),
         (
             {"tools": [tool(f"t{at}", {"type": "object", "x": "y" * 30_000}) for at in range(5)]},
-            "tools: at most",
+            "tools: at most 128 KiB",
         ),
+        # No one of them has too many.
+        (
+            {"tools": [tool(f"t{at}", properties(900, {})) for at in range(3)]},
+            "tools: at most 2000 objects in all",
+        ),
+        (
+            {"tools": [tool(f"t{at}", properties(16, {"pattern": "x"})) for at in range(5)]},
+            "tools: at most 64 patterns in all",
+        ),
+        ({"tools": [tool(f"t{at}") for at in range(129)]}, "tools: at most 128"),
+        ({"stop": ["x"] * 17}, "stop: at most 16"),
     ],
 )
 async def test_what_cannot_be_honoured_is_refused_by_name(
@@ -253,9 +274,8 @@ async def test_what_cannot_be_honoured_is_refused_by_name(
 ) -> None:
     """Though all is allowed: names that are taken, schemas that are none."""
     client = await deploy.front_end(allow_overrides=True, tools=[WEATHER], client_tools=[{"name": "pick"}])
-    answer = await client.http.post("/process", json=asked("s1", "Hi", **given))
-    assert answer.status_code == 422
-    assert answer.json()["message"].startswith(named), answer.json()
+    refused = await refusal(client, given)
+    assert refused["message"].startswith(named), refused
 
 
 async def test_the_clients_tools_are_its_functions_for_one_turn(

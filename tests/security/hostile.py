@@ -122,7 +122,9 @@ KNOWN: dict[str, Callable[[], bytes]] = {
     "many nulls in parts": lambda: turn(*({**TEXT, **named(300)} for _ in range(1500))),
     "tools of nothing": lambda: turn(tools=[1] * 1_000_000),
     "tools of nothing, ten mebibytes": lambda: turn(tools=[1] * 5_000_000),
+    "tools of nothing, as many as are read": lambda: turn(tools=[1] * 49_000),
     "many stops": lambda: turn(stop=[1] * 1_000_000),
+    "many stops, as many as are read": lambda: turn(stop=[1] * 49_000),
     "stops that are texts": lambda: turn(stop=["x"] * 1_000_000),
     "what a tool requires": lambda: turn(
         tools=[{"type": "function", "function": {"name": "f", "description": "", "parameters": {
