@@ -450,13 +450,22 @@ async def test_nothing_moves_when_a_conversation_begins(console: Console) -> Non
 
 
 async def test_the_link_that_serve_prints_brings_its_key(tabs: Tabs, stack: Stack) -> None:
-    """Who opens it can chat at once, and the key stands in the address no more."""
+    """Who opens it can chat at once, and the key stands in the address no more, not even while it is looked up."""
     console = await tabs.tab()
     page = console.page
+    addresses: list[str] = []
+
+    async def note(route: Route) -> None:
+        addresses.append(page.url)
+        await route.continue_()
+
+    await page.route("**/console/key", note)
     await page.goto(f"about:blank#{console.url}")
     await page.goto(f"{console.url}/console#key={stack.key}")
     turn = await console.say("hello")
     await console.ended(turn)
+    assert len(addresses) == 1
+    assert stack.key not in addresses[0]
     assert stack.key not in page.url
     await page.go_back()
     await page.go_forward()
