@@ -239,11 +239,11 @@ async def test_keys_are_made_from_the_command_line(deployment: Deployment) -> No
 
 async def test_serve_prints_a_line_that_works(deployment: Deployment) -> None:
     """`serve` is ready with keys and a curl line; run by a shell, the line answers."""
-    from tests.processes.deployment import free_port
+    from tests.processes.deployment import START_SECONDS, free_port
 
     port = free_port()
     process = deployment.start("serve", "--port", str(port), TURNSTREAM_REDIS_URL="memory://")
-    await wait_until(lambda: b"Ctrl-C" in process.log.read_bytes(), "serve to be ready")
+    await wait_until(lambda: b"Ctrl-C" in process.log.read_bytes(), "serve to be ready", START_SECONDS)
     lines = process.log.read_text().splitlines()
     at = next(number for number, line in enumerate(lines) if line.strip().startswith("curl"))
     shell = await asyncio.create_subprocess_shell(
