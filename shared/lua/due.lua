@@ -8,19 +8,13 @@
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local known = redis.call('GET', known_servers) or ''
-local former = tonumber(string.match(known, '^%d+')) or 0
-if former - now > 1000 then
-  -- The clock went back: the broker failed over to a server whose clock is behind. What the former one dated would be
-  -- looked at as much too late; a look too early costs nothing.
-  local ahead = redis.call('ZRANGEBYSCORE', due, string.format('%.0f', now), '+inf', 'WITHSCORES')
-  for index = 1, #ahead, 2 do
-    redis.call('ZADD', due, string.format('%.0f', tonumber(ahead[index + 1]) - (former - now)), ahead[index])
-  end
-end
 -- Hints may be missing where there is none for all live tasks (they were deleted), and where a server was not known
 -- before: it may lack what its predecessor took last. A known one that is not the newest shows no loss (see
--- with_incarnation in _session.lua).
-local names, when = string.match(known, '^%d+( .*)$') or '', 'NX'
+-- with_incarnation in _session.lua). Hints are too late where the clock went back: the broker failed over to a server
+-- whose clock is behind. There may be very many, so they are not moved here: each live task is looked at.
+local former, names = string.match(known, '^(%d+)(.*)$')
+local when = (tonumber(former) or 0) - now > 1000 and 'LT' or 'NX'
+names = names or ''
 for index = servers_at, #ARGV do
   if ARGV[index] ~= '' and not string.find(names .. ' ', ' ' .. ARGV[index] .. ' ', 1, true) then
     names, when = ' ' .. ARGV[index] .. names, 'LT'

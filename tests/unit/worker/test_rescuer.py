@@ -17,7 +17,7 @@ from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.endings import Ender, end_from_outside
 from turnstream.shared.session.outcomes import Finished, Renewed
-from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LaunchQueue
+from turnstream.shared.session.queue import ALL, BACKLOG_LOOK_MS, LaunchQueue
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.worker.rescuer import AGAIN_MS, Rescuer
 
@@ -224,6 +224,17 @@ async def test_a_lost_turn_is_noticed_though_the_brokers_clock_went_back(place: 
         return bool(await desk.launches.depth())
 
     await wait_until(launched, "the lost turn to be launched again", 15)
+
+
+async def test_a_clock_that_went_back_does_not_hold_up_the_broker_for_each_hint(place: Place) -> None:
+    """However many hints there are, a look leaves them as they are: the live turns are recalled, some at a time."""
+    desk = await _settled(place)
+    ahead = await desk.now() + 40_000
+    await desk.primary.zadd(keys.DUE, {str(ref(f"t{number}", "many")): ahead for number in range(2000)})
+    await desk.primary.set(keys.CLOCK, ahead)
+    _, due = await desk.launches.due(20, AGAIN_MS)
+    assert due == [ALL.encode()]
+    assert await desk.primary.zcount(keys.DUE, ahead, ahead) == 2000
 
 
 async def _launched_again(desk: Desk) -> None:
