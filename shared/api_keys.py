@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command
+from turnstream.shared.broker.client import command, fields_of
 from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.errors import NoKey, NotRotatable
@@ -241,9 +241,13 @@ class ApiKeys(Retrying):
         raise NoKey
 
     async def _named(self) -> list[tuple[str, bytes, ApiKey]]:
-        all_kept: dict[bytes, bytes] = await command(self._redis, "HGETALL", keys.API_KEYS)
-        read = ((name.decode(errors="replace"), kept, _read(kept)) for name, kept in all_kept.items())
-        return [(name, kept, key) for name, kept, key in read if key is not None]
+        found: dict[str, tuple[str, bytes, ApiKey]] = {}
+        async for some in fields_of(self._redis, keys.API_KEYS):
+            for field, kept in some.items():
+                name = field.decode(errors="replace")
+                if (key := _read(kept)) is not None:
+                    found[name] = name, kept, key
+        return list(found.values())
 
     async def _swap(
         self, name: str, kept: bytes, key: ApiKey | None, token: str = "", more: ApiKey | None = None

@@ -71,12 +71,9 @@ class AdminSessionRoutes:
         if not IDENTIFIER.fullmatch(owner):
             raise BadRequest("owner: name the owner whose sessions are wanted")
         limit = limit_of(request, USUAL_ROWS, MOST_ROWS)
-        held, found = await services.storage.of(owner)
-        rows = [
-            {"session": each.session, "bytes": each.bytes, "expires_at": each.expires}
-            for each in found[:limit]
-        ]
-        return answer(SessionList, {"owner": owner, "bytes": held, "count": len(found), "sessions": rows})
+        held, count, found = await services.storage.of(owner, limit)
+        rows = [{"session": each.session, "bytes": each.bytes, "expires_at": each.expires} for each in found]
+        return answer(SessionList, {"owner": owner, "bytes": held, "count": count, "sessions": rows})
 
     async def delete(self, request: Request) -> Response:
         """End what is live in an owner's sessions, and delete them with all that was said."""

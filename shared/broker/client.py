@@ -49,6 +49,9 @@ _TCP: dict[str, Any] = {
 # Connections of one process to one server. Commands beyond that wait for a free one.
 MAX_CONNECTIONS = 64
 
+# Fields of a very large hash that one command reads.
+FIELDS_AT_ONCE = 500
+
 
 class PipedRedis(Redis):
     """A client whose commands, as `command` sends them, share a connection; what is large has another one.
@@ -248,6 +251,20 @@ async def command(
     # As the client's own methods give it: a dict for HGETALL, pairs for XRANGE.
     shape = redis.response_callbacks.get(name)
     return reply if shape is None else shape(reply)
+
+
+async def fields_of(redis: Redis, name: str) -> AsyncIterator[dict[bytes, bytes]]:
+    """A hash that may be very large, in pieces of about `FIELDS_AT_ONCE`: others' commands go between. A field may come twice.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: see `command`.
+    """
+    cursor = 0
+    while True:
+        cursor, some = await command(redis, "HSCAN", name, cursor, "COUNT", FIELDS_AT_ONCE)
+        yield some
+        if not cursor:
+            return
 
 
 async def now_ms(redis: Redis) -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from heapq import nlargest
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command
+from turnstream.shared.broker.client import command, fields_of
 from turnstream.shared.broker.retry import Retrying, is_transient
 from turnstream.shared.broker.scripts import Script
 
@@ -123,23 +125,29 @@ class Storage(Retrying):
                 if not is_transient(error):
                     log.exception("storage.not_reported")
 
-    async def of(self, owner: str) -> tuple[int, list[HeldBytes]]:
-        """The bytes that an owner holds, and the sessions, the largest first.
+    async def of(self, owner: str, most: int) -> tuple[int, int, list[HeldBytes]]:
+        """The bytes that an owner holds, in how many sessions, and ``most`` of these, the largest first.
 
         Raises:
             redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
         """
-        by_session, flat = await asyncio.gather(
-            command(self._primary, "HGETALL", keys.owner_bytes(owner)),
-            command(self._primary, "ZRANGE", keys.owner_sessions(owner), 0, -1, "WITHSCORES"),
+        held, count = await asyncio.gather(
+            command(self._primary, "HGET", keys.owner_bytes(owner), ""),
+            command(self._primary, "ZCARD", keys.owner_sessions(owner)),
+        )
+        largest: dict[bytes, int] = {}
+        async for some in fields_of(self._primary, keys.owner_bytes(owner)):
+            largest |= {name: _number(text) for name, text in some.items() if name}
+            largest = dict(nlargest(most, largest.items(), key=itemgetter(1)))
+        until = await asyncio.gather(
+            *(command(self._primary, "ZSCORE", keys.owner_sessions(owner), name) for name in largest)
         )
         found = [
-            HeldBytes(
-                name.decode(errors="replace"), _number(by_session.get(name, b"0")), float(expires) / 1000
-            )
-            for name, expires in zip(flat[::2], flat[1::2], strict=True)
+            HeldBytes(name.decode(errors="replace"), size, float(expires) / 1000)
+            for (name, size), expires in zip(largest.items(), until, strict=True)
+            if expires is not None
         ]
-        return _number(by_session.get(b"", b"0")), sorted(found, key=lambda held: -held.bytes)
+        return _number(held or b"0"), int(count), found
 
 
 def _number(text: bytes) -> int:

@@ -24,7 +24,7 @@ LARGE = "x" * 300_000
 
 async def held(stack: Stack, owner: str = "acme") -> int:
     """The bytes that are counted for an owner."""
-    return (await Storage(stack.broker.primary, stack.broker.sessions).of(owner))[0]
+    return (await Storage(stack.broker.primary, stack.broker.sessions).of(owner, 1))[0]
 
 
 async def there(stack: Stack, session: str, owner: str = "acme") -> int:
