@@ -10,6 +10,13 @@ local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local stamp = string.format('%.0f', now)
 most_turns, most_rate = tonumber(most_turns), tonumber(most_rate)
+-- Forget what is older, some at a time: there may be very many.
+local function forget(set, oldest)
+  local old = redis.call('ZRANGEBYSCORE', set, '-inf', oldest, 'LIMIT', '0', '100')
+  if old[1] then
+    redis.call('ZREM', set, unpack(old))
+  end
+end
 -- A repeat whose first reply was lost.
 if redis.call('ZSCORE', turns, admission) or redis.call('ZSCORE', last_minute, admission) then
   return { 'ok' }
@@ -32,17 +39,18 @@ if most_turns > 0 and redis.call('ZCARD', turns) >= most_turns then
   return { 'turns' }
 end
 if most_rate > 0 then
-  redis.call('ZREMRANGEBYSCORE', last_minute, '-inf', string.format('%.0f', now - 60000))
-  if redis.call('ZCARD', last_minute) >= most_rate then
-    local oldest = redis.call('ZRANGE', last_minute, -most_rate, -most_rate, 'WITHSCORES')
-    return { 'rate', string.format('%.0f', math.max(1, tonumber(oldest[2]) + 60000 - now)) }
+  local oldest = string.format('%.0f', now - 60000)
+  forget(last_minute, oldest)
+  if redis.call('ZCOUNT', last_minute, '(' .. oldest, '+inf') >= most_rate then
+    local first = redis.call('ZRANGE', last_minute, -most_rate, -most_rate, 'WITHSCORES')
+    return { 'rate', string.format('%.0f', math.max(1, tonumber(first[2]) + 60000 - now)) }
   end
   redis.call('ZADD', last_minute, stamp, admission)
   redis.call('PEXPIRE', last_minute, 60000)
 end
 if most_turns > 0 or most_rate == 0 then
   -- Nobody asks what became of turns that are not limited: one whose end did not take it out goes by its age.
-  redis.call('ZREMRANGEBYSCORE', turns, '-inf', string.format('%.0f', now - tonumber(turns_ms)))
+  forget(turns, string.format('%.0f', now - tonumber(turns_ms)))
   redis.call('ZADD', turns, stamp, admission)
   redis.call('PEXPIRE', turns, turns_ms)
 end

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.shared.session.support import Desk, ref
 from turnstream.shared.api_keys import Limits
 from turnstream.shared.broker import keys
-from turnstream.shared.session.owner_limits import YOUNG_MS, Admitted, OwnerLimits, Room
+from turnstream.shared.session.owner_limits import YOUNG_MS, Admitted, OwnerLimits, Room, TooFast
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.tasks import operation
 from turnstream.worker.live_list import LiveList
@@ -31,9 +31,9 @@ async def test_an_admission_whose_reply_was_lost_counts_once(place: Place, limit
     op = operation()
     for _ in range(2):
         assert await caps.admit(ref(), op, limits, ROOM) == Admitted()
-        assert (await storage.of("o1"))[0] == ROOM.bytes
+        assert (await storage.of("o1", 1))[0] == ROOM.bytes
     assert await caps.admit(ref(), operation(), limits, ROOM) == Admitted()
-    assert (await storage.of("o1"))[0] == 2 * ROOM.bytes
+    assert (await storage.of("o1", 1))[0] == 2 * ROOM.bytes
 
 
 async def test_an_end_takes_an_admission_out_whatever_is_limited(place: Place) -> None:
@@ -49,6 +49,21 @@ async def test_an_end_takes_an_admission_out_whatever_is_limited(place: Place) -
     assert await desk.primary.zrange(turns, 0, -1) == [keys.admission(ref(), op).encode()]
 
 
+async def test_what_is_long_over_is_forgotten_some_at_a_time(place: Place) -> None:
+    """The first turn after a minute of very many is let in, and does not wait until all of them are forgotten."""
+    desk = Desk(place)
+    caps, last_minute = OwnerLimits(desk.primary, desk.redis), keys.owner_rate("o1")
+    over = await desk.now() - 60_001
+    await desk.primary.zadd(last_minute, {f"o1/s1/t{number} 1": over for number in range(5000)})
+    await desk.primary.pexpire(last_minute, 60_000)
+    assert await caps.admit(ref(), operation(), Limits(rate=2), ROOM) == Admitted()
+    assert await desk.primary.zcard(last_minute) > 4000
+    assert await caps.admit(ref(), operation(), Limits(rate=2), ROOM) == Admitted()
+    refused = await caps.admit(ref(), operation(), Limits(rate=2), ROOM)
+    assert isinstance(refused, TooFast)
+    assert 0 < refused.ms <= 60_000
+
+
 async def test_a_turn_that_is_refused_leaves_no_session_in_the_count(place: Place) -> None:
     """Its session was never made: nothing names it any more. One that is there is still counted."""
     desk = Desk(place)
@@ -56,8 +71,8 @@ async def test_a_turn_that_is_refused_leaves_no_session_in_the_count(place: Plac
     await caps.admit(ref(session="s1"), operation(), Limits(), ROOM)
     await caps.admit(ref(session="never"), op, Limits(), ROOM)
     await caps.dismiss(ref(session="never"), op, ROOM)
-    held, sessions = await Storage(desk.primary, desk.redis).of("o1")
-    assert (held, [each.session for each in sessions]) == (ROOM.bytes, ["s1"])
+    held, count, sessions = await Storage(desk.primary, desk.redis).of("o1", 5)
+    assert (held, count, [each.session for each in sessions]) == (ROOM.bytes, 1, ["s1"])
     op = operation()
     await caps.admit(ref(owner="o2"), op, Limits(), ROOM)
     await caps.dismiss(ref(owner="o2"), op, ROOM)
