@@ -67,5 +67,20 @@ async def test_who_lives_is_not_told_by_hosts_clocks(place: Place, monkeypatch: 
     await redis.delete(keys.WORKERS, keys.TOTALS)
 
 
+async def test_very_many_processes_do_not_each_read_what_all_others_say(real: Place) -> None:
+    """What the broker sends for signs of life grows with their number, not with its square."""
+    redis: Any = real.connect().primary
+    record = orjson.dumps({"seen": int(time.time())})
+    await redis.hset(keys.WORKERS, mapping={f"host-{number}-abc": record for number in range(2000)})
+    said = 100
+    await redis.config_resetstat()
+    for _ in range(said):
+        await Presence(redis, keys.WORKERS, "host-1-abc", dict, lambda: None)._say()
+    stats = await redis.info("commandstats")
+    assert stats["cmdstat_evalsha"]["calls"] >= said
+    assert stats.get("cmdstat_hgetall", {"calls": 0})["calls"] < said / 10
+    await redis.delete(keys.WORKERS, keys.TOTALS)
+
+
 async def _gone(redis: Any, name: str) -> bool:
     return not await redis.hexists(keys.WORKERS, name)
