@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _DOORBELL = keys.DOORBELL.encode()
-_CHANNELS = frozenset({_DOORBELL, keys.CONTROL.encode()})
+_CONTROL = keys.CONTROL.encode()
 
 
 class SignalListener:
-    """Subscribes to both channels, for ever.
+    """Subscribes to the control channel, the doorbell and one of its bells, for ever.
 
     Polling the queue, renewing the leases and looking at the models find what a lost message said; this is for speed. Only
     the background responses of a turn that no worker holds are not canceled where the message was lost.
@@ -54,20 +55,22 @@ class SignalListener:
         self._doorbell = doorbell
         self._take = take
         self._noted = noted
+        bell = random.choice(keys.BELLS)  # noqa: S311
+        self._channels = {_DOORBELL, bell.encode(), _CONTROL}
         self._subscribed: set[bytes] = set()
         self._subscriber = Subscriber(redis, self, lost="listener.lost", back="listener.back")
         self.listening = asyncio.Event()
 
     async def listen(self) -> None:
         """Listen for ever; to be run as a task for as long as the worker lives."""
-        for channel in _CHANNELS:
+        for channel in self._channels:
             self._subscriber.subscribe(channel)
         await self._subscriber.run()
 
     def subscribed(self, channel: bytes) -> None:
-        """Make up for the signals that were missed, once both channels are there."""
+        """Make up for the signals that were missed, once all channels are there."""
         self._subscribed.add(channel)
-        if self._subscribed == _CHANNELS:
+        if self._subscribed == self._channels:
             # They are in the queue and in the leases.
             self._doorbell.set()
             self._leases.renew_now()
@@ -81,7 +84,7 @@ class SignalListener:
 
     def message_received(self, channel: bytes, message: bytes) -> None:
         """Ring the doorbell, hand on what came with it, or take an attempt from its turn."""
-        if channel == _DOORBELL:
+        if channel != _CONTROL:
             if message == NOTED:
                 self._noted()
             elif (offer := offered(message)) is None:

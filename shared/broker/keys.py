@@ -16,6 +16,8 @@ CLOCK = "ts:clock"
 RECENT = "ts:recent"
 LIVE = "ts:live"
 DOORBELL = "ts:doorbell"
+# Channels beside it, one for each worker to hear: with many workers a launch rings some of them.
+BELLS = tuple(f"{DOORBELL}:{number}" for number in range(64))
 CONTROL = "ts:control"
 API_KEYS = "ts:keys"
 WORKERS = "ts:workers"

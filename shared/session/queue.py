@@ -35,6 +35,10 @@ JOB_MS = 86_400_000
 # Tasks that the operator's list remembers.
 MOST_RECENT = 10_000
 
+# Workers that hear of a launch, if there are so many. One of them should have a free slot; if none has, the first that looks
+# by itself takes it, within a second.
+ENOUGH_RUNG = 16
+
 # A task that is queued but not launched, or claimed but not begun, is looked at after this. It must be longer
 # than a launch takes to be put into the queue, or a claimed one to begin; too long, and a crash in between is felt.
 LAUNCH_GRACE_MS = 3_000
@@ -55,7 +59,20 @@ _launch = Script(
     "launch",
     keys=("queue", "tags", "job_key", "recent", "live", "due"),
     optional=("task",),
-    args=("job_id", "owner", "job", "job_ms", "doorbell", "ref", "most_recent", "look_ms", "launch"),
+    args=(
+        "job_id",
+        "owner",
+        "job",
+        "job_ms",
+        "workers",
+        "doorbell",
+        "bells",
+        "enough",
+        "ref",
+        "most_recent",
+        "look_ms",
+        "launch",
+    ),
 )
 _lost = Script("lost", keys=("queue", "tags", "due"), args=("all",))
 _claim = Script(
@@ -197,7 +214,10 @@ class LaunchQueue(Retrying):
             owner=ref.owner,
             job=job.payload(),
             job_ms=JOB_MS,
+            workers=keys.WORKERS,
             doorbell=keys.DOORBELL,
+            bells=len(keys.BELLS),
+            enough=ENOUGH_RUNG,
             ref=str(ref),
             most_recent=MOST_RECENT,
             look_ms=QUEUED_LOOK_MS,

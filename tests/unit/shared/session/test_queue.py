@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
 from tests.unit.shared.session.support import HOUR_MS, Desk, ref
 from turnstream.shared.broker import keys
-from turnstream.shared.session.queue import ALL, QUEUED_LOOK_MS, Job
+from turnstream.shared.session.queue import ALL, ENOUGH_RUNG, QUEUED_LOOK_MS, Job
 
 if TYPE_CHECKING:
     from tests.conftest import Place
@@ -113,6 +114,33 @@ async def test_a_launch_rings_the_doorbell_once(place: Place) -> None:
         heard += [message["data"]] if message else []
     assert heard == [b"1", b"1", b"done"]
     await pubsub.aclose()
+
+
+async def test_where_there_are_many_workers_a_launch_rings_some(place: Place) -> None:
+    """What a launch costs the broker does not grow with their number; enough of them hear of it."""
+    desk = Desk(place)
+    await desk.primary.hset(keys.WORKERS, mapping={f"host-{number}-abc": "{}" for number in range(40)})
+    workers = [desk.primary.pubsub() for _ in range(40)]
+    for worker, bell in zip(workers, itertools.cycle(keys.BELLS)):
+        await worker.subscribe(keys.DOORBELL, bell)
+    for number in range(4):
+        await desk.launches.launch(ref(f"t{number}"), 1)
+    await desk.primary.publish(keys.DOORBELL, "done")
+    rung = [await _heard(worker) for worker in workers]
+    assert sum(rung) == 4 * ENOUGH_RUNG
+    for worker in workers:
+        await worker.aclose()
+    await desk.primary.delete(keys.WORKERS)
+
+
+async def _heard(worker: Any) -> int:
+    """How often a worker was rung for before "done"."""
+    heard = 0
+    while True:
+        message = await worker.get_message(ignore_subscribe_messages=True, timeout=5)
+        if message and message["data"] == b"done":
+            return heard
+        heard += message is not None
 
 
 async def test_a_job_holds_ids_only(place: Place) -> None:
