@@ -36,6 +36,8 @@ GROUPS = (
     "followers",
     "idling",
     "keeping",
+    "standing",
+    "turns",
 )
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

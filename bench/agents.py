@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from turnstream import ClientCall
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -21,6 +23,8 @@ python = "bench.agents:stream"
 python = "bench.agents:paced"
 [agents.silent]
 python = "bench.agents:silent"
+[agents.asking]
+python = "bench.agents:asking"
 [agents.pydantic]
 model = "demo"
 [agents.provider]
@@ -63,3 +67,8 @@ async def silent(turn: Any) -> AsyncIterator[str]:
     yield "well "
     await asyncio.sleep(float(turn.text))
     yield "done "
+
+
+async def asking(turn: Any) -> AsyncIterator[Any]:
+    """Waits for its client."""
+    yield ClientCall("wait") if not turn.results else "done "

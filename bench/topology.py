@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -120,12 +121,13 @@ class Topology:
         )
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """End one of the front ends that was started, and forget it."""
+        """End the front end that was started last, or a worker, and forget it."""
         process.send_signal(signal.SIGTERM)
-        process.wait(10)
+        process.wait(30)
         name = next(name for name, pid in self.pids.items() if pid == process.pid)
         del self.pids[name]
-        self.ports.pop()
+        if name.startswith("api"):
+            self.ports.pop()
 
     def close(self) -> None:
         """End what was started, by the ids that were started."""
@@ -149,14 +151,23 @@ class Topology:
 
 @contextmanager
 def topology(
-    front_ends: int = 1, workers: int = 1, program: str = "turnstream", **variables: str
+    front_ends: int = 1,
+    workers: int = 1,
+    program: str = "turnstream",
+    *,
+    shipped: bool = False,
+    **variables: str,
 ) -> Iterator[Topology]:
-    """A running deployment, its processes those of the module ``program``; everything is ended on the way out."""
+    """A running deployment, its processes those of the module ``program``; everything is ended on the way out.
+
+    ``shipped``: the broker has the configuration that deployments have, and its files; else it keeps none.
+    """
     with (
-        ValkeyServer(port=free_port(), save="", appendonly="no") as broker,
-        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as name,
+        ValkeyServer(port=free_port(), **_kept(shipped, name)) as broker,
     ):
-        built = Topology(broker, Path(folder), program)
+        folder = Path(name)
+        built = Topology(broker, folder, program)
         try:
             for role in ["api"] * front_ends + ["worker"] * workers:
                 built.start(role, **variables)
@@ -164,6 +175,16 @@ def topology(
             yield built
         finally:
             built.close()
+
+
+def _kept(shipped: bool, folder: str) -> dict[str, str]:
+    """The broker's configuration: that of deployments, but for where it listens and who may connect."""
+    if not shipped:
+        return {"save": "", "appendonly": "no"}
+    text = (ROOT / "deploy" / "redis.conf").read_text()
+    copy = Path(folder) / "shipped.conf"
+    copy.write_text(re.sub(r"^(bind|port|aclfile) .*$", "", text, flags=re.MULTILINE))
+    return {"include": str(copy)}
 
 
 def free_port() -> int:
