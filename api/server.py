@@ -19,7 +19,7 @@ from turnstream.api.http.lean_event import LeanEvent
 from turnstream.api.http.middleware import PastLayers
 from turnstream.api.protocols import error_shape
 from turnstream.shared.errors import BadRequest, ConfigurationError, Overloaded
-from turnstream.shared.listening import listen
+from turnstream.shared.listening import BACKLOG, listen
 from turnstream.shared.siblings import Siblings
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class FrontEnd:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS - BEGUN_SECONDS,
         )

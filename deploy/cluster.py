@@ -159,7 +159,10 @@ class Cluster:
         conf = self._made("nginx")
         shutil.copy(DEPLOY / "nginx.conf", conf)
         beside = self._made("nginx/turnstream")
-        (beside / "listen.conf").write_text(f"listen 127.0.0.1:{self.port};\nserver_name _;\n")
+        listen = (DEPLOY / "nginx" / "listen.conf").read_text()
+        (beside / "listen.conf").write_text(
+            re.sub(r"^listen \d+", f"listen 127.0.0.1:{self.port}", listen, flags=re.MULTILINE)
+        )
         ports = [part.port for name, part in self.parts.items() if name.startswith("api")]
         shipped = (DEPLOY / "nginx" / "servers.conf").read_text()
         kinds = dict.fromkeys(re.findall(r"^server \S+ (.*);$", shipped, re.MULTILINE))

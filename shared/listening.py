@@ -6,8 +6,9 @@ import socket
 
 from turnstream.shared.errors import ConfigurationError
 
-# Connections that wait to be accepted.
-BACKLOG = 2048
+# Connections that wait to be accepted, if the system allows as many (`net.core.somaxconn`). Smaller, and of thousands of clients that
+# lost another front end and come at once, some are not heard, and try again only after 1, 3 or 7 s.
+BACKLOG = 4096
 
 
 def listen(host: str, port: int, setting: str) -> socket.socket:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import select
 import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
+import psutil
 import pytest
 import redis
 
@@ -18,6 +24,9 @@ if TYPE_CHECKING:
     from deploy.cluster import Cluster
     from deploy.process import Part
     from tests.support.client import Client
+
+# What the system allows.
+MOST_WAITING = int(Path("/proc/sys/net/core/somaxconn").read_text())
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -146,6 +155,26 @@ async def test_without_any_front_end_clients_are_told_to_come_back(cluster: Clus
     await wait_until(accepted, "a front end to be back", 40)
     for part in front_ends:
         await wait_until(lambda part=part: answers(part), "both front ends to be back", 40)  # type: ignore[misc]
+
+
+async def test_thousands_may_come_at_once(cluster: Cluster) -> None:
+    """Connections that nobody has the time to accept wait, at nginx and at a front end: none has to come again."""
+    count = min(3000, MOST_WAITING)
+    for part in (cluster.parts["nginx"], cluster.parts["api-1"]):
+        process = psutil.Process(part.pid)
+        frozen = [process, *process.children()]
+        with ExitStack() as held:
+            for each in frozen:
+                each.suspend()
+                held.callback(each.resume)
+            poll = select.poll()
+            for _ in range(count):
+                connection = held.enter_context(socket.socket())
+                connection.setblocking(False)
+                assert connection.connect_ex(("127.0.0.1", part.port)) in (0, errno.EINPROGRESS)
+                poll.register(connection, select.POLLOUT)
+            await wait_until(lambda poll=poll: len(poll.poll(0)) == count, "all connections to stand")  # type: ignore[misc]
+        await wait_until(lambda part=part: answers(part), "it to serve again", 40)  # type: ignore[misc]
 
 
 async def test_bodies_that_are_too_large_are_refused_in_one_shape(client: Client) -> None:
