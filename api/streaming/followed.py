@@ -161,7 +161,8 @@ class Followed:
             if self.messages == messages:
                 self.invalidate()
             return
-        elif read and read.whole and (read.meta.seq > ring.last or not len(ring)):
+        elif read and read.whole and (read.meta.seq > ring.last or len(read) > len(ring)):
+            # It ends as the log does. Where the ring did, too, others who come back find more of it now.
             self._ring = _ring_of(read)
         else:
             return

@@ -165,6 +165,33 @@ async def test_what_comes_behind_the_subscription_is_not_read(
             assert reads == [session.cursor(0)]
 
 
+async def test_who_comes_back_to_a_place_finds_what_another_has_read(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read from a place once, although a follower has all there is, and who comes back is gone with it at once."""
+    reads: list[Cursor] = []
+    page = Log.page
+
+    async def counted(self: Log, keys: SessionKeys, after: Cursor, *more: int) -> Page | None:
+        reads.append(after)
+        return await page(self, keys, after, *more)
+
+    monkeypatch.setattr(Log, "page", counted)
+    await session.say(5)
+    async with hub_of(session) as hub:
+        with hub.follow(KEYS) as feed:
+            assert await gather(feed, session.cursor(0), 6) == [1, 2, 3, 4, 5, 6]
+            feed.after = session.cursor(6)
+            await session.say()
+            assert await gather(feed, session.cursor(6), 1) == [7]
+            for _ in range(3):
+                with hub.follow(KEYS) as late:
+                    assert await gather(late, session.cursor(2), 5) == [3, 4, 5, 6, 7]
+                # Until now this very step of the event loop has held the page.
+                await asyncio.sleep(0)
+    assert reads == [session.cursor(0), session.cursor(2)]
+
+
 async def test_nothing_new_is_an_empty_list_after_the_wait(session: Session) -> None:
     """A follower that has seen everything gets an empty list when its time is up."""
     async with hub_of(session) as hub:
