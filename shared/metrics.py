@@ -141,7 +141,8 @@ cut_readers = Count(
     "Followers that were cut off since they did not take what they were sent in time.",
 )
 tail_losses = Count(
-    "turnstream_tail_losses", "Times that this front end lost the connection on which it hears of new events."
+    "turnstream_tail_losses",
+    "Times that this front end lost a connection on which it hears of new events, or that slots of a cluster moved to another node.",
 )
 broker_away = Count(
     "turnstream_broker_away", "Commands that were given up because the broker did not answer in time."

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from turnstream.shared.broker.urls import BrokerUrl
+from turnstream.shared.broker.urls import CLUSTER, BrokerUrl
 from turnstream.shared.errors import ConfigurationError
 
 MEMORY_URL = "memory://"
@@ -33,7 +33,8 @@ class Settings(BaseSettings):
     )
     session_redis_url: SecretStr | None = Field(
         None,
-        description="A second broker that holds the sessions; launches, keys and hints stay on the first.",
+        description="A second broker that holds the sessions; launches, keys and hints stay on the first. redis+cluster:// or "
+        "rediss+cluster://, with the addresses of some nodes, is a Redis Cluster.",
     )
     redis_password: SecretStr | None = Field(
         None,
@@ -206,6 +207,13 @@ class Settings(BaseSettings):
             return None
         # Before anything is started with it.
         BrokerUrl.parse(url.get_secret_value())
+        return url
+
+    @field_validator("redis_url")
+    @classmethod
+    def _one_server(cls, url: SecretStr) -> SecretStr:
+        if BrokerUrl.parse(url.get_secret_value()).kind == CLUSTER:
+            raise ValueError("cannot be a cluster, only TURNSTREAM_SESSION_REDIS_URL can")
         return url
 
     @field_validator("redis_ca")

@@ -13,7 +13,7 @@ import structlog
 from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import command
+from turnstream.shared.broker.client import command, servers
 from turnstream.shared.broker.keys import LIVE_SESSIONS, TaskRef, session_of_live
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.queue import ALL
@@ -61,26 +61,35 @@ class Recall:
         """
         begun = time.monotonic()
         turns = 0
-        async for sessions in self._pages():
-            taken = await self._launches.redate(ALL, HELD_MS, taken)
-            if not taken:
-                return
-            at = time.monotonic()
-            refs = [ref for live in await asyncio.gather(*map(self._live, sessions)) for ref in live]
-            for first in range(0, len(refs), TURNS_AT_ONCE):
-                await self._launches.recall(refs[first : first + TURNS_AT_ONCE])
-            turns += len(refs)
-            await asyncio.sleep(time.monotonic() - at)
+        seen, (moves, where) = -1, await servers(self._sessions)
+        # Again, if slots have moved meanwhile: sessions may be where they were looked for before.
+        while seen != moves:
+            for server in where:
+                async for sessions in self._pages(server):
+                    taken = await self._launches.redate(ALL, HELD_MS, taken)
+                    if not taken:
+                        return
+                    turns += await self._recall(sessions)
+            seen, (moves, where) = moves, await servers(self._sessions)
         if await self._launches.redate(ALL, NEVER_MS, taken):
             log.info("rescuer.recalled", turns=turns, seconds=round(time.monotonic() - begun, 2))
 
-    async def _pages(self) -> AsyncIterator[list[bytes]]:
-        """The names of all sessions' lists of live tasks, some at a time."""
+    async def _recall(self, sessions: list[bytes]) -> int:
+        """Recall the live turns of some sessions; how many. It takes twice as long as that takes."""
+        at = time.monotonic()
+        refs = [ref for live in await asyncio.gather(*map(self._live, sessions)) for ref in live]
+        for first in range(0, len(refs), TURNS_AT_ONCE):
+            await self._launches.recall(refs[first : first + TURNS_AT_ONCE])
+        await asyncio.sleep(time.monotonic() - at)
+        return len(refs)
+
+    async def _pages(self, server: Redis) -> AsyncIterator[list[bytes]]:
+        """The names of all sessions' lists of live tasks at one server, some at a time."""
         cursor: bytes | int = 0
         while True:
             at = time.monotonic()
             cursor, names = await command(
-                self._sessions, "SCAN", cursor, "MATCH", LIVE_SESSIONS, "COUNT", KEYS_AT_ONCE
+                server, "SCAN", cursor, "MATCH", LIVE_SESSIONS, "COUNT", KEYS_AT_ONCE
             )
             pause = time.monotonic() - at
             for first in range(0, len(names), SESSIONS_AT_ONCE):

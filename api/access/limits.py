@@ -161,7 +161,8 @@ class Limiter:
                 raise self._no_room(room, held)
 
     def _room(self, caller: Caller, size: int, ms: int) -> Room:
-        return Room(caller.limits.storage or int(OWNER_SHARE * self._memories[-1].most), size, ms)
+        memory = self._memories[-1]
+        return Room(caller.limits.storage or int(OWNER_SHARE * memory.most * memory.servers), size, ms)
 
     def _no_room(self, room: Room, held: int) -> TooMany:
         metrics.turns_refused.add("storage")

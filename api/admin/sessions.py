@@ -15,7 +15,7 @@ from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
 from turnstream.api.turns.stop import clear
-from turnstream.shared.broker.client import command
+from turnstream.shared.broker.client import command, servers
 from turnstream.shared.broker.keys import SessionKeys, sessions_pattern
 from turnstream.shared.errors import BadRequest, NoSession
 from turnstream.shared.names import IDENTIFIER
@@ -106,17 +106,18 @@ class AdminSessionRoutes:
     async def _kept(self, owner: str, session: str | None) -> tuple[dict[str, list[str]], bool]:
         """The names of the keys of an owner's sessions, by session; and whether there are more than `MOST_AT_ONCE`."""
         found: dict[str, list[str]] = defaultdict(list)
-        cursor = "0"
-        while True:
-            after, names = await command(
-                self._services.broker.sessions,
-                "SCAN", cursor, "MATCH", sessions_pattern(owner, session), "COUNT", KEYS_AT_ONCE,
-            )  # fmt: skip
-            for name in names:
-                text = name.decode()
-                found[text[text.index("/") + 1 : text.index("}")]].append(text)
-            cursor = after.decode() if isinstance(after, bytes) else str(after)
-            if len(found) > MOST_AT_ONCE:
-                return dict(list(found.items())[:MOST_AT_ONCE]), True
-            if cursor == "0":
-                return found, False
+        _, where = await servers(self._services.broker.sessions)
+        for server in where:
+            cursor = ""
+            while cursor != "0":
+                after, names = await command(
+                    server,
+                    "SCAN", cursor or "0", "MATCH", sessions_pattern(owner, session), "COUNT", KEYS_AT_ONCE,
+                )  # fmt: skip
+                for name in names:
+                    text = name.decode()
+                    found[text[text.index("/") + 1 : text.index("}")]].append(text)
+                cursor = after.decode() if isinstance(after, bytes) else str(after)
+                if len(found) > MOST_AT_ONCE:
+                    return dict(list(found.items())[:MOST_AT_ONCE]), True
+        return found, False

@@ -27,12 +27,12 @@ from turnstream.api.streaming.pages import Pages
 from turnstream.api.streaming.rounds import Rounds
 from turnstream.shared import metrics
 from turnstream.shared.broker.retry import is_transient
-from turnstream.shared.broker.subscriber import Subscriber
+from turnstream.shared.broker.shards import subscriber
 from turnstream.shared.errors import Overloaded, ShuttingDown, TooMany
 from turnstream.shared.session.event_log import parse_tail
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from redis.asyncio import Redis
 
@@ -70,7 +70,7 @@ class Hub:
         self._pages = Pages(reader)
         self._most = most
         self._most_per_owner = most_per_owner
-        self._tails = Subscriber(redis, self, lost="tails.lost", back="tails.back")
+        self._tails = subscriber(redis, self, lost="tails.lost", back="tails.back")
         self.rounds = Rounds()
         self._running: tuple[asyncio.Task[None], ...] = ()
         self._followed: dict[bytes, Followed] = {}
@@ -182,11 +182,17 @@ class Hub:
             followed.attach()
 
     def connection_lost(self) -> None:
-        """Tails are missed. Followers wait, and read on when their session is subscribed again."""
+        """All tails are missed."""
+        self.lost(tuple(self._followed))
+
+    def lost(self, channels: Iterable[bytes]) -> None:
+        """These tails are missed. Their followers wait, and read on when their session is subscribed again."""
         metrics.tail_losses.n += 1
-        for followed in self._followed.values():
-            followed.attached = False
-            followed.invalidate()
+        for channel in channels:
+            followed = self._followed.get(channel)
+            if followed is not None:
+                followed.attached = False
+                followed.invalidate()
 
     async def _look(self) -> None:
         for number in count():

@@ -10,9 +10,10 @@ import asyncio
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
+from redis.exceptions import AskError
 
-from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
+from turnstream.shared.broker.cluster import ApartCluster
 from turnstream.shared.broker.retry import is_transient, retry
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.outcomes import Launch, Repeated, Same, Stored, Waits
@@ -106,7 +107,8 @@ async def _accept_safely(
         if not isinstance(outcome, _STORED):
             # What was refused promises nothing, and must not wait for what is wanted of promises.
             return outcome, None
-        replicas = await _replicas(services, connection)
+        asked = connection.asked if isinstance(connection, ApartCluster) else connection
+        replicas = await _replicas(services, asked, ref.keys.mark) if asked is not None else 0
     if not tasks.notes:
         # The first one may have been looked at meanwhile.
         await _remind(services, ref)
@@ -115,7 +117,7 @@ async def _accept_safely(
     return outcome, replicas
 
 
-async def _replicas(services: Services, connection: PipedRedis) -> int:
+async def _replicas(services: Services, connection: PipedRedis, mark: str) -> int:
     """How many replicas have what was just done, or found done, by a connection; 0 when that cannot be learnt."""
     settings = services.settings
     asked_by = connection.pipe.connections
@@ -123,7 +125,7 @@ async def _replicas(services: Services, connection: PipedRedis) -> int:
         # WAIT speaks of its own connection's writes, and of one that wrote nothing it says that all is well. What
         # was found done was written by another one: a write of our own comes after it in every replica.
         _, replicas = await asyncio.gather(
-            command(connection, "SET", keys.MARK, "", "PX", MARK_MS),
+            command(connection, "SET", mark, "", "PX", MARK_MS),
             command(
                 connection,
                 "WAIT",
@@ -132,6 +134,9 @@ async def _replicas(services: Services, connection: PipedRedis) -> int:
                 more_seconds=settings.wait_replicas_ms / 1000,
             ),
         )
+    except AskError:
+        # Another node has the session by now.
+        return 0
     except Exception as error:
         if not is_transient(error):
             raise

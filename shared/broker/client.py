@@ -2,7 +2,7 @@
 
 Two clients: `Broker.primary` for what concerns everybody (launches, keys, hints, doorbell, control)
 and `Broker.sessions` for what belongs to one session. They are the same server unless
-``TURNSTREAM_SESSION_REDIS_URL`` names another.
+``TURNSTREAM_SESSION_REDIS_URL`` names another, or a cluster: see `turnstream.shared.broker.cluster`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, Connection, ConnectionPool, Redis, SSLConnection
 from redis.exceptions import AuthenticationError, NoPermissionError
 
+from turnstream.shared.broker.cluster import ApartCluster, ClusterRedis, Nodes, key_of
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS, Pipe
 from turnstream.shared.broker.retry import TRANSIENT, Retrying, limited, retry, retry_seconds
 from turnstream.shared.broker.sentinels import SentinelPool
-from turnstream.shared.broker.urls import MEMORY, SENTINEL, BrokerUrl
+from turnstream.shared.broker.urls import CLUSTER, MEMORY, SENTINEL, BrokerUrl
 from turnstream.shared.errors import BrokerAway, ConfigurationError
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Broker(Retrying):
         self._pipes: list[Pipe] = []
         # Whether it has ever let us in: see `admit`.
         self.admitted = False
-        self._apart: list[PipedRedis] = []
+        self._clusters: list[Nodes] = []
+        self._apart: list[PipedRedis | ApartCluster] = []
         self._room_apart = asyncio.Semaphore(MAX_CONNECTIONS)
         self._server = server
         url = settings.redis_url.get_secret_value()
@@ -97,11 +99,16 @@ class Broker(Retrying):
             client: Redis = FakeAsyncRedis(server=self._server)
             self._pools.append(client.connection_pool)
             return client
+        if url.kind == CLUSTER:
+            nodes = Nodes(url.hosts, lambda address: PipedRedis(connection_pool=self._pool(url, address)))
+            self._clusters.append(nodes)
+            return ClusterRedis(nodes)
         pool = self._pool(url)
         self._pools.append(pool)
         return self._piped(pool)
 
-    def _pool(self, url: BrokerUrl) -> ConnectionPool:
+    def _pool(self, url: BrokerUrl, node: tuple[str, int] | None = None) -> ConnectionPool:
+        """``node``: of the cluster that the URL names."""
         options: dict[str, Any] = {
             "max_connections": MAX_CONNECTIONS,
             "timeout": COMMAND_SECONDS,
@@ -121,6 +128,11 @@ class Broker(Retrying):
             password = self.settings.sentinel_password
             secret = password.get_secret_value() if password is not None else None
             return SentinelPool(url, {**options, **url.options}, encryption, secret)
+        if node is not None:
+            host, port = node
+            connection = SSLConnection if url.tls else Connection
+            given = {**options, **encryption, **url.options, "host": host, "port": port}
+            return BlockingConnectionPool(connection_class=connection, **given)
         return BlockingConnectionPool.from_url(url.text, **options, **encryption)
 
     def _piped(self, pool: ConnectionPool, *, apart: bool = False) -> PipedRedis:
@@ -129,8 +141,10 @@ class Broker(Retrying):
         return piped
 
     @asynccontextmanager
-    async def apart(self) -> AsyncIterator[PipedRedis]:
+    async def apart(self) -> AsyncIterator[PipedRedis | ApartCluster]:
         """A real sessions' server by a connection that nobody else uses meanwhile, as one of `MAX_CONNECTIONS`.
+
+        Of a cluster, each node by one.
 
         ``WAIT`` needs it: it holds up what is sent after it, and speaks of its own connection's writes.
 
@@ -142,17 +156,25 @@ class Broker(Retrying):
                 await self._room_apart.acquire()
         except TimeoutError:
             raise BrokerAway from None
-        piped = self._apart.pop() if self._apart else self._piped(self.sessions.connection_pool, apart=True)
+        client = self._apart.pop() if self._apart else self._apart_client()
         try:
-            yield piped
+            yield client
         finally:
             try:
-                if not piped.pipe.idle:
-                    # Somebody gave up. The next one must not wait behind what they asked.
-                    await piped.pipe.close()
+                for each in client.own if isinstance(client, ApartCluster) else (client,):
+                    if not each.pipe.idle:
+                        # Somebody gave up. The next one must not wait behind what they asked.
+                        await each.pipe.close()
             finally:
-                self._apart.append(piped)
+                self._apart.append(client)
                 self._room_apart.release()
+
+    def _apart_client(self) -> PipedRedis | ApartCluster:
+        if isinstance(self.sessions, ClusterRedis):
+            return ApartCluster(
+                self.sessions.nodes, lambda node: self._piped(node.connection_pool, apart=True)
+            )
+        return self._piped(self.sessions.connection_pool, apart=True)
 
     def _encryption(self) -> dict[str, Any]:
         # The client's own default believes any certificate of a known authority, whoever shows it.
@@ -162,13 +184,13 @@ class Broker(Retrying):
         return given
 
     async def ready(self) -> bool:
-        """Whether both servers answer within a command's time."""
+        """Whether both servers answer within a command's time; of a cluster, half of its nodes: they are replaced one by one."""
         try:
             async with asyncio.timeout(COMMAND_SECONDS):
                 once = self.once
                 await command(once.primary, "PING")
                 if once.sessions is not once.primary:
-                    await command(once.sessions, "PING")
+                    await _ping(once.sessions)
         except (*TRANSIENT, TimeoutError):
             return False
         return True
@@ -182,13 +204,10 @@ class Broker(Retrying):
             ConfigurationError: one refuses user, password or rights.
         """
         # Nothing is changed by this, but who may not do it is not meant to run as such a process.
-        asked: list[tuple[str, Redis, tuple[str, ...]]] = [
-            (PRIMARY, self.once.primary, ("HDEL", listed, name))
-        ]
+        asked = {PRIMARY: partial(command, self.once.primary, "HDEL", listed, name)}
         if self.settings.session_redis_url is not None:
-            asked.append((SESSIONS, self.once.sessions, ("PING",)))
-        for setting, redis, words in asked:
-            ask = partial(command, redis, *words)
+            asked[SESSIONS] = partial(_ping, self.once.sessions)
+        for setting, ask in asked.items():
             await retry(
                 partial(let_in, self.settings, ask, setting),
                 seconds=math.inf,
@@ -200,6 +219,8 @@ class Broker(Retrying):
         """Close every connection."""
         for pipe in self._pipes:
             await pipe.close()
+        for nodes in self._clusters:
+            await nodes.close()
         for pool in self._pools:
             await pool.disconnect(inuse_connections=True)
 
@@ -244,6 +265,9 @@ async def command(
         once = partial(command, limited(redis, 0), name, *arguments, more_seconds=more_seconds, large=large)
         return await retry(once, seconds=seconds, what=name)
     if not isinstance(redis, PipedRedis):
+        if isinstance(redis, ClusterRedis):
+            ask = partial(_command_at, name, arguments, more_seconds=more_seconds, large=large)
+            return await redis.at(key_of(name, arguments), ask)
         # The embedded broker is this process: a command cannot be lost on the way, only wait for a busy event loop.
         return await redis.execute_command(name, *arguments)  # type: ignore[no-untyped-call]
     pipe = redis.large if large else redis.pipe
@@ -265,6 +289,58 @@ async def fields_of(redis: Redis, name: str) -> AsyncIterator[dict[bytes, bytes]
         yield some
         if not cursor:
             return
+
+
+async def _command_at(
+    name: str,
+    arguments: tuple[str | bytes | float, ...],
+    node: PipedRedis,
+    *,
+    more_seconds: float,
+    large: bool,
+) -> Any:
+    return await command(node, name, *arguments, more_seconds=more_seconds, large=large)
+
+
+async def _ping(redis: Redis) -> None:
+    """Ask a server whether it lets us in, or half of a cluster's nodes."""
+    if not isinstance(redis, ClusterRedis):
+        await command(redis, "PING")
+        return
+    await redis.nodes.learn()
+    clients = [redis.nodes.client(address) for address in redis.nodes.owners]
+    pings = (asyncio.wait_for(command(each, "PING"), CONNECT_SECONDS) for each in clients)
+    replies = await asyncio.gather(*pings, return_exceptions=True)
+    errors = [reply for reply in replies if isinstance(reply, BaseException)]
+    refused = [error for error in errors if isinstance(error, AuthenticationError | NoPermissionError)]
+    if refused or 2 * len(errors) > len(clients):
+        raise [*refused, *errors][0]
+
+
+async def at_each(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> list[T]:
+    """Ask the server, or one after the other the nodes of a cluster that have slots, what concerns no key.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: the trouble of one of them.
+    """
+    return await redis.each(ask) if isinstance(redis, ClusterRedis) else [await ask(redis)]
+
+
+async def servers(redis: Redis) -> tuple[int, list[Redis]]:
+    """The server, or the nodes of a cluster that have slots now; and a number that is another one when slots have moved.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: the broker's trouble.
+    """
+    if not isinstance(redis, ClusterRedis):
+        return 0, [redis]
+    await redis.nodes.learn()
+    # Of the trouble of one of them nobody else hears.
+    return redis.nodes.moves, await redis.each(_itself)
+
+
+async def _itself(redis: Redis) -> Redis:
+    return redis
 
 
 async def now_ms(redis: Redis) -> int:

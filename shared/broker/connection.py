@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import hiredis
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -38,14 +43,20 @@ if TYPE_CHECKING:
 PIECE_BYTES = 256 * 1024
 
 _ERRORS: dict[str, type[ResponseError | RedisConnectionError]] = {
+    "CLUSTERDOWN": ClusterDownError,
     "LOADING": BusyLoadingError,
+    "MASTERDOWN": MasterDownError,
     "NOAUTH": AuthenticationError,
     "NOPERM": NoPermissionError,
     "NOSCRIPT": NoScriptError,
     "OOM": OutOfMemoryError,
     "READONLY": ReadOnlyError,
+    "TRYAGAIN": TryAgainError,
     "WRONGPASS": AuthenticationError,
 }
+
+# These read where to go.
+_REDIRECTIONS: dict[str, type[AskError]] = {"ASK": AskError, "MOVED": MovedError}
 
 
 def error_reply(text: str) -> Exception:
@@ -53,6 +64,8 @@ def error_reply(text: str) -> Exception:
     code, _, rest = text.partition(" ")
     if rest == "max number of clients reached":
         return RedisConnectionError(rest)
+    if code in _REDIRECTIONS:
+        return _REDIRECTIONS[code](rest)
     return _ERRORS.get(code, ResponseError)(rest if code == "ERR" else text)
 
 

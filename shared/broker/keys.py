@@ -24,8 +24,6 @@ WORKERS = "ts:workers"
 FRONT_ENDS = "ts:frontends"
 TOTALS = "ts:totals"
 MODELS = "ts:models"
-# Written for the sake of writing: see api/turns/durable_submit.py.
-MARK = "ts:mark"
 QUEUE = "ts:queue"
 QUEUE_TAGS = "ts:queue:tags"
 
@@ -77,6 +75,7 @@ class SessionKeys:
         "history",
         "live",
         "log",
+        "mark",
         "memory",
         "meta",
         "owner",
@@ -98,6 +97,8 @@ class SessionKeys:
         self.history = prefix + "history"
         self.tail = prefix + "tail"
         self.files = prefix + "files"
+        # Written for the sake of writing: see api/turns/durable_submit.py.
+        self.mark = prefix + "mark"
 
     @property
     def prefix(self) -> str:

@@ -1,10 +1,11 @@
-"""How much of its memory a broker uses, as it says itself."""
+"""How much of its memory a broker uses, as it says itself; of a cluster, the node that is nearest to its limit."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from turnstream.shared.broker.client import PipedRedis, command
+from turnstream.shared.broker.client import PipedRedis, at_each, command
+from turnstream.shared.broker.cluster import ClusterRedis
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -19,12 +20,14 @@ class Memory:
     Attributes:
         most: its ``maxmemory`` in bytes; 0: it has none, or makes room by itself.
         used: bytes that count against it.
+        servers: how many there are.
     """
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self.most = 0
         self.used = 0
+        self.servers = 1
 
     @property
     def almost_full(self) -> bool:
@@ -37,9 +40,15 @@ class Memory:
         Raises:
             redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
         """
-        if not isinstance(self._redis, PipedRedis):
-            return
-        told = await command(self._redis, "INFO", "memory")
-        evicts = told.get("maxmemory_policy", "noeviction") != "noeviction"
-        self.most = 0 if evicts else int(told.get("maxmemory", 0))
-        self.used = int(told.get("used_memory", 0)) - int(told.get("mem_not_counted_for_evict", 0))
+        if isinstance(self._redis, PipedRedis | ClusterRedis):
+            told = await at_each(self._redis, _memory)
+            self.servers = len(told)
+            self.used, self.most = max(told, key=lambda each: each[0] / each[1] if each[1] else 0)
+
+
+async def _memory(redis: Redis) -> tuple[int, int]:
+    """A server's `Memory.used` and `Memory.most`."""
+    told = await command(redis, "INFO", "memory")
+    evicts = told.get("maxmemory_policy", "noeviction") != "noeviction"
+    most = 0 if evicts else int(told.get("maxmemory", 0))
+    return int(told.get("used_memory", 0)) - int(told.get("mem_not_counted_for_evict", 0)), most

@@ -98,6 +98,17 @@ class Pipe:
             self._watch = loop.call_at(now + COMMAND_SECONDS + more_seconds, self._look)
         return await reply
 
+    async def asking(self, *words: str | bytes | float, more_seconds: float = 0) -> Any:
+        """As `command`, of a slot that a node of a cluster is about to get: ``ASKING`` goes right before it.
+
+        Should anything come between the two, the command is refused, and nothing was done.
+        """
+        asked = self.command("ASKING"), self.command(*words, more_seconds=more_seconds)
+        reply: Any = (await asyncio.gather(*asked, return_exceptions=True))[1]
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
     async def incarnation(self) -> str:
         """The name that the server at the other end gives to its data: its replication id.
 
@@ -223,6 +234,17 @@ class Pipe:
             return
         self._gone(RedisTimeoutError("no reply from the broker in time"))
         line.close()
+
+
+class Asking(Pipe):
+    """Another pipe, whose every command is `Pipe.asking`."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._asked = pipe
+
+    async def command(self, *words: str | bytes | float, more_seconds: float = 0) -> Any:
+        """As `Pipe.asking`."""
+        return await self._asked.asking(*words, more_seconds=more_seconds)
 
 
 def _loss(error: BaseException | None) -> Exception:

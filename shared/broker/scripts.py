@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoScriptError
 
 from turnstream.shared.broker.client import PipedRedis, command, incarnation
+from turnstream.shared.broker.cluster import ClusterRedis
 from turnstream.shared.broker.keys import FOR_SCRIPTS
 from turnstream.shared.broker.retry import limited, retry, retry_seconds
 
@@ -53,6 +54,7 @@ _LIMITS = ("TTL", "LEASE", "MAX_EVENTS", "MAX_BYTES")
 
 # All that each script on a session gets, as `on_session` gives it.
 _SESSION_KEYS = tuple(name.upper() for name in FOR_SCRIPTS)
+_ONE_SERVER, _NODE = (f"local CLUSTER = {each}\n" for each in ("false", "true"))
 _SESSION_ARGS = ("INCARNATION", "FILE_COUNT", "TID", "OP", *_LIMITS)
 
 
@@ -94,6 +96,9 @@ class Script:
         self._embedded = (_session(text, len(args)) if session else "") + self._locals(session=session) + text
         self.text = flags + self._embedded
         self.sha = _sha(self.text)
+        # As the nodes of a cluster get it.
+        self._cluster_text = self.text.replace(_ONE_SERVER, _NODE, 1) if session else self.text
+        self._cluster_sha = _sha(self._cluster_text)
         self._session = session
         self._required = len(keys)
         self._large = large
@@ -144,11 +149,24 @@ class Script:
             return await (run() if self._once else retry(run, seconds=seconds, what=self.name))
         large = self._large or (size_of(arguments) if size is None else size) > LARGE_BYTES
         if not isinstance(redis, PipedRedis):
+            if isinstance(redis, ClusterRedis):
+                return await redis.at(keys[0], partial(self._at, keys=keys, arguments=arguments, large=large))
             return await self._send(redis, "EVAL", self._embedded, keys, arguments, large=large)
         try:
             return await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)
         except NoScriptError:
             return await self._send(redis, "EVAL", self.text, keys, arguments, large=large)
+
+    async def _at(
+        self, node: PipedRedis, *, keys: tuple[str, ...], arguments: tuple[Argument, ...], large: bool
+    ) -> Any:
+        """Run it at the node of a cluster that has the keys."""
+        # It asks for its incarnation itself: see lua/_session.lua.
+        words = (len(keys), *keys, *(("",) if self._session else ()), *arguments)
+        try:
+            return await command(node, "EVALSHA", self._cluster_sha, *words, large=large)
+        except NoScriptError:
+            return await command(node, "EVAL", self._cluster_text, *words, large=large)
 
     async def _send(
         self,
@@ -225,7 +243,7 @@ def _values_of(names: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[An
 
 def _session(text: str, args: int) -> str:
     """What goes in front of a script on a session, whose text that is, with so many arguments of its own."""
-    head = _locals("KEYS", _SESSION_KEYS, 1) + _locals("ARGV", _SESSION_ARGS, 1)
+    head = _ONE_SERVER + _locals("KEYS", _SESSION_KEYS, 1) + _locals("ARGV", _SESSION_ARGS, 1)
     head += f"local FILES_AT = {1 + len(_SESSION_ARGS) + args}\n"
     return head + _used((LUA / "_session.lua").read_text(), text)
 

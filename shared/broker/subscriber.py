@@ -1,4 +1,7 @@
-"""The subscriber: a process's one pub/sub connection to a broker, for front ends (tails) and workers (doorbell, control)."""
+"""The subscriber: a process's one pub/sub connection to a broker, for front ends (tails) and workers (doorbell, control).
+
+In a cluster a channel has a slot, as a key has, and there is one such connection to each node: see `turnstream.shared.broker.shards`.
+"""
 
 from __future__ import annotations
 

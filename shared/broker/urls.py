@@ -3,6 +3,7 @@
 ``redis://`` and ``rediss://`` (TLS) name one server, ``unix://`` its socket, ``memory://`` the embedded broker.
 ``redis+sentinel://user:password@host:port,host:port/name`` names the Sentinels that know where the primary called
 ``name`` is. User, password, database (``/name/0``) and options are those of the servers.
+``redis+cluster://user:password@host:port,host:port`` names some nodes of a Redis Cluster, which know the others.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from urllib.parse import unquote, urlsplit
 
 MEMORY = "memory"
 SENTINEL = "sentinel"
+CLUSTER = "cluster"
 
-_PORTS = {SENTINEL: 26379}
-_FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel:// or memory://"
+_PORTS = {SENTINEL: 26379, CLUSTER: 6379}
+_FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory://"
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class BrokerUrl:
 
     Attributes:
         text: the whole of it, password and all.
-        kind: ``memory``, ``sentinel``, or empty: one server.
+        kind: ``memory``, ``sentinel``, ``cluster``, or empty: one server.
         tls: whether connections are encrypted.
     """
 
@@ -56,6 +58,8 @@ class BrokerUrl:
                 raise ValueError("names no host")
         if kind == SENTINEL and not url.name:
             raise ValueError("names no primary: redis+sentinel://host:26379,host:26379/NAME")
+        if kind == CLUSTER and urlsplit(text).path.strip("/") not in {"", "0"}:
+            raise ValueError("names a database: a cluster has only one")
         return url
 
     @cached_property

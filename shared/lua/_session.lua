@@ -6,10 +6,19 @@
 -- (a channel); TID: the task's id; OP: the operation id; TTL and LEASE in ms; MAX_EVENTS and MAX_BYTES: what the log may
 -- hold; INCARNATION: the server's, as the caller's connection learnt it when it was made ('': not known). From FILES_AT on
 -- stand in ARGV the FILE_COUNT files that the texts refer to: digest, data ('': the session should have it), ….
+-- CLUSTER: whether the server is a node of a cluster.
 TTL, LEASE = tonumber(TTL), tonumber(LEASE)
 MAX_EVENTS, MAX_BYTES = tonumber(MAX_EVENTS), tonumber(MAX_BYTES)
 FILE_COUNT = tonumber(FILE_COUNT)
 local FILES_END = FILES_AT + 2 * FILE_COUNT - 1
+
+-- In a cluster a channel has a slot, as a key has.
+local PUBLISH = CLUSTER and 'SPUBLISH' or 'PUBLISH'
+if CLUSTER then
+  -- Asked here and now: a session comes and goes between nodes that keep their names, so what a connection learnt a while ago
+  -- is no proof of where it was meanwhile. As many characters as in shared/broker/pipeline.py.
+  INCARNATION = string.sub(string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'), 1, 12)
+end
 
 local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
@@ -314,8 +323,12 @@ local function slow_paths()
   -- The incarnations that the log was written on, with the one that the caller's connection learnt. A server never gets a
   -- former one again: one that is known, but not the newest, was learnt by a connection before the server took another, as
   -- a primary does while it serves (when its last replica has long been away). It shows no loss.
+  -- A node of a cluster said its own name just now, and has a former one when the session was elsewhere meanwhile: that
+  -- one may have lost something.
   local function with_incarnation(names)
-    if string.find(' ' .. names .. ' ', ' ' .. INCARNATION .. ' ', 1, true) or INCARNATION == '' then
+    if CLUSTER then
+      return INCARNATION
+    elseif string.find(' ' .. names .. ' ', ' ' .. INCARNATION .. ' ', 1, true) or INCARNATION == '' then
       return names
     end
     return string.sub(names == '' and INCARNATION or INCARNATION .. ' ' .. names, 1, MOST_NAMES)
@@ -352,7 +365,7 @@ local function slow_paths()
       table.remove(cursors, MOST_FORMER)
     end
     redis.call('HSET', META, 'epoch', epoch, 'former', table.concat(cursors, ' '), 'incarnation', names)
-    redis.call('PUBLISH', TAIL, epoch .. '-' .. int(known[2] + 1) .. '-' .. int(known[2]))
+    redis.call(PUBLISH, TAIL, epoch .. '-' .. int(known[2] + 1) .. '-' .. int(known[2]))
     known[1], known[3] = epoch, names
   end
 
@@ -587,7 +600,7 @@ local function write(at, number)
   if size <= TAIL_BYTES then
     message = message .. '\n' .. table.concat(lines, '\n')
   end
-  redis.call('PUBLISH', TAIL, message)
+  redis.call(PUBLISH, TAIL, message)
   if kept > 0 and meta[7] == 0 then
     redis.call('PEXPIRE', HISTORY, int(TTL))
   end

@@ -35,5 +35,5 @@ else
   touch_session(lifetime())
 end
 -- Followers of the former epoch learn that it is over.
-redis.call('PUBLISH', TAIL, epoch .. '-1-0')
+redis.call(PUBLISH, TAIL, epoch .. '-1-0')
 return { 'cleared', epoch }

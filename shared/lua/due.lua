@@ -20,8 +20,9 @@ for index = servers_at, #ARGV do
     names, when = ' ' .. ARGV[index] .. names, 'LT'
   end
 end
--- Sixteen servers of twelve characters.
-redis.call('SET', known_servers, string.format('%.0f', now) .. string.sub(names, 1, 208))
+-- Sixteen servers of twelve characters, and more than there are.
+local characters = 13 * math.max(16, 3 * (#ARGV - servers_at + 1))
+redis.call('SET', known_servers, string.format('%.0f', now) .. string.sub(names, 1, characters))
 redis.call('ZADD', due, when, '0', all)
 local refs = redis.call('ZRANGEBYSCORE', due, '-inf', string.format('%.0f', now), 'LIMIT', '0', most)
 local again = string.format('%.0f', now + tonumber(again_ms))

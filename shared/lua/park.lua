@@ -48,5 +48,5 @@ if not hold or tonumber(hold) < until_ms then
 end
 touch(task[9], true, true)
 -- Who waits for what this turn comes to is told, though nothing was said: of the entries from seq + 1 to seq.
-redis.call('PUBLISH', TAIL, session()[1] .. '-' .. int(seq + 1) .. '-' .. int(seq))
+redis.call(PUBLISH, TAIL, session()[1] .. '-' .. int(seq + 1) .. '-' .. int(seq))
 return { 'parked' }

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from deploy.cluster import find_broker
 from deploy.nodes import Address, Known, form, known, settled
@@ -178,7 +179,9 @@ class RedisCluster:
     These name processes, whichever role they have by now; `owner` and `role_of` ask the cluster.
     """
 
-    def __init__(self, folder: Path, primaries: int = 3, *, with_users: bool = False) -> None:
+    def __init__(
+        self, folder: Path, primaries: int = 3, *, with_users: bool = False, replicas: bool = True
+    ) -> None:
         """``with_users``: see `Node`."""
         self._folder = folder
         self._with_users = with_users
@@ -186,7 +189,8 @@ class RedisCluster:
         self.replicas: list[ClusterNode] = []
         for number in range(primaries):
             self.primaries.append(ClusterNode(folder / f"primary-{number}", with_users=with_users))
-            self.replicas.append(ClusterNode(folder / f"replica-{number}", with_users=with_users))
+            if replicas:
+                self.replicas.append(ClusterNode(folder / f"replica-{number}", with_users=with_users))
 
     @property
     def nodes(self) -> list[ClusterNode]:
@@ -209,8 +213,8 @@ class RedisCluster:
             await asyncio.gather(*(node.start() for node in self.nodes))
             await form(
                 {
-                    primary.address: [replica.address]
-                    for primary, replica in zip(self.primaries, self.replicas, strict=True)
+                    primary.address: [replica.address] if replica else []
+                    for primary, replica in zip_longest(self.primaries, self.replicas)
                 },
                 self.ask,
             )
@@ -280,11 +284,13 @@ class RedisCluster:
         """Start a node that was killed, with what it had; it finds the others by itself."""
         await node.start()
 
-    async def failed_over(self, replica: ClusterNode) -> None:
-        """Wait until a replica is a primary, and the others know it."""
+    async def failed_over(self, replica: ClusterNode, but: ClusterNode | None = None) -> None:
+        """Wait until a replica is a primary, and the others know it, all ``but`` one that is frozen."""
 
         async def knows() -> bool:
             for node in self._running():
+                if node is but:
+                    continue
                 others = await known(node.address, self.ask)
                 if not any(each.port == replica.port and "master" in each.flags for each in others):
                     return False
@@ -298,6 +304,11 @@ class RedisCluster:
         """A replica becomes the primary: agreed with it, or without asking it (``FORCE``) or anybody (``TAKEOVER``)."""
         await replica.ask("CLUSTER", "FAILOVER", *([how] if how else []))
         await self.failed_over(replica)
+
+    async def lag(self, replica: ClusterNode) -> None:
+        """From now on this replica gets nothing more, whatever it is sent; it may be promoted all the same."""
+        await replica.ask("CONFIG", "SET", "masteruser", "nobody", "masterauth", "none")
+        await replica.ask("CLIENT", "KILL", "TYPE", "master")
 
     # A slot moves in three steps, so that a test can be between them.
 
@@ -321,8 +332,12 @@ class RedisCluster:
     async def end_move(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
         """The slot is the target's (MOVED)."""
         name = (await self.of(target)).name
-        for node in (target, source):
-            await node.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
+        await target.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
+        try:
+            await source.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
+        except ResponseError:
+            # It was its last one: it has heard of that already, and become a replica.
+            assert await source.role() == "slave"
 
     async def move(self, slot: int, target: ClusterNode) -> None:
         """All steps; keys that come meanwhile are moved, too."""

@@ -337,16 +337,16 @@ MUTANTS = [
     Mutant(
         "tails missed without a connection are not read",
         "api/streaming/hub.py",
-        "            followed.attached = False\n            followed.invalidate()\n",
-        "            followed.attached = False\n",
+        "                followed.attached = False\n                followed.invalidate()\n",
+        "                followed.attached = False\n",
         CUT,
     ),
     # ── the broker's moods ──
     Mutant(
         "forgotten scripts not sent again",
         "shared/broker/scripts.py",
-        "        except NoScriptError:\n",
-        "        except ZeroDivisionError:\n",
+        "        except NoScriptError:\n            return await self._send(",
+        "        except ZeroDivisionError:\n            return await self._send(",
         ("flush_scripts",),
     ),
     _lua("a key without a time to live", "_session", "redis.call('PEXPIRE', CALLS, int(TTL))", "", KILLED),

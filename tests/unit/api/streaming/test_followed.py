@@ -319,8 +319,9 @@ class HubMachine(RuleBasedStateMachine):
 
     def lose_connection(self) -> None:
         """As the network does it."""
-        if self.hub._running and hasattr(self.hub._tails, "_over"):
-            self.hub._tails._end(ConnectionError())
+        tails: Any = self.hub._tails
+        if self.hub._running and hasattr(tails, "_over"):
+            tails._end(ConnectionError())
             self.hub.connection_lost()
 
     @rule()

@@ -1,0 +1,432 @@
+"""A Redis Cluster as one client: what is asked goes to the node that has the slot of its key.
+
+redis-py has a cluster client, and its map of the slots is used here, with what it knows of addresses (`NodesManager`). The
+client itself lacks what we need: each of its commands takes a connection and waits there for its reply, where ours share
+one (`turnstream.shared.broker.pipeline`); it knows no ``SSUBSCRIBE``; and it retries on its own, where here that is
+decided in one place (`turnstream.shared.broker.retry`).
+
+A node that refuses a command because another one has its slot (``MOVED``, ``ASK``) has done nothing, so the command is sent
+there at once, also where nothing is retried. What is refused while a slot moves (``TRYAGAIN``), or while a node is replaced, is
+retried as any other trouble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.cluster import ClusterNode, NodesManager
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    MovedError,
+    NoPermissionError,
+    OutOfMemoryError,
+    RedisClusterException,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from turnstream.shared.broker.pipeline import Asking
+from turnstream.shared.broker.retry import TRANSIENT, is_transient, limited, retry_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from turnstream.shared.broker.client import PipedRedis
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+# Host and port of a node.
+Address = tuple[str, int]
+
+# A command that was sent on so often is told to come again: nodes that disagree come to agree within a second.
+MOST_REDIRECTIONS = 5
+
+# What one node may take to tell the map; the next one is asked then.
+TELL_SECONDS = 1.0
+# What all of them may take, as far as a command waits for it that failed.
+LEARN_SECONDS = 3.0
+# Between two questions for the map: when something is wrong, and when a slot has moved, which is known then.
+PAUSE_SECONDS = 0.1
+MOVED_SECONDS = 1.0
+
+# Commands that name no key. They are for one server: see `turnstream.shared.broker.client.servers`.
+_WITHOUT_KEY = frozenset({
+    "ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "FLUSHALL", "FLUSHDB", "INFO", "KEYS", "LATENCY", "PING",
+    "PUBLISH", "SCAN", "SCRIPT", "SLOWLOG", "TIME", "WAIT",
+})  # fmt: skip
+
+# Trouble that another node would have, too.
+_REFUSALS = (AuthenticationError, NoPermissionError)
+_NOT_THE_NODES = (TryAgainError, OutOfMemoryError, *_REFUSALS)
+
+
+def slot_of(key: str | bytes) -> int:
+    """The slot of a key, or of a channel."""
+    return key_slot(key.encode() if isinstance(key, str) else key)
+
+
+def key_of(name: str, arguments: Sequence[Any]) -> str | bytes:
+    """The first key of a command: all its keys have the same slot.
+
+    Raises:
+        ValueError: it has none.
+    """
+    keys = arguments[2:] if name in {"EVAL", "EVALSHA"} and int(arguments[1]) else arguments
+    if name in _WITHOUT_KEY or not keys or (keys is arguments and name.startswith("EVAL")):
+        raise ValueError(f"{name} names no key: it is to be sent to a node, not to the cluster")
+    key: str | bytes = keys[0]
+    return key
+
+
+class Nodes:
+    """Which node has which slot, and a client for each node.
+
+    Duties:
+        1. learn the map when it is needed first, when a node is in trouble, and when a slot has moved;
+        2. believe a node that says who has a slot;
+        3. close the clients of nodes that have no slot any more;
+        4. tell those who `watch` that slots have moved.
+    """
+
+    def __init__(self, seeds: Sequence[Address], connect: Callable[[Address], PipedRedis]) -> None:
+        """``seeds`` are asked for the map as long as no other node is known; ``connect`` makes a client for a node."""
+        self._seeds = tuple(seeds)
+        self._connect = connect
+        self._clients: dict[Address, PipedRedis] = {}
+        self._slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        self._suspects: set[Address] = set()
+        self._learning: asyncio.Task[None] | None = None
+        self._not_before = 0.0
+        self._later: asyncio.TimerHandle | None = None
+        self._watchers: set[Callable[[], None]] = set()
+        # How often slots have moved, as far as is known here.
+        self.moves = 0
+
+    def client(self, address: Address) -> PipedRedis:
+        """The client of a node, by the connections that all share who ask it something."""
+        found = self._clients.get(address)
+        if found is None:
+            found = self._clients[address] = self._connect(address)
+        return found
+
+    def owner(self, slot: int) -> Address | None:
+        """The node that has a slot, as far as is known."""
+        return self._slots[slot]
+
+    @property
+    def owners(self) -> list[Address]:
+        """The nodes that have slots, as far as is known."""
+        return [each for each in dict.fromkeys(self._slots) if each is not None]
+
+    def watch(self, moved: Callable[[], None]) -> None:
+        """Have ``moved`` called whenever slots have moved."""
+        self._watchers.add(moved)
+
+    def unwatch(self, moved: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._watchers.discard(moved)
+
+    def suspect(self, address: Address) -> None:
+        """A node is in trouble: it is the last to be asked for the map."""
+        self._suspects.add(address)
+
+    def redirected(self, at: Address, error: AskError) -> Address:
+        """Where a node says that a slot is, or is about to be; believed at once where it says that it has moved."""
+        # A cluster may leave the host out: it is the one that was asked.
+        address = (error.host or at[0], error.port)
+        if isinstance(error, MovedError) and self._slots[error.slot_id] != address:
+            self._slots[error.slot_id] = address
+            self._moved()
+            if self._later is None:
+                # Where one has moved, others may have.
+                self._later = asyncio.get_running_loop().call_later(MOVED_SECONDS, self._learn_later)
+        return address
+
+    async def learn(self) -> None:
+        """Ask a node for the map; one question for all who want to know.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: no node told it.
+        """
+        if self._learning is None:
+            self._learning = asyncio.create_task(self._learn(), name="cluster slots")
+            self._learning.add_done_callback(self._learnt)
+        learning = self._learning
+        try:
+            async with asyncio.timeout(LEARN_SECONDS):
+                await asyncio.shield(learning)
+        except TimeoutError:
+            raise RedisConnectionError("no node of the cluster tells its slots") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if learning.cancelled() and not (task and task.cancelling()):
+                raise RedisConnectionError("the connection to the broker was lost") from None
+            raise
+
+    async def close(self) -> None:
+        """Close all clients."""
+        if self._later is not None:
+            self._later.cancel()
+        if self._learning is not None:
+            self._learning.cancel()
+            await asyncio.gather(self._learning, return_exceptions=True)
+        clients, self._clients = list(self._clients.values()), {}
+        for each in clients:
+            await _close(each)
+
+    def _learn_later(self) -> None:
+        self._later = None
+        if self._learning is None:
+            self._learning = asyncio.create_task(self._learn(), name="cluster slots")
+            self._learning.add_done_callback(self._learnt)
+
+    def _learnt(self, learning: asyncio.Task[None]) -> None:
+        self._learning = None
+        if not learning.cancelled():
+            learning.exception()
+
+    async def _learn(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._not_before - loop.time())
+        try:
+            slots = await self._asked()
+        finally:
+            self._not_before = loop.time() + PAUSE_SECONDS
+        moved, self._slots = slots != self._slots, slots
+        owners = set(slots)
+        self._suspects &= owners
+        unused = [
+            self._clients.pop(address)
+            for address, each in list(self._clients.items())
+            if address not in owners and each.pipe.idle and each.large.idle
+        ]
+        if moved:
+            self._moved()
+        for each in unused:
+            await _close(each)
+
+    async def _asked(self) -> list[Address | None]:
+        """The map, as the first node tells it that can be asked; those in trouble come last."""
+        known = [each for each in dict.fromkeys((*self.owners, *self._clients)) if each not in self._suspects]
+        random.shuffle(known)
+        question = _Question(self.client, dict.fromkeys((*known, *self._seeds, *self._suspects)))
+        return await question.ask()
+
+    def _moved(self) -> None:
+        self.moves += 1
+        for each in tuple(self._watchers):
+            each()
+
+
+class _Question:
+    """``CLUSTER SLOTS``, asked of one node after the other until one tells it, and read by the library."""
+
+    def __init__(self, client: Callable[[Address], PipedRedis], addresses: Iterable[Address]) -> None:
+        self._client = client
+        self._addresses = addresses
+        self._host = ""
+        self._errors: list[Exception] = []
+
+    async def ask(self) -> list[Address | None]:
+        """The slots' owners.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: nobody told them.
+        """
+        manager = NodesManager(
+            [_Asked(self, address) for address in self._addresses],
+            require_full_coverage=False,
+            connection_kwargs={},
+            # Where the cluster leaves a host out, it is the one that was asked.
+            address_remap=lambda address: (address[0] or self._host, int(address[1])),
+        )
+        try:
+            await manager.initialize()
+        except (RedisClusterException, IndexError) as error:
+            raise self._error() or RedisConnectionError(f"the cluster has no slots: {error}") from None
+        slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        for slot, nodes in manager.slots_cache.items():
+            slots[slot] = (nodes[0].host, int(nodes[0].port))
+        return slots
+
+    async def tell(self, address: Address) -> Any:
+        """A node's reply."""
+        self._host = address[0]
+        try:
+            async with asyncio.timeout(TELL_SECONDS):
+                return await self._client(address).pipe.command("CLUSTER", "SLOTS")
+        except TimeoutError:
+            error: Exception = RedisConnectionError(f"{_shown(address)} does not answer")
+            self._errors.append(error)
+            raise error from None
+        except Exception as error:
+            self._errors.append(error)
+            raise
+
+    def _error(self) -> Exception | None:
+        """The error that tells most: a refusal, before a node that is away."""
+        refused = (each for each in self._errors if isinstance(each, _REFUSALS))
+        error = next(refused, self._errors[-1] if self._errors else None)
+        if error is None or isinstance(error, _REFUSALS) or is_transient(error):
+            return error
+        # Not a node of a cluster, or not yet.
+        return RedisConnectionError(f"no node tells the slots of the cluster: {error}")
+
+
+class _Asked(ClusterNode):
+    """A node as the library asks it."""
+
+    def __init__(self, question: _Question, address: Address) -> None:
+        super().__init__(*address)
+        self._question = question
+        self._address = address
+
+    async def execute_command(self, *_: Any, **__: Any) -> Any:
+        return await self._question.tell(self._address)
+
+
+class ClusterRedis(Redis):
+    """A client of a cluster; what is asked names a key.
+
+    Attributes:
+        nodes: the nodes that it knows, shared with its copies of another retry limit.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        # Of nothing but the way to read replies: nobody connects by it.
+        super().__init__(connection_pool=ConnectionPool())
+        self.nodes = nodes
+
+    def node(self, address: Address) -> PipedRedis:
+        """The client of a node that this one uses."""
+        return self.nodes.client(address)
+
+    async def at(self, key: str | bytes, ask: Callable[[PipedRedis], Awaitable[T]]) -> T:
+        """Ask the node that has the key; it is told so where that is another one than was thought.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the node's trouble, after which the next one to ask knows where the slot is
+                now, if that is known; `TryAgainError`, if the slot is just being moved.
+        """
+        nodes = self.nodes
+        slot = slot_of(key)
+        address = nodes.owner(slot)
+        if address is None:
+            await nodes.learn()
+            address = nodes.owner(slot)
+        asking = False
+        for _ in range(MOST_REDIRECTIONS):
+            if address is None:
+                break
+            node = self.node(address)
+            try:
+                return await ask(_asking(node) if asking else node)
+            except AskError as error:
+                asking = not isinstance(error, MovedError)
+                address = nodes.redirected(address, error)
+            except Exception as error:
+                await self._noticed(address, error)
+                raise
+        raise TryAgainError(f"no node takes what is asked of slot {slot}")  # type: ignore[no-untyped-call]
+
+    async def each(self, ask: Callable[[Redis], Awaitable[T]]) -> list[T]:
+        """Ask all nodes that have slots, one after the other.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: a node's trouble.
+        """
+        if not self.nodes.moves:
+            await self.nodes.learn()
+        answers = []
+        for address in self.nodes.owners:
+            try:
+                answers.append(await ask(limited(self.nodes.client(address), retry_seconds(self))))
+            except Exception as error:
+                await self._noticed(address, error)
+                raise
+        return answers
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """A command as the library's methods send it, which read its reply as the ``options`` say."""
+        words: tuple[Any, ...] = (*args[0].split(), *args[1:])
+        options.pop("keys", None)
+
+        async def ask(node: PipedRedis) -> Any:
+            reply = await node.pipe.command(*words)
+            shape = node.response_callbacks.get(args[0])
+            return reply if shape is None else shape(reply, **options)
+
+        return await self.at(key_of(words[0], words[1:]), ask)
+
+    async def _noticed(self, address: Address, error: Exception) -> None:
+        if is_transient(error) and not isinstance(error, _NOT_THE_NODES):
+            self.nodes.suspect(address)
+            # Whether somebody else has its slots now; who retries asks there.
+            with suppress(*TRANSIENT):
+                await self.nodes.learn()
+
+
+class ApartCluster(ClusterRedis):
+    """A client of a cluster by connections that it shares with nobody.
+
+    Attributes:
+        asked: the node that has carried out what was asked last; None: nothing was, or it may not stay there.
+    """
+
+    def __init__(self, nodes: Nodes, connect: Callable[[PipedRedis], PipedRedis]) -> None:
+        """``connect`` makes a client of the same node that has connections of its own."""
+        super().__init__(nodes)
+        self._connect_apart = connect
+        self._own: dict[Address, PipedRedis] = {}
+        self.asked: PipedRedis | None = None
+
+    @property
+    def own(self) -> Iterable[PipedRedis]:
+        """The clients that it has."""
+        return self._own.values()
+
+    def node(self, address: Address) -> PipedRedis:
+        """The client of a node that nobody else uses."""
+        found = self._own.get(address)
+        if found is None:
+            found = self._own[address] = self._connect_apart(super().node(address))
+        return found
+
+    async def at(self, key: str | bytes, ask: Callable[[PipedRedis], Awaitable[T]]) -> T:
+        """As `ClusterRedis.at`."""
+
+        async def noting(node: PipedRedis) -> T:
+            self.asked = None
+            answer = await ask(node)
+            if not isinstance(node.pipe, Asking):
+                self.asked = node
+            return answer
+
+        return await super().at(key, noting)
+
+
+def _asking(node: PipedRedis) -> PipedRedis:
+    """A node's client that asks it for keys of a slot which it is about to get."""
+    client = copy(node)
+    client.pipe, client.large = Asking(node.pipe), Asking(node.large)
+    return client
+
+
+async def _close(client: PipedRedis) -> None:
+    for pipe in {client.pipe, client.large}:
+        await pipe.close()
+    await client.connection_pool.disconnect(inuse_connections=True)
+
+
+def _shown(address: Address) -> str:
+    return f"{address[0]}:{address[1]}"

