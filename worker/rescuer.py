@@ -12,9 +12,10 @@ import time
 from typing import TYPE_CHECKING
 
 import structlog
+from redis.exceptions import TryAgainError
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import incarnation
+from turnstream.shared.broker.client import at_each, incarnation
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
@@ -167,8 +168,9 @@ class Rescuer:
     async def _servers(self) -> list[str]:
         """Which servers hold hints and sessions now."""
         return [
-            await incarnation(redis)
+            name
             for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis))
+            for name in await at_each(redis, incarnation)
         ]
 
     async def _attend(self, hint: bytes, taken: int) -> None:
@@ -186,6 +188,10 @@ class Rescuer:
                 return
             try:
                 await self.sweep(ref, taken)
+            except TryAgainError:
+                # Its slot is being moved from node to node: no reason to keep others waiting. Its holder comes first, when
+                # that is done.
+                await self._ender.launches.redate(ref, int(self._lease * 1000), taken)
             except Exception as error:
                 self._noticed(error, "rescuer.turn_failed", ref=str(ref))
                 await self._put_off(hint, ref, taken)
