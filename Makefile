@@ -9,7 +9,7 @@ ROWS ?= --write
 PORT ?= 8080
 
 .DEFAULT_GOAL := help
-.PHONY: help serve secrets cluster test check format lint types protocol fuzz streams simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
+.PHONY: help serve secrets cluster test test-cluster check format lint types protocol fuzz streams simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by i
 	@# Some by themselves, since they want the machine; the rest side by side, since most tests wait more than they work.
 	$(BIN)/python -m pytest tests/chaos tests/simulation tests/security/test_siege.py
 	$(BIN)/python -m pytest -n 4 --ignore tests/chaos --ignore tests/simulation --ignore tests/security/test_siege.py
+
+test-cluster: $(INSTALLED) ## The behaviour suite with the sessions on a real cluster, and the cluster's own tests
+	BACKENDS=cluster $(BIN)/python -m pytest -n 4 tests/behaviour
+	$(BIN)/python -m pytest tests/processes/test_sessions_on_a_cluster.py tests/unit/shared/broker/test_cluster.py tests/unit/shared/broker/test_shards.py
 
 check: $(INSTALLED) format lint types test ## What must hold before a commit: format, lint, types, tests
 

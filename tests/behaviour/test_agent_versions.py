@@ -199,7 +199,7 @@ async def test_a_turn_of_a_release_without_versions_runs_at_any(stack: Stack) ->
     """Its checkpoints do not say what wrote it."""
     client = await stack.front_end()
     calls = await _parked(stack, client)
-    redis: Any = stack.broker.primary
+    redis: Any = stack.broker.sessions
     assert await redis.hdel(SessionKeys("dev", "s0").state("t1"), agent_versions.VERSION) == 1
     await stack.worker(served("second", on_version="fail"))
     (frames,) = await _answered(client, calls)

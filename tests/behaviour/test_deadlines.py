@@ -95,7 +95,7 @@ async def _time_of(deploy: Deployments, field: str) -> int:
 
 
 async def _overdue(deploy: Deployments) -> bool:
-    seconds, microseconds = await deploy.stack.broker.sessions.time()
+    seconds, microseconds = await deploy.stack.broker.primary.time()
     return int(seconds) * 1000 + int(microseconds) // 1000 > await _time_of(deploy, "deadline")
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.client import calls_of, terminal, text_of
 from tests.support.fake_provider.server import Call, calls, says
+from tests.support.names import names_of
 from tests.support.waiting import wait_until
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.offload import LARGE_BYTES
@@ -42,7 +43,7 @@ async def stored(stack: Stack, session: str = "s1") -> int:
     """The bytes that stand in the session's keys, counted one by one."""
     redis: Any = stack.broker.sessions
     total = 0
-    for key in await redis.keys(SessionKeys("dev", session).prefix + "*"):
+    for key in await names_of(redis, SessionKeys("dev", session).prefix + "*"):
         kind = await redis.type(key)
         if kind == b"hash":
             found = await redis.hgetall(key)

@@ -12,9 +12,11 @@ import pytest
 from tests.conformance.capture import Capture
 from tests.conformance.checker import broken
 from tests.support.client import asked, check_whole, terminal
+from tests.support.names import names_of
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.api.streaming import hub
+from turnstream.shared.broker.client import at_each
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import Log
@@ -57,9 +59,11 @@ async def _log_is_empty(stack: Stack, keys: SessionKeys = KEYS) -> bool:
 
 async def _commands(stack: Stack) -> int:
     """What the broker was asked so far, scripts' own commands not counted."""
-    stats = await stack.broker.sessions.info("commandstats")
+    told = await at_each(stack.broker.sessions, lambda each: each.info("commandstats"))
     return sum(
-        stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xrange", "hgetall", "hmget", "evalsha")
+        stats.get(f"cmdstat_{name}", {}).get("calls", 0)
+        for stats in told
+        for name in ("xrange", "hgetall", "hmget", "evalsha")
     )
 
 
@@ -375,12 +379,12 @@ async def test_whose_session_vanishes_without_a_word_is_told(
         )
         await wait_until(lambda: stack.hubs[0].followers == 3, "all three to follow")
         if how == "flushall":
-            await broker.flushall()
+            await at_each(broker, lambda each: each.flushall())
         elif how == "task":
             await broker.delete(KEYS.task("t1"))
             await broker.zrem(KEYS.live, "t1")
         else:
-            for key in await broker.keys(KEYS.prefix + "*"):
+            for key in await names_of(broker, KEYS.prefix + "*"):
                 await broker.execute_command(*(("DEL", key) if how == "del" else ("PEXPIRE", key, 1)))
         await asyncio.wait_for(turn.all(), 10)
         assert (await asyncio.wait_for(answer, 10)).status_code in {404, 410}

@@ -57,7 +57,7 @@ async def _taken_up(stack: Stack, spoil: Callable[[Any], Awaitable[None]]) -> Cl
             frames = await stream.all()
     check_whole(frames)
     assert text_of(frames) == "You said: hi"
-    redis: Any = stack.broker.primary
+    redis: Any = stack.broker.sessions
     assert await redis.hmget(ref.keys.task("t1"), "crashes", "attempt") == [b"1", b"2"]
     assert all(not running.done() for _, running in stack.workers)
     return client

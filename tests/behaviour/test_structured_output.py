@@ -109,7 +109,7 @@ async def test_a_lost_worker_costs_none_of_it(serve: Any, table: str, step: Any)
         worker.stop(0)
         frames = await stream.all()
     assert returned(frames) == [ROME]
-    redis: Any = stack.broker.primary
+    redis: Any = stack.broker.sessions
     assert int(await redis.hget("ts:{dev/s1}:task:t1", "attempt")) == 2
 
 

@@ -83,18 +83,19 @@ async def brokers(tmp_path: Path) -> AsyncIterator[Brokers]:
     await brokers.close()
 
 
-@pytest.fixture(params=["embedded", "one", "two"])
+@pytest.fixture(params=["embedded", "one", "two", "cluster"])
 async def stack(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stack]:
-    """A deployment with short leases: on the embedded broker, on a real one, on two."""
+    """A deployment with short leases: on the embedded broker, on a real one, on two, on one and a cluster."""
     if request.param == "two":
         brokers = Brokers(tmp_path)
         yield brokers.stack
         await brokers.close()
         return
-    if request.param == "one":
+    if request.param in {"one", "cluster"}:
         server: ValkeyServer = request.getfixturevalue("valkey")
-        place = Place(f"redis://127.0.0.1:{server.port}/0", None)
-        await place.connect().primary.flushall()
+        sessions = request.getfixturevalue("cluster").url if request.param == "cluster" else None
+        place = Place(f"redis://127.0.0.1:{server.port}/0", None, sessions)
+        await place.empty()
     else:
         place = Place("memory://", FakeServer())
     stack = Stack(place, lease_seconds=1)
