@@ -9,10 +9,10 @@ import pytest
 
 from tests.conftest import Place
 from tests.processes.servers import Sentinels
-from tests.processes.test_lost_end import Follower
 from tests.support import users
 from tests.support.client import check_whole, terminal, text_of
 from tests.support.commands import turnstream
+from tests.support.follower import Follower
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from tests.unit.turnstream.test_doctor import told
