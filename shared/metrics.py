@@ -110,7 +110,8 @@ leases_lost = Count(
 )
 rescues = Counts(
     "turnstream_rescues",
-    "What this worker's rescuer did to turns that nobody took care of: launched or ended them.",
+    "What this worker's rescuer did to turns that nobody took care of: launched or ended them, or had taken_over what a killed "
+    "worker held.",
     "action",
 )
 unreadable = Counts(

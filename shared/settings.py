@@ -94,7 +94,7 @@ class Settings(BaseSettings):
         10,
         ge=1,
         le=300,
-        description="How long a silent worker keeps its tasks; a lost worker is noticed after it.",
+        description="How long a silent worker keeps its tasks; one that is frozen or cut off is noticed after it, a killed one before.",
     )
     session_ttl: float = Field(
         86_400, ge=10, le=31_536_000, description="How long a session is kept after the last sign of life."

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from turnstream.shared.session.queue import Job, LaunchQueue
     from turnstream.worker.budget import Budget
+    from turnstream.worker.lifeline import Lifeline
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class ArqWorker(Worker):
         doorbell: asyncio.Event,
         on_trouble: Callable[[], None],
         retiring: bool = False,
+        lifeline: Lifeline | None = None,
     ) -> None:
         super().__init__(
             [func(run_task, name=FUNCTION, keep_result=0, timeout=NEVER_SECONDS, max_tries=1_000_000)],
@@ -88,6 +90,7 @@ class ArqWorker(Worker):
         self._doorbell = doorbell
         self._on_trouble = on_trouble
         self._retiring = retiring
+        self._lifeline = lifeline
         # Slots that are kept for what is being claimed.
         self._claiming = 0
         self.idle = asyncio.Event()
@@ -101,6 +104,8 @@ class ArqWorker(Worker):
     def take(self, job: Job) -> None:
         """Run a launch that was not claimed, if there is a slot for its owner; the attempt decides who of several runs it."""
         if self.allow_pick_jobs and job.id not in self.tasks and self._slots().has_room(job.ref.owner):
+            if self._lifeline is not None:
+                self._lifeline.took(job.id)
             self._start(job.id, job.payload())
 
     def _free(self) -> int:
@@ -148,7 +153,8 @@ class ArqWorker(Worker):
         count = max(0, min(slots.free, CLAIM_AT_ONCE))
         self._claiming = count
         try:
-            claimed = await self._launches.claim(count, self._look_ms, slots)
+            holder = "" if self._lifeline is None else self._lifeline.process
+            claimed = await self._launches.claim(count, self._look_ms, slots, holder)
         finally:
             self._claiming = 0
         for job_id, job in claimed.items():
@@ -175,6 +181,8 @@ class ArqWorker(Worker):
         self.tasks.pop(job_id, None)
         self.job_counter -= 1
         self._doorbell.set()
+        if self._lifeline is not None:
+            self._lifeline.ended(job_id)
         if not self.tasks:
             self.idle.set()
         error = None if task.cancelled() else task.exception()

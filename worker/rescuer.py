@@ -20,19 +20,23 @@ from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.endings import END_RETRY_SECONDS, end_from_outside
-from turnstream.shared.session.outcomes import Drop, Launch, MustEnd, Passed, Redate
-from turnstream.shared.session.queue import ALL
+from turnstream.shared.session.outcomes import Drop, Launch, Lives, MustEnd, Passed, Redate
+from turnstream.shared.session.queue import ALL, Job
 from turnstream.shared.session.tasks import operation
 from turnstream.worker.recall import Recall
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turnstream.shared.session.endings import Ender
     from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-# Between two looks at the hints. It adds to the time in which a lost worker is noticed.
+# Between two looks at the hints. It adds to the time in which a lost worker is noticed. Less, down to the second one, where a
+# hint is due before that.
 LOOK_SECONDS = 1.0
+SOON_SECONDS = 0.5
 
 # Between two looks that also ask whether hints were lost or the broker's clock went back, which a deleted key or an
 # operator may have caused; a failover shows by itself. Those in between cost one command while nothing is due.
@@ -77,11 +81,18 @@ class Rescuer:
         # The last thorough look: when it was here, what time it was at the broker (ms), and which servers there were.
         self._looked_at = -math.inf
         self._looked_ms = 0
+        # Seconds from the last look until the first hint was due.
+        self._until_due = math.inf
         self._known: list[str] = []
         self._sweeping: dict[bytes, asyncio.Task[None]] = {}
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
         # Hints whose sweep failed → how often in a row.
         self._failed: dict[bytes, int] = {}
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the broker has taken this process's writes for one lease."""
+        return time.monotonic() - self._whole_since >= self._lease
 
     def trouble(self) -> None:
         """The broker was away just now, as anybody in this process noticed."""
@@ -112,7 +123,7 @@ class Rescuer:
                         self._sweeping.values(), timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
                     )
                 else:
-                    await asyncio.sleep(LOOK_SECONDS)
+                    await asyncio.sleep(min(max(self._until_due, SOON_SECONDS), LOOK_SECONDS))
                 now = time.monotonic()
                 if now - last > LOOK_SECONDS + self._lease:
                     # This process stood still (frozen, or starved). It cannot judge others' silence yet.
@@ -134,7 +145,7 @@ class Rescuer:
 
     async def _look(self) -> bool:
         """Begin to sweep what is due, as far as there is room; whether more may be due."""
-        if time.monotonic() - self._whole_since < self._lease:
+        if not self.is_calm:
             await self._ender.launches.try_writing()
             return False
         room = AT_ONCE - len(self._sweeping)
@@ -160,10 +171,11 @@ class Rescuer:
     async def _may_be_due(self) -> bool:
         """Whether a thorough look is worth while: the first hint's time has come, or the last one was long ago."""
         since = time.monotonic() - self._looked_at
-        return (
-            since >= THOROUGH_SECONDS
-            or await self._ender.launches.first_due() <= self._looked_ms + 1000 * since
-        )
+        if since >= THOROUGH_SECONDS:
+            return True
+        first = await self._ender.launches.first_due()
+        self._until_due = (first - self._looked_ms) / 1000 - since
+        return self._until_due <= 0
 
     async def _servers(self) -> list[str]:
         """Which servers hold hints and sessions now."""
@@ -220,13 +232,43 @@ class Rescuer:
         else:
             log.error(event, exc_info=error, **about)
 
-    async def sweep(self, ref: TaskRef, taken: int) -> None:
-        """Look at one task, whose hint is ``taken``, and do what must be done."""
+    async def take_over(self, process: str, jobs: Sequence[str], until: float) -> list[str]:
+        """Sweep what a process held that was killed, without waiting for leases. Returns the jobs that it holds no more.
+
+        Only ``until`` then, by the loop's clock: later nobody knows whether it is still gone.
+        """
+        room = asyncio.Semaphore(AT_ONCE)
+        loop = asyncio.get_running_loop()
+
+        async def settle(job_id: str) -> bool:
+            try:
+                job = Job.parse(job_id)
+            except ValueError:
+                metrics.unreadable.add("held job")
+                return True
+            try:
+                async with room:
+                    return loop.time() < until and await self.sweep(job.ref, 0, process, job.launch)
+            except Exception as error:
+                self._noticed(error, "rescuer.turn_failed", ref=str(job.ref))
+                # Where it is not the broker's trouble, its hint leads to it in the end, ever more rarely.
+                return not (is_transient(error) or isinstance(error, BrokerAway))
+
+        settled = await asyncio.gather(*map(settle, jobs))
+        return [job for job, is_settled in zip(jobs, settled, strict=True) if is_settled]
+
+    async def sweep(self, ref: TaskRef, taken: int, gone: str = "", gone_launch: int = 0) -> bool:
+        """Look at one task, whose hint is ``taken``, and do what must be done.
+
+        ``gone`` is a process that was killed, and held that launch of the task. False: it was heard of just now.
+        """
         launches = self._ender.launches
-        match await self._ender.tasks.sweep(ref, operation()):
+        match await self._ender.tasks.sweep(ref, operation(), gone, gone_launch):
+            case Lives():
+                return False
             case Launch(number) as launch:
-                metrics.rescues.add("launched")
-                log.info("rescuer.launched", ref=str(ref), launch=number)
+                metrics.rescues.add("taken_over" if gone else "launched")
+                log.info("rescuer.launched", ref=str(ref), launch=number, **({"gone": gone} if gone else {}))
                 await launches.launch(ref, number)
                 # Under a backlog it may wait there for long. Once it is claimed this is void.
                 await launches.redate(ref, launch.look_ms, taken)
@@ -245,3 +287,4 @@ class Rescuer:
                 await launches.redate(ref, -1, taken)
                 # Its events may have been cut.
                 await self._ender.storage.try_report(ref.keys)
+        return True

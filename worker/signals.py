@@ -1,4 +1,7 @@
-"""Signals to workers over pub/sub: "work is waiting", "look at the models" (doorbell) and "you lost task X" (control)."""
+"""Signals to workers over pub/sub: "work is waiting", "look at the models" (doorbell) and "you lost task X" (control).
+
+The same connection carries the lifeline (worker/lifeline.py), a channel on which nothing is ever said.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from turnstream.shared.session.queue import Job
     from turnstream.worker.lease import Leases
+    from turnstream.worker.lifeline import Lifeline
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +34,7 @@ _CONTROL = keys.CONTROL.encode()
 
 
 class SignalListener:
-    """Subscribes to the control channel, the doorbell and one of its bells, for ever.
+    """Subscribes to the control channel, the doorbell, one of its bells and the channel by which it is seen to live, for ever.
 
     Polling the queue, renewing the leases and looking at the models find what a lost message said; this is for speed. Only
     the background responses of a turn that no worker holds are not canceled where the message was lost.
@@ -44,19 +48,26 @@ class SignalListener:
         take: Callable[[Job, str, str], None],
         cancel: Callable[[bytes], None],
         noted: Callable[[], None],
+        lifeline: Lifeline | None = None,
+        rang: Callable[[], None] = lambda: None,
     ) -> None:
         """``take`` is given launches that are offered: with their agent, and the version it must have.
 
         ``cancel`` is given the background responses of a turn that was ended.
-        ``noted`` is called when something may be noted of a model of which nothing was.
+        ``noted`` is called when something may be noted of a model of which nothing was, ``rang`` when somebody may be given
+        a turn. ``lifeline`` has this process's own channel, and is told whether it is heard.
         """
+        self._rang = rang
+        self._lifeline = lifeline
         self._cancel = cancel
         self._leases = leases
         self._doorbell = doorbell
         self._take = take
         self._noted = noted
         bell = random.choice(keys.BELLS)  # noqa: S311
-        self._channels = {_DOORBELL, bell.encode(), _CONTROL}
+        # Its own comes first: while it is not subscribed to that, it looks as if it had been killed.
+        own = () if lifeline is None else (lifeline.channel,)
+        self._channels = (*own, _DOORBELL, bell.encode(), _CONTROL)
         self._subscribed: set[bytes] = set()
         self._subscriber = Subscriber(redis, self, lost="listener.lost", back="listener.back")
         self.listening = asyncio.Event()
@@ -70,9 +81,12 @@ class SignalListener:
     def subscribed(self, channel: bytes) -> None:
         """Make up for the signals that were missed, once all channels are there."""
         self._subscribed.add(channel)
-        if self._subscribed == self._channels:
+        if self._lifeline is not None and channel == self._lifeline.channel:
+            self._lifeline.heard()
+        if len(self._subscribed) == len(self._channels):
             # They are in the queue and in the leases.
             self._doorbell.set()
+            self._rang()
             self._leases.renew_now()
             self._noted()
             self.listening.set()
@@ -81,13 +95,17 @@ class SignalListener:
         """Signals are missed from here on."""
         self._subscribed.clear()
         self.listening.clear()
+        if self._lifeline is not None:
+            self._lifeline.lost()
 
     def message_received(self, channel: bytes, message: bytes) -> None:
         """Ring the doorbell, hand on what came with it, or take an attempt from its turn."""
         if channel != _CONTROL:
             if message == NOTED:
                 self._noted()
-            elif (offer := offered(message)) is None:
+                return
+            self._rang()
+            if (offer := offered(message)) is None:
                 self._doorbell.set()
             else:
                 self._take(*offer)

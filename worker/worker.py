@@ -31,10 +31,12 @@ from turnstream.worker.arq_worker import ArqWorker
 from turnstream.worker.budget import Budget
 from turnstream.worker.health_server import Status
 from turnstream.worker.lease import Leases
+from turnstream.worker.lifeline import Lifeline
 from turnstream.worker.live_list import LiveList
 from turnstream.worker.rescuer import Rescuer
 from turnstream.worker.runner import Runner
 from turnstream.worker.signals import SignalListener
+from turnstream.worker.watch import Watch
 
 if TYPE_CHECKING:
     from turnstream.shared.agents.config import Agents
@@ -58,7 +60,7 @@ class WorkerProcess:
 
     Duties:
         1. claim and run launches (`ArqWorker`, `Runner`), hear doorbell and control (`SignalListener`);
-        2. keep leases (`Leases`), and notice those that others lost (`Rescuer`);
+        2. keep leases (`Leases`), and notice those that others lost (`Rescuer`), and who was killed (`Watch`, `Lifeline`);
         3. on `stop`: claim nothing more, let turns finish for a while, give the rest back.
     """
 
@@ -85,6 +87,8 @@ class WorkerProcess:
             agents.limits,
             registry.model_names(self._agents),
         )
+        self._watch = Watch(broker.primary, self._rescuer, settings)
+        self._lifeline = Lifeline(broker.primary, self.id, lambda: self._arq.tasks, self._watch.disturbed)
         self._canceller = ResponseCanceller(registry.with_background(self._agents), broker.primary)
         self._listener = SignalListener(
             broker.primary,
@@ -93,6 +97,8 @@ class WorkerProcess:
             self._offered,
             self._canceller.cancel,
             self.gate.noted,
+            self._lifeline,
+            self._watch.rang,
         )
         self._versions = AgentVersions(versions(agents), self._served_by_others)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
@@ -120,6 +126,7 @@ class WorkerProcess:
             doorbell=self._doorbell,
             on_trouble=self._rescuer.trouble,
             retiring=settings.retiring,
+            lifeline=self._lifeline,
         )
         self._presence = Presence(broker.primary, keys.WORKERS, self.id, self._tell, self._rescuer.trouble)
         self._live_list = LiveList(broker)
@@ -180,7 +187,9 @@ class WorkerProcess:
             for name, each in (
                 ("leases", self.leases.keep()),
                 ("listener", self._listener.listen()),
+                ("lifeline", self._lifeline.tend()),
                 ("rescuer", self._rescuer.watch()),
+                ("watch", self._watch.tend()),
                 ("presence", self._presence.show()),
                 ("models", self.gate.tend()),
                 ("live list", self._live_list.tend()),
@@ -200,6 +209,7 @@ class WorkerProcess:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            await self._lifeline.end()
             await self._canceller.close()
             await self.gate.end()
             await self._presence.end()

@@ -26,6 +26,11 @@ TOTALS = "ts:totals"
 MODELS = "ts:models"
 QUEUE = "ts:queue"
 QUEUE_TAGS = "ts:queue:tags"
+# Lifelines of worker processes: see shared/lifelines.py.
+SUBSCRIBED = "ts:subscribed"
+HELD = "ts:held"
+WATCH = "ts:watch"
+ALIVE = "ts:alive:"
 
 # arq's own spelling (arq.constants): where it looks for what a job is.
 JOB_PREFIX = "arq:job:"

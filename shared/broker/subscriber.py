@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from turnstream.shared.broker.connection import open_line
-from turnstream.shared.broker.pipeline import COMMAND_SECONDS
+from turnstream.shared.broker.pipeline import COMMAND_SECONDS, LAST_LOOK_SECONDS
 from turnstream.shared.broker.retry import is_transient
 
 if TYPE_CHECKING:
@@ -161,6 +161,8 @@ class Subscriber:
             if self._silent:
                 line.send("PING")
                 await asyncio.sleep(SILENCE_SECONDS)
+                # The process itself may have stood still: what it was sent meanwhile is read first.
+                await asyncio.sleep(LAST_LOOK_SECONDS)
                 if self._silent:
                     raise TimeoutError("no reply to PING")
 

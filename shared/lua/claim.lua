@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- Take launches out of the queue.
--- Keys: queue; tags: the owners' tags; due; job_prefix: what the keys of the jobs' strings begin with.
+-- Keys: queue; tags: the owners' tags; due; noted: who holds which launch; job_prefix: what the keys of the jobs' strings
+-- begin with.
 -- most: how many at most; look_ms: after which a rescuer looks whether they were begun; free: free slots of who claims;
 -- times: how many times the free slots one owner may hold of them (0: any); holders: owner and how many slots it holds
--- there, for those that hold many.
+-- there, for those that hold many; holder: the process that claims ('': it is not to be noted).
 -- Slots cannot be taken back, so an owner is passed over that holds many and would leave few: the more are taken, the
 -- fewer it may add, and some stay free for others. Those that are passed over keep their places.
 -- A claimed launch is in no queue any more: what it costs to claim does not depend on what runs. It is noted
@@ -58,7 +59,7 @@ end
 redis.call('ZREM', queue, unpack(popped))
 local clock = redis.call('TIME')
 local look = string.format('%.0f', tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000) + tonumber(look_ms))
-local jobs, hints = {}, {}
+local jobs, hints, holds = {}, {}, {}
 for index = 1, #popped do
   local ref = string.match(popped[index], '^(.*):')
   -- Without a ref it was not put there by launch.lua: it is dropped, and must not take the others with it.
@@ -67,10 +68,16 @@ for index = 1, #popped do
     jobs[#jobs + 1] = redis.call('GETDEL', job_prefix .. popped[index]) or ''
     hints[#hints + 1] = look
     hints[#hints + 1] = ref
+    holds[#holds + 1] = '0'
+    holds[#holds + 1] = holder .. ' ' .. popped[index]
   end
 end
 if #hints > 0 then
   redis.call('ZADD', due, unpack(hints))
+  if holder ~= '' then
+    -- Whatever becomes of this: it is a hint.
+    redis.pcall('ZADD', noted, unpack(holds))
+  end
 end
 if redis.call('EXISTS', queue) == 0 then
   redis.call('DEL', tags)

@@ -1,12 +1,14 @@
 #!lua flags=allow-oom
 -- Look at one due task, for the rescuer. launch_ms: after which a launch is taken for lost; max_crashes: that end a task;
 -- strange_ms: between looks at what is not understood; stay_ms: that an ended task's events stay; backlog_ms: between
--- looks at what waits, in the queue or for its turn.
--- → launch n ms | passed task n | end attempt launch why | redate ms
+-- looks at what waits, in the queue or for its turn; gone: a process that seems to have been killed ('': none), which held
+-- launch gone_launch; quiet_ms: for how long an attempt of its must have written nothing, to be over before its lease.
+-- → launch n ms | passed task n | end attempt launch why | redate ms | lives (what is said to be gone was heard of just now)
 --   | drop task (who may have waited for it, or none)
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
-  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next', 'fresh', 'not_before')
+  'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next', 'fresh', 'not_before',
+  'worker')
 local status, attempt, launch = task[1], task[2] or '0', task[3] or '0'
 local function num(field)
   return tonumber(field) or 0
@@ -63,6 +65,12 @@ if status == 'running' then
     -- Given by a clock that was ahead of this one, before the broker failed over.
     lease = NOW + LEASE
     redis.call('HSET', TASK, 'lease', int(lease))
+  end
+  if gone ~= '' and task[19] == gone and not task[9] and lease > NOW then
+    if lease - LEASE > NOW - tonumber(quiet_ms) then
+      return { 'lives' }
+    end
+    lease = NOW
   end
   if task[9] then
     if lease > NOW then
@@ -122,6 +130,9 @@ elseif task[18] then
   end
   -- It waits for a worker from now on.
   redis.call('HDEL', TASK, 'not_before', 'waits_for')
+elseif gone ~= '' and launch == gone_launch then
+  -- It was claimed, and never begun.
+  redis.call('HSET', TASK, 'launched', int(NOW))
 elseif num(task[5]) > NOW then
   -- By a clock that was ahead, too.
   redis.call('HSET', TASK, 'launched', int(NOW))

@@ -212,6 +212,11 @@ class MustEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Lives:
+    """The process that was said to be gone was heard of just now: look again soon."""
+
+
+@dataclass(frozen=True, slots=True)
 class Redate:
     """Look again in ``ms``."""
 

@@ -43,6 +43,9 @@ ENOUGH_RUNG = 16
 # than a launch takes to be put into the queue, or a claimed one to begin; too long, and a crash in between is felt.
 LAUNCH_GRACE_MS = 3_000
 
+# The first of these, where the launch goes to the server that has queued it: it was sent with the command that did.
+TOGETHER_GRACE_MS = 1_000
+
 # When a launch is looked at that was put into the queue, if nobody wanted an earlier look.
 QUEUED_LOOK_MS = 10_000
 
@@ -77,8 +80,8 @@ _launch = Script(
 _lost = Script("lost", keys=("queue", "tags", "due"), args=("all",))
 _claim = Script(
     "claim",
-    keys=("queue", "tags", "due", "job_prefix"),
-    args=("most", "look_ms", "free", "times"),
+    keys=("queue", "tags", "due", "noted", "job_prefix"),
+    args=("most", "look_ms", "free", "times", "holder"),
     rest="holders",
     once=True,
 )
@@ -99,6 +102,16 @@ class Job:
     def id(self) -> str:
         """The arq job id; a repeated launch has the same, so it cannot queue twice."""
         return f"{self.ref}:{self.launch}"
+
+    @classmethod
+    def parse(cls, job_id: str) -> Job:
+        """The launch of a job id.
+
+        Raises:
+            ValueError: it is none.
+        """
+        ref, _, launch = job_id.rpartition(":")
+        return cls(TaskRef.parse(ref), int(launch))
 
     def payload(self) -> bytes:
         """The job as arq writes it."""
@@ -235,22 +248,27 @@ class LaunchQueue(Retrying):
         """
         await command(self._redis, "PUBLISH", keys.DOORBELL, f"{job.ref} {job.launch} {agent} {version}")
 
-    async def claim(self, count: int, look_ms: int = LAUNCH_GRACE_MS, slots: Slots = ANY) -> dict[str, bytes]:
+    async def claim(
+        self, count: int, look_ms: int = LAUNCH_GRACE_MS, slots: Slots = ANY, holder: str = ""
+    ) -> dict[str, bytes]:
         """Take up to ``count`` launches out of the queue, owners in turn: job ids and jobs, in the order to run them.
 
         After ``look_ms`` a rescuer looks whether they were begun, and are still held. Launches of owners that hold
-        their share of the ``slots`` are left where they are.
+        their share of the ``slots`` are left where they are. ``holder`` is noted as the process that holds them: see
+        `turnstream.shared.lifelines`.
         """
         claimed: list[bytes] = await _claim(
             self._redis,
             queue=keys.QUEUE,
             tags=keys.QUEUE_TAGS,
             due=keys.DUE,
+            noted=keys.HELD,
             job_prefix=keys.job(""),
             most=count,
             look_ms=look_ms,
             free=slots.free,
             times=str(slots.times),
+            holder=holder,
             holders=slots.holders(count),
         )
         jobs = zip(claimed[::2], claimed[1::2], strict=True)

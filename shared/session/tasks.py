@@ -41,6 +41,7 @@ from turnstream.shared.session.outcomes import (
     Interrupt,
     Launch,
     Live,
+    Lives,
     Missing,
     Moved,
     MustEnd,
@@ -61,7 +62,7 @@ from turnstream.shared.session.outcomes import (
     Withdrawn,
     Writer,
 )
-from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
+from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS, TOGETHER_GRACE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -74,6 +75,9 @@ if TYPE_CHECKING:
 
 # How often a rescuer looks at a task that another release wrote and this one does not understand.
 STRANGE_LOOK_MS = 15_000
+
+# For how long a turn must have been silent whose worker seems to have been killed.
+QUIET_MS = 900
 
 # TTL of a session without a turn.
 EMPTY_MS = 15 * 60_000
@@ -159,7 +163,18 @@ _callback = Script(
     rest="entries",
 )
 _sweep = Script(
-    "sweep", session=True, args=("launch_ms", "max_crashes", "strange_ms", "stay_ms", "backlog_ms")
+    "sweep",
+    session=True,
+    args=(
+        "launch_ms",
+        "max_crashes",
+        "strange_ms",
+        "stay_ms",
+        "backlog_ms",
+        "gone",
+        "gone_launch",
+        "quiet_ms",
+    ),
 )
 _clear = Script("clear", session=True, args=("ending_epoch",))
 _stage = Script("stage", keys=("files",), args=("digest", "data", "life_ms"), large=True)
@@ -188,6 +203,9 @@ class Tasks(Retrying):
         self._settings = settings
         self._limits = limits_of(settings)
         self._grace_ms = int(settings.log_grace_seconds * 1000)
+        # After which a launch that should have been sent is looked at. Where replicas are waited for, it comes later.
+        together = settings.session_redis_url is None and not settings.wait_replicas
+        self._launch_ms = TOGETHER_GRACE_MS if together else LAUNCH_GRACE_MS
 
     async def create(self, keys: SessionKeys, agent: str, user: str) -> bool:
         """Make a session, which lives for `EMPTY_MS` unless a turn comes; False when it was there already."""
@@ -221,7 +239,7 @@ class Tasks(Retrying):
             digest=turn.digest,
             trace=turn.trace,
             memory_turns=turn.memory_turns,
-            look_ms=LAUNCH_GRACE_MS,
+            look_ms=self._launch_ms,
             ref=str(ref),
             metadata=turn.metadata,
             max_live=self._settings.max_live,
@@ -434,7 +452,7 @@ class Tasks(Retrying):
             due=self._due,
             call=call,
             result=batch.cut(result),
-            look_ms=LAUNCH_GRACE_MS,
+            look_ms=self._launch_ms,
             ref=str(ref),
             entries=batch.arguments(),
         )
@@ -453,18 +471,27 @@ class Tasks(Retrying):
                 return Ended()
         return Unknown()
 
-    async def sweep(self, ref: TaskRef, op: str) -> Launch | Passed | MustEnd | Redate | Drop:
-        """Look at one due task, and say what must be done about it."""
+    async def sweep(
+        self, ref: TaskRef, op: str, gone: str = "", gone_launch: int = 0
+    ) -> Launch | Passed | MustEnd | Redate | Drop | Lives:
+        """Look at one due task, and say what must be done about it.
+
+        ``gone`` is a process that was killed while it held that launch of the task: its lease is not waited for, unless
+        something was heard of it just now.
+        """
         reply = await self._run(
             _sweep,
             ref.keys,
             ref.task,
             op,
-            launch_ms=LAUNCH_GRACE_MS,
+            launch_ms=self._launch_ms,
             max_crashes=MAX_CRASHES,
             strange_ms=STRANGE_LOOK_MS,
             stay_ms=self._grace_ms,
             backlog_ms=BACKLOG_LOOK_MS,
+            gone=gone,
+            gone_launch=gone_launch,
+            quiet_ms=QUIET_MS,
         )
         match reply:
             case [b"launch", launch, look]:
@@ -476,6 +503,8 @@ class Tasks(Retrying):
                 return MustEnd(f"{attempt.decode()} {launch.decode()}", status, why)
             case [b"redate", ms]:
                 return Redate(int(ms))
+            case [b"lives"]:
+                return Lives()
         return Drop(reply[1].decode() if reply[1:] else "")
 
     async def clear(self, keys: SessionKeys, epoch: int | None) -> Cleared | Live | Missing:

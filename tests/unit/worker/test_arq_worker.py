@@ -83,11 +83,13 @@ class Faulty(LaunchQueue):
         super().__init__(redis)
         self.errors = list(errors)
 
-    async def claim(self, count: int, look_ms: int = 2_000, slots: Slots = ANY) -> dict[str, bytes]:
+    async def claim(
+        self, count: int, look_ms: int = 2_000, slots: Slots = ANY, holder: str = ""
+    ) -> dict[str, bytes]:
         """Fail while there is something to fail with."""
         if self.errors:
             raise self.errors.pop(0)
-        return await super().claim(count, look_ms, slots)
+        return await super().claim(count, look_ms, slots, holder)
 
 
 @asynccontextmanager

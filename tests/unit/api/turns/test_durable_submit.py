@@ -13,7 +13,7 @@ from turnstream.shared.agents import config
 from turnstream.shared.broker import keys
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.outcomes import Launch
-from turnstream.shared.session.queue import LAUNCH_GRACE_MS, LaunchQueue
+from turnstream.shared.session.queue import TOGETHER_GRACE_MS, LaunchQueue
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def no_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _looked_at_soon(desk: Desk) -> bool:
     hint = await desk.primary.zscore(keys.DUE, str(ref()))
-    return hint is not None and hint <= await desk.now() + LAUNCH_GRACE_MS
+    return hint is not None and hint <= await desk.now() + TOGETHER_GRACE_MS
 
 
 async def test_a_turn_that_is_taken_late_is_looked_at(place: Place, no_launch: None) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.shared.session.support import HOUR_MS, Desk, closed, keys_of, opened, ref
 from turnstream.shared.session.outcomes import Attempt, Drop, Launch, MustEnd, Passed, Redate
-from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS
-from turnstream.shared.session.tasks import MAX_CRASHES, operation
+from turnstream.shared.session.queue import BACKLOG_LOOK_MS, LAUNCH_GRACE_MS, TOGETHER_GRACE_MS
+from turnstream.shared.session.tasks import MAX_CRASHES, Tasks, operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place
@@ -185,7 +185,7 @@ async def test_a_launch_that_was_lost_is_launched_again_under_its_number(place: 
     await desk.submit(ref())
     fresh = await desk.nothing_written(lambda: _sweep(desk))
     assert isinstance(fresh, Redate)
-    assert 0 < fresh.ms <= LAUNCH_GRACE_MS
+    assert 0 < fresh.ms <= TOGETHER_GRACE_MS
     await desk.put(ref(), launched=await desk.past())
     op = operation()
     assert await desk.twice(lambda: desk.tasks.sweep(ref(), op)) == Launch(1)
@@ -293,6 +293,17 @@ async def test_a_turn_that_was_passed_but_not_launched_is_launched(place: Place)
     assert await _sweep(desk, "t2") == Launch(1)
 
 
+async def test_a_launch_that_goes_to_another_server_has_more_time(place: Place) -> None:
+    """Where sessions have a broker of their own, or replicas are waited for, it is not sent with the submit."""
+    for given in ({"session_redis_url": "redis://elsewhere"}, {"wait_replicas": 1}):
+        desk = Desk(place)
+        desk.tasks = Tasks(desk.redis, desk.settings.model_copy(update=given))
+        await desk.submit(ref(session=next(iter(given))))
+        fresh = await desk.tasks.sweep(ref(session=next(iter(given))), operation())
+        assert isinstance(fresh, Redate)
+        assert TOGETHER_GRACE_MS < fresh.ms <= LAUNCH_GRACE_MS
+
+
 async def test_a_look_at_an_ended_turn_launches_the_next_one(place: Place) -> None:
     """It comes within a lease of the worker that ended the turn and died; once, however long the launch then waits."""
     desk = Desk(place)
@@ -301,7 +312,7 @@ async def test_a_look_at_an_ended_turn_launches_the_next_one(place: Place) -> No
     assert (await desk.finish(attempt)).next == "t2"
     soon = await desk.nothing_written(lambda: _sweep(desk))
     assert isinstance(soon, Redate)
-    assert 0 < soon.ms <= LAUNCH_GRACE_MS
+    assert 0 < soon.ms <= TOGETHER_GRACE_MS
     await desk.put(ref("t2"), launched=await desk.past())
     op = operation()
     assert await desk.twice(lambda: desk.tasks.sweep(ref(), op)) == Passed("t2", 1)
