@@ -85,6 +85,7 @@ class SimulatedBroker:
         unable: from when to when it took no writes, by its clock, Unix milliseconds. (Of a full one those pass that end turns.)
         commands: what it has carried out, if that is to be recorded.
         on_script: called with each script's name, who asked for it, and the reply, which is not sent yet.
+        lives: whether a worker, by its id, is one that others must not take for dead.
     """
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, port: int) -> None:
@@ -99,6 +100,7 @@ class SimulatedBroker:
         self.ahead = 0.0
         self.commands: list[Command] | None = None
         self.on_script: Callable[[str, str, Any], None] | None = None
+        self.lives: Callable[[str], bool] = bool
         self.name = self._new_name()
         self._texts: dict[bytes, bytes] = {}
         self._process: Process | None = None
@@ -255,6 +257,11 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fake.close()
+
+    @property
+    def subscribes(self) -> bool:
+        """Whether it hears channels."""
+        return bool(self._fake._pubsub)
 
 
 class _Database(Database):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.simulation.loop import Process, SimulatedLoop
+    from tests.simulation.network import Endpoint
 
 # Where the first broker listens, and that of the sessions if it is another one.
 PORTS = (6379, 6380)
@@ -72,6 +73,11 @@ LATE_SECONDS = 10.0
 HURRIED_SECONDS = 5.0
 
 
+# A worker that has lost so many connections to the first broker, in so many seconds, may be taken for dead: that of its
+# commands, and that on which it hears its own channel.
+MOST_LOST = 2
+LATELY_SECONDS = 8.0
+
 # A version of the coded agents that a deployment may have beside the first, which has no name but the digest of its table.
 OTHER_VERSION = "other"
 
@@ -99,15 +105,18 @@ def _with_policy(spec: AgentSpec) -> AgentSpec:
 class Cluster:
     """Starts, kills, freezes and drains."""
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, *, two_brokers: bool) -> None:
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, *, two_brokers: bool, **given: Any) -> None:
+        """``given`` are settings of all processes."""
         self._loop = loop
         self._numbers = iter(range(1, 1_000_000))
         self.network = Network(loop, rng)
         self.brokers = [SimulatedBroker(loop, rng, port) for port in PORTS[: 1 + two_brokers]]
         # What concerns all, and what sessions have.
         self.primary, self.sessions = self.brokers[0], self.brokers[-1]
+        for broker in self.brokers:
+            broker.lives = self._lives
         self.outside = Outside(loop, rng, self.sessions, self.primary, self._serves)
-        self._given = {**GIVEN, "redis_url": f"redis://127.0.0.1:{self.primary.port}/0"}
+        self._given = {**GIVEN, **given, "redis_url": f"redis://127.0.0.1:{self.primary.port}/0"}
         if two_brokers:
             self._given["session_redis_url"] = f"redis://127.0.0.1:{self.sessions.port}/0"
         self._agents = {version: agents(version) for version in (None, OTHER_VERSION)}
@@ -174,6 +183,21 @@ class Cluster:
                 late = now - json.loads(sign)["seen"] if sign else LATE_SECONDS
                 if self._loop.time() - each.process.began > KNOWN_SECONDS and late < LATE_SECONDS:
                     return True
+        return False
+
+    def subscription(self, running: Running) -> list[Endpoint]:
+        """The connection on which a worker hears its own channel, if it has one."""
+        name = f"{running.process}>broker-{self.primary.port}"
+        pairs = [pair for pair in self.network.connections.values() if pair[0].name == name]
+        return [near for near, far in pairs if far.get_protocol() and far.get_protocol().subscribes]
+
+    def _lives(self, worker: str) -> bool:
+        """Whether a worker stands or runs, and has not lost its connections to the first broker lately: one is not all."""
+        for each in self.running:
+            if isinstance(each.server, WorkerProcess) and each.server.id == worker:
+                between = tuple(sorted((each.process.name, f"broker-{self.primary.port}")))
+                lost = self.network.lost.get(between, {}).values()
+                return sum(self._loop.time() - when < LATELY_SECONDS for when in lost) < MOST_LOST
         return False
 
     def serves(self) -> bool:

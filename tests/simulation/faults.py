@@ -27,6 +27,7 @@ WEIGHTS = {
     "drain_front_end": 2,
     "freeze_worker": 4,
     "freeze_front_end": 2,
+    "freeze_cut": 3,
     "restart_broker": 2,
     "lose_writes": 2,
     "fill_memory": 2,
@@ -60,6 +61,10 @@ CONNECTED = {
 # Seconds between two faults: a storm, then rest; and how many faults each of them has.
 STORM_SECONDS, STORM = (0.01, 0.15), 12
 REST_SECONDS, REST = (0.1, 1.0), 6
+
+# A worker stands still for so long that others miss it, if they do; and what passes before that: a lease, and a few looks.
+MISSED_SECONDS = (1.3, 5.0)
+CALM_SECONDS = 3.0
 
 FROZEN_SECONDS = ((0.1, 1.0), (2.0, 5.0))
 AWAY_SECONDS = (0.05, 1.5)
@@ -144,6 +149,7 @@ class Faults:
         self._beside: set[asyncio.Task[None]] = set()
         self._busy_broker = asyncio.Lock()
         self._model_lock = asyncio.Lock()
+        self._cutting = asyncio.Lock()
         # Processes that a fault waits for the right moment for.
         self._in_hand: list[Running] = []
         self.done: list[tuple[float, str, str]] = []
@@ -262,6 +268,22 @@ class Faults:
     async def freeze_worker(self) -> None:
         """It stands still for a while, past its lease now and then."""
         await self._freeze("worker")
+
+    async def freeze_cut(self) -> None:
+        """A worker stands still, and meanwhile loses the connection on which it is seen to live."""
+        if self._cutting.locked():
+            return
+        async with self._cutting:
+            # Those who would miss it look only when no connection was lost for a lease.
+            await asyncio.sleep(CALM_SECONDS)
+            if running := self._one("worker"):
+                self._note("freeze cut worker", running.process)
+                running.process.frozen = True
+                for near in self._cluster.subscription(running):
+                    near.cut()
+                await asyncio.sleep(self._rng.uniform(*MISSED_SECONDS))
+                running.process.frozen = False
+                self._note("thaw", running.process)
 
     async def freeze_front_end(self) -> None:
         """It stands still for a while."""

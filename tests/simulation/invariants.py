@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.chaos.records import ENDS
 from tests.conftest import LASTING
 from turnstream.api.server import FrontEnd
-from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.keys import HELD, SUBSCRIBED, TaskRef
 from turnstream.worker.live_list import YOUNG_MS
 from turnstream.worker.recall import HELD_MS
 from turnstream.worker.worker import WorkerProcess
@@ -122,6 +122,19 @@ def workers_hold_nothing(cluster: Cluster) -> Iterator[str]:
                 yield f"{running.process}: {held}"
 
 
+def nothing_is_held(cluster: Cluster) -> Iterator[str]:
+    """No launch is noted as held when nothing runs, whoever held it; and processes are noted that are there."""
+    held = cluster.primary.item(HELD.encode())
+    ours = {each.server.id for each in cluster.running if isinstance(each.server, WorkerProcess)}
+    for entry in held.value if held is not None else ():
+        if entry.decode().partition(" ")[0] in ours:
+            yield entry.decode()
+    noted = cluster.primary.item(SUBSCRIBED.encode())
+    known = {name.decode() for name in noted.value} if noted is not None else set()
+    if missing := ours - known:
+        yield f"not noted: {sorted(missing)}"
+
+
 def front_ends_follow_nothing(cluster: Cluster) -> Iterator[str]:
     """No follower and no session's ring is left when all clients have gone."""
     for running in cluster.running:
@@ -150,6 +163,7 @@ RULES: list[Callable[[Cluster], Iterator[str]]] = [
     admissions_are_given_back,
     deadlines_end_turns,
     workers_hold_nothing,
+    nothing_is_held,
     front_ends_follow_nothing,
     no_task_leaks,
 ]

@@ -102,6 +102,20 @@ MUTANTS = [
     ),
     _lua("an ended task taken", "take", "elseif TERMINAL[status] then", "elseif false then", STOPPED),
     _lua("a sweep ignores the lease", "sweep", "elseif lease > NOW then", "elseif false then", STOPPED),
+    Mutant(
+        "a worker that stands still is missed for its subscription alone",
+        "worker/watch.py",
+        "if await self._lifelines.is_connected(lost.connection):",
+        "if False:",
+        ("freeze_cut",),
+    ),
+    Mutant(
+        "a worker does not say that it hears its channel",
+        "worker/signals.py",
+        "self._lifeline.heard()",
+        "pass",
+        ("cut", "kill_worker"),
+    ),
     # ── repeats after a lost reply ──
     _lua(
         "append repeated", "append", "if task[3] == OP and task[2] == attempt then", "if false then", REPEATED

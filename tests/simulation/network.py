@@ -44,6 +44,7 @@ class Network:
 
     Attributes:
         trace: a digest of all that arrived, when and where: the same for the same seed.
+        lost: both processes' names, in order → number of each connection between them that was lost → when.
     """
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random) -> None:
@@ -53,6 +54,7 @@ class Network:
         self._numbers = itertools.count(1)
         self.connections: dict[int, tuple[Endpoint, Endpoint]] = {}
         self.trace = hashlib.sha256()
+        self.lost: dict[tuple[str, ...], dict[int, float]] = {}
         loop.network = self
 
     def listen(self, factory: Callable[[], Any], address: Address) -> Listener:
@@ -359,15 +361,20 @@ class Endpoint(asyncio.Transport):
         """Its process was killed: nothing more happens here, and the other side is told by the system."""
         if not self.lost:
             self.lost = True
-            self._network.connections.pop(self._number, None)
+            self._note_loss()
             self._tell(self.peer.reset)
 
     def _lose(self, error: Exception | None) -> None:
         if self.lost:
             return
         self.lost = self._closing = True
-        self._network.connections.pop(self._number, None)
+        self._note_loss()
         self._out.clear()
         self._size = 0
         if self._protocol is not None:
             self._network.at(self._network.now(), self, self._protocol.connection_lost, error)
+
+    def _note_loss(self) -> None:
+        self._network.connections.pop(self._number, None)
+        between = tuple(sorted(self.name.split(">")))
+        self._network.lost.setdefault(between, {})[self._number] = self._network.now()

@@ -226,7 +226,11 @@ class _Step:
         if (one != other and other) or (one == other == "running" and taken):
             if self._name not in FOLLOWING.get(one, {}).get(other, ()):
                 yield f"statuses_follow_the_diagram: {one} → {other}"
-            if self._name == "sweep" and int(before.get("lease", "0")) > self._now:
+            if (
+                self._name == "sweep"
+                and int(before.get("lease", "0")) > self._now
+                and self._broker.lives(before.get("worker", ""))
+            ):
                 yield f"a_living_holder_keeps_its_turn: its lease has {int(before['lease']) - self._now} ms"
         if taken and after.get("holder") and int(after["attempt"]) != int(before.get("attempt", "0")) + 1:
             yield f"each_holder_has_its_number: {before.get('attempt')} → {after['attempt']}"

@@ -1,0 +1,155 @@
+"""``python -m tests.simulation.missed --seeds 1-5``: how soon a killed worker's turn goes on when nothing else goes wrong.
+
+With the default lease, in virtual time. Beside that: a worker that stands still, that loses its connections, or its subscription while it
+stands still, or all with a restart of the broker, keeps its turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+
+from tests.simulation.__main__ import seeds_of, with_fixed_hashes
+from tests.simulation.cluster import Cluster
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.world import seeded
+from tests.support.waiting import wait_until
+from tests.unit.shared.session.support import turn
+from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.session.queue import LaunchQueue
+from turnstream.shared.session.tasks import Tasks, operation
+from turnstream.shared.settings import Settings
+from turnstream.worker.worker import WorkerProcess
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Running
+
+LEASE_SECONDS = Settings().lease_seconds
+SOON_SECONDS = 2.0
+
+# What is done to the worker that runs the turn → whether it is missed.
+CASES = {"kill": True, "freeze": False, "cut": False, "freeze, cut subscription": False, "restart": False}
+
+REF = TaskRef("dev", "missed", "t1")
+
+
+class Scene:
+    """Three workers, a turn that speaks all the time, and its worker."""
+
+    def __init__(self, loop: SimulatedLoop, cluster: Cluster, rng: random.Random) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._rng = rng
+
+    async def play(self, case: str) -> str:
+        """What is wrong; empty when nothing is."""
+        cluster = self._cluster
+        cluster.primary.start()
+        for _ in range(3):
+            cluster.start("worker")
+        await wait_until(cluster.serves, "every process to serve")
+        await asyncio.sleep(LEASE_SECONDS + self._rng.uniform(1, 3))
+        await self._submit()
+        await wait_until(lambda: self._told("number") > 20, "the turn to speak")
+        await asyncio.sleep(self._rng.uniform(0, 2))
+        worker = self._holder()
+        began = self._loop.time()
+        await self._do(case, worker)
+        if CASES[case]:
+            said = self._told("number")
+            await wait_until(lambda: self._told("number") > said, "the turn to go on", 2 * LEASE_SECONDS)
+            seconds = self._loop.time() - began
+            return f"after {seconds:.2f} s" if seconds > SOON_SECONDS else ""
+        await asyncio.sleep(LEASE_SECONDS)
+        return "" if self._told("attempt") == 1 else f"it is missed: attempt {self._told('attempt')}"
+
+    async def _do(self, case: str, worker: Running) -> None:
+        cluster, port = self._cluster, self._cluster.primary.port
+        lines = [
+            pair
+            for pair in cluster.network.connections.values()
+            if pair[0].name == f"{worker.process}>broker-{port}"
+        ]
+        worker.process.frozen = case.startswith("freeze")
+        match case:
+            case "kill":
+                cluster.kill(worker)
+            case "cut":
+                for near, _ in lines:
+                    near.cut()
+            case "freeze, cut subscription":
+                for near in cluster.subscription(worker):
+                    near.cut()
+            case "restart":
+                cluster.primary.stop()
+                await asyncio.sleep(0.1)
+                cluster.primary.restart()
+        if worker.process.frozen:
+            await asyncio.sleep(0.6 * LEASE_SECONDS)
+            worker.process.frozen = False
+
+    async def _submit(self) -> None:
+        settings = Settings(
+            lease_seconds=LEASE_SECONDS, redis_url=f"redis://127.0.0.1:{self._cluster.primary.port}/0"
+        )
+        broker = Broker(settings)
+        text = {"type": "text", "text": "/tokens 100000 50"}
+        request = orjson.dumps({"input": [{"role": "user", "content": [text]}]})
+        asked = turn(agent="coded", request=request)
+        await Tasks(broker.sessions, settings, notes=True).submit(REF, asked, operation())
+        await LaunchQueue(broker.primary).launch(REF, 1)
+        await broker.close()
+
+    def _told(self, field: str) -> int:
+        return int(self._cluster.sessions.field(REF.keys.task(REF.task), field) or 0)
+
+    def _holder(self) -> Running:
+        name = self._cluster.sessions.field(REF.keys.task(REF.task), "worker")
+        return next(
+            each
+            for each in self._cluster.running
+            if isinstance(each.server, WorkerProcess) and each.server.id == name
+        )
+
+
+def missed(case: str, seed: int) -> str:
+    """Play it once; what is wrong."""
+    loop = SimulatedLoop(random.Random(f"schedule {seed}"))
+    asyncio.set_event_loop(loop)
+    loop.set_exception_handler(lambda *_: None)
+    structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
+    cluster = Cluster(loop, random.Random(f"network {seed}"), two_brokers=False, lease_seconds=LEASE_SECONDS)
+    with seeded(loop, seed):
+        scene = Scene(loop, cluster, random.Random(f"{case} {seed}"))
+        _, task = loop.begin("scene", lambda: scene.play(case))
+        return loop.run_until_complete(task)
+
+
+def _drop(*_: Any) -> str:
+    raise structlog.DropEvent
+
+
+def main() -> int:
+    """Play all; 1 when something is wrong."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", nargs="+", default=["1-5"], help="numbers, or ranges as 1-40")
+    given = parser.parse_args()
+    with_fixed_hashes("tests.simulation.missed")
+    wrong = 0
+    for seed in seeds_of(given.seeds):
+        for case in CASES:
+            found = missed(case, seed)
+            print(f"seed {seed}: {case}: {found or 'as it should be'}", flush=True)
+            wrong += bool(found)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
