@@ -275,6 +275,7 @@ class Rescuer:
             case Passed(task, number):
                 log.info("rescuer.passed", ref=str(ref), to=task)
                 await launches.launch(TaskRef(ref.owner, ref.session, task), number)
+                await self._ender.tasks.passed_on(ref)
             case MustEnd(seen, status, why):
                 metrics.rescues.add("ended")
                 log.warning("rescuer.ends", ref=str(ref), status=status, why=why)

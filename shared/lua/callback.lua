@@ -11,8 +11,10 @@ local answered = TID .. ' answered'
 local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch', 'ending', 'number', 'fresh')
 local status = task[1]
 if known == answered then
-  -- The launch may have been lost with the first reply: the caller launches again, to no effect if not.
-  return { 'repeat', status or '', task[4] or '' }
+  -- The launch may have been lost with the first reply: the caller launches again, to no effect if not. One that waits for a
+  -- time was begun since, and is launched when that has come.
+  local waits = redis.call('HEXISTS', TASK, 'not_before') == 1
+  return { 'repeat', status or '', not waits and task[4] or '' }
 end
 if known == TID .. ' withdrawn' then
   return { 'withdrawn' }

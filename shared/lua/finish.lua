@@ -46,7 +46,7 @@ end
 
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'next', 'fresh')
 if task[3] == OP and task[2] == attempt then
-  return { 'ok', task[7], task[9], '1' }
+  return { 'ok', task[7], task[9] or '', '1' }
 end
 session(true)
 local no = refusal(task, attempt, holder, seen_epoch, seen_seq)

@@ -33,7 +33,8 @@ elseif TERMINAL[status] then
         return { 'redate', int(lost - NOW) }
       end
       redis.call('HSET', sibling(TASK, task[16]), 'launched', int(NOW))
-      redis.call('HSET', TASK, 'next', '', 'sweep_op', OP, 'sweep_launch', '1', 'sweep_passed', task[16])
+      -- Who was told launches it, and then takes `next` away (`Tasks.passed_on`); if they die first, it is told again.
+      redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', '1', 'sweep_passed', task[16])
       return { 'passed', task[16], '1' }
     end
   end

@@ -507,6 +507,10 @@ class Tasks(Retrying):
                 return Lives()
         return Drop(reply[1].decode() if reply[1:] else "")
 
+    async def passed_on(self, ref: TaskRef) -> None:
+        """The turn behind one that has ended was launched, as `Passed` said: nobody need look for that any more."""
+        await command(self.redis, "HDEL", ref.keys.task(ref.task), "next")
+
     async def clear(self, keys: SessionKeys, epoch: int | None) -> Cleared | Live | Missing:
         """Drop log, memory and history of a session without live tasks, and begin a new epoch after ``epoch``.
 

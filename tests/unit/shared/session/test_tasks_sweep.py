@@ -316,6 +316,10 @@ async def test_a_look_at_an_ended_turn_launches_the_next_one(place: Place) -> No
     await desk.put(ref("t2"), launched=await desk.past())
     op = operation()
     assert await desk.twice(lambda: desk.tasks.sweep(ref(), op)) == Passed("t2", 1)
+    # Whoever was told that may be gone before they have launched it.
+    await desk.put(ref("t2"), launched=await desk.past())
+    assert await _sweep(desk) == Passed("t2", 1)
+    await desk.tasks.passed_on(ref())
     for _ in range(2):
         later = await desk.nothing_written(lambda: _sweep(desk))
         assert isinstance(later, Redate)
