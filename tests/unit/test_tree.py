@@ -80,6 +80,8 @@ ELSEWHERE = {
     "turnstream/doctor/command": "unit/turnstream/test_doctor",
     "turnstream/doctor/findings": "unit/turnstream/test_doctor",
     "turnstream/doctor/front_end": "unit/turnstream/test_doctor",
+    "turnstream/doctor/nodes": "processes/test_cluster_doctor",
+    "turnstream/doctor/server": "unit/turnstream/test_doctor",
     "turnstream/doctor/sentinels": "processes/test_sentinel",
     "turnstream/logs": "admin/test_logs",
     "turnstream/models": "behaviour/test_model_gate",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -23,6 +23,10 @@ class Finding:
     what: str
     seen: str
     todo: str = ""
+
+    def of(self, what: str) -> Finding:
+        """The same, where there are several that it may be of."""
+        return replace(self, what=f"{what}, {self.what}")
 
 
 def ok(what: str, seen: str) -> Finding:

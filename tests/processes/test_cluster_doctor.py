@@ -1,0 +1,89 @@
+"""`turnstream doctor` looks at each node of a Redis Cluster, and at its slots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes.broker import Broker
+from tests.processes.servers import RedisCluster
+from tests.support import users
+from tests.support.commands import turnstream
+from tests.support.waiting import wait_until
+from tests.unit.turnstream.test_doctor import told
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[str]:
+    """The first broker's URL."""
+    broker = Broker(tmp_path / "primary")
+    broker.start()
+    yield f"redis://127.0.0.1:{broker.port}/0"
+    broker.stop()
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[RedisCluster]:
+    """That of the sessions."""
+    async with RedisCluster(tmp_path / "cluster", with_users=True) as cluster:
+        for node in cluster.nodes:
+            await node.ask("CONFIG", "SET", "maxmemory", "500mb")
+        yield cluster
+
+
+async def looked(primary: str, cluster: RedisCluster, user: str = "operator") -> dict[str, tuple[str, str]]:
+    """What a user finds."""
+    done = await turnstream(
+        "doctor", "--url", "http://127.0.0.1:9",
+        TURNSTREAM_REDIS_URL=primary,
+        TURNSTREAM_SESSION_REDIS_URL=cluster.url.replace("//", f"//{user}:{users.password(user)}@"),
+    )  # fmt: skip
+    assert "Traceback" not in done.err, done.err
+    return told(done)
+
+
+async def test_each_node_is_looked_at(primary: str, cluster: RedisCluster) -> None:
+    """One line for each that is well; what is wrong with one is named with it."""
+    found = await looked(primary, cluster)
+    assert found["slots"] == ("ok", "all have a node; 3 primaries, 6 nodes")
+    for role, nodes in (("primary", cluster.primaries), ("replica", cluster.replicas)):
+        for node in nodes:
+            level, text = found[f"{role} 127.0.0.1:{node.port}"]
+            assert level == "ok"
+            assert "appendfsync everysec" in text
+            assert "noeviction; 0 % of maxmemory" in text
+    assert found["scripts"][0] == "ok"
+    await cluster.replicas[1].ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    await cluster.primaries[0].ask("ACL", "SETUSER", "worker", "-xadd")
+    found = await looked(primary, cluster)
+    level, text = found[f"replica 127.0.0.1:{cluster.replicas[1].port}, eviction"]
+    assert (level, "policy allkeys-lru" in text) == ("wrong", True)
+    found = await looked(primary, cluster, "worker")
+    assert found["slots"][0] == "skipped"
+
+
+async def test_slots_and_lost_nodes(primary: str, cluster: RedisCluster) -> None:
+    """A slot that stays half moved, a primary without a replica, and slots whose node has failed."""
+    await cluster.begin_move(16000, cluster.primaries[0])
+    found = await looked(primary, cluster)
+    assert found["moving slots"][0] == "warning"
+    assert found["moving slots"][1].startswith("16000 →")
+    cluster.replicas[1].kill()
+
+    async def lonely() -> bool:
+        level, text = (await looked(primary, cluster)).get("nodes", ("", ""))
+        return level == "warning" and f"without a replica: 127.0.0.1:{cluster.primaries[1].port}" in text
+
+    await wait_until(lonely, "the replica to be missed", 60)
+    cluster.primaries[1].kill()
+
+    async def failed() -> bool:
+        level, text = (await looked(primary, cluster)).get("slots", ("", ""))
+        return level == "wrong" and "have failed: their sessions wait" in text
+
+    await wait_until(failed, "the slots to be missed", 60)
