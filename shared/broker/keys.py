@@ -154,6 +154,10 @@ def session_of_live(name: bytes) -> SessionKeys:
     return SessionKeys(owner, session)
 
 
+# How the name of a hash ends that is written where a session is copied to: see deploy/copy_sessions.py.
+COPIED = "copied"
+
+
 def owner_turns(owner: str) -> str:
     """Sorted set of an owner's turns that count against a limit."""
     return f"ts:caps:{owner}:turns"
