@@ -7,6 +7,7 @@ INSTALLED := $(VENV)/.installed
 MINUTES ?= 10
 ROWS ?= --write
 PORT ?= 8080
+BROKERS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help serve secrets cluster test test-cluster check format lint types protocol fuzz streams simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
@@ -33,8 +34,8 @@ serve: $(RUNTIME) ## Front end, worker and embedded broker in one process, with 
 secrets: ## The passwords and the admin key that docker-compose.yml mounts; made once
 	@sh deploy/secrets.sh
 
-cluster: $(RUNTIME) ## The whole deployment as local processes: nginx, 2 front ends, 2 workers, a broker (PORT=8080)
-	@$(BIN)/python -m deploy --port $(PORT)
+cluster: $(RUNTIME) ## The whole deployment as local processes: nginx, 2 front ends, 2 workers, a broker (PORT=8080); sessions on a Redis Cluster (BROKERS=3)
+	@$(BIN)/python -m deploy --port $(PORT) --brokers $(BROKERS)
 
 test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
 	@# Some by themselves, since they want the machine; the rest side by side, since most tests wait more than they work.

@@ -14,7 +14,7 @@ from pathlib import Path
 from deploy.cluster import Cluster, ClusterError
 from deploy.welcome import welcome
 
-_COLOURS = {"broker": 35, "worker": 33, "api": 36, "nginx": 32, "cluster": 1}
+_COLOURS = {"broker": 35, "sessions": 35, "replica": 35, "worker": 33, "api": 36, "nginx": 32, "cluster": 1}
 
 
 def main() -> int:
@@ -23,6 +23,12 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8080, help="where nginx listens (8080)")
     parser.add_argument("--front-ends", type=int, default=2, help="how many (2)")
     parser.add_argument("--workers", type=int, default=2, help="how many (2)")
+    parser.add_argument(
+        "--brokers",
+        type=int,
+        default=1,
+        help="how many have the sessions (1); from 3 on they are a Redis Cluster, each with a replica, beside the broker",
+    )
     parser.add_argument(
         "--folder", type=Path, help="keeps keys, passwords and data; without it they are gone at the end"
     )
@@ -38,6 +44,7 @@ def main() -> int:
                 Path(where).absolute(),
                 front_ends=given.front_ends,
                 workers=given.workers,
+                brokers=given.brokers,
                 port=given.port,
                 say=say,
             )
@@ -80,7 +87,7 @@ def _end(asked: asyncio.Event, starting: asyncio.Task[Cluster]) -> None:
 
 def say(name: str, line: str) -> None:
     """One line of one process."""
-    text = f"{name:<9}│ "
+    text = f"{name:<10}│ "
     if sys.stdout.isatty():
         text = f"\x1b[{_COLOURS.get(name.partition('-')[0], 0)}m{text}\x1b[0m"
     sys.stdout.write(f"{text}{line}\n")

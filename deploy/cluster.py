@@ -1,7 +1,8 @@
 """The deployment of docker-compose.yml as local processes: ``make cluster``.
 
 The broker with deploy/redis.conf and the users of deploy/redis.acl, front ends and workers as those users, and nginx
-with deploy/nginx.conf, as shipped: only ports and folders are this machine's.
+with deploy/nginx.conf, as shipped: only ports and folders are this machine's. With ``BROKERS=3`` the sessions are on a
+Redis Cluster of so many primaries, each with a replica, with deploy/redis-cluster.conf beside the other file.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from deploy.ports import free_port
 from deploy.process import Part
+from deploy.sessions import LEAST_PRIMARIES, SessionNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 DEPLOY = Path(__file__).parent
 ROOT = DEPLOY.parent
@@ -50,7 +52,8 @@ class Cluster:
         url: where nginx listens.
         key, admin: a chat key for the demo agent, and an admin key.
         passwords: those of the broker's users.
-        parts: the processes by name: ``broker``, ``worker-1``…, ``api-1``…, ``nginx``.
+        nodes: the sessions' cluster, if there is one.
+        parts: the processes by name: ``broker``, ``sessions-1``…, ``replica-1``…, ``worker-1``…, ``api-1``…, ``nginx``.
     """
 
     def __init__(
@@ -59,11 +62,19 @@ class Cluster:
         *,
         front_ends: int = 2,
         workers: int = 2,
+        brokers: int = 1,
         port: int = 0,
         say: Callable[[str, str], None] = lambda _name, _line: None,
         **variables: str,
     ) -> None:
-        """``folder`` takes passwords, data and logs; ``variables`` are for front ends and workers."""
+        """``folder`` takes passwords, data and logs; ``variables`` are for front ends and workers.
+
+        ``brokers``: how many have the sessions; from three on they are a cluster beside the broker.
+        """
+        if 1 < brokers < LEAST_PRIMARIES:
+            raise ClusterError(
+                f"BROKERS={brokers}: take 1, or {LEAST_PRIMARIES} and more. Two cannot agree that one of them has failed."
+            )
         self.folder = folder
         self._say = say
         self._variables = variables
@@ -74,6 +85,10 @@ class Cluster:
         self.admin = self._secret("admin_key", "sk-")
         self.broker_port = free_port()
         self.passwords = {user: self._secret(f"redis_{user}_password", "") for user in USERS}
+        self.nodes: SessionNodes | None = None
+        if brokers > 1:
+            self.passwords["server"] = self._secret("redis_server_password", "")
+            self.nodes = SessionNodes(self._made("data"), brokers, self.passwords["server"])
         self.parts: dict[str, Part] = {}
 
     async def __aenter__(self) -> Self:
@@ -84,7 +99,17 @@ class Cluster:
         """
         broker, nginx = find_broker(), find_nginx()
         try:
-            await self._begin("broker", self._broker(broker), port=self.broker_port)
+            self._acl()
+            command = self._server(broker, self._made("data"), self.broker_port)
+            await self._begin("broker", command, port=self.broker_port)
+            if self.nodes is not None:
+                for name, address in self.nodes.addresses.items():
+                    command = self._server(
+                        broker, self.nodes.home(name), address.port, self.nodes.options(name)
+                    )
+                    await self._begin(name, command, port=address.port)
+                async with asyncio.timeout(START_SECONDS):
+                    await self._ready(self.nodes.join())
             workers, front_ends = self._counts
             for number in range(workers):
                 await self._begin(f"worker-{number + 1}", self._role("worker"))
@@ -93,7 +118,7 @@ class Cluster:
                 await self._begin(f"api-{number + 1}", self._role("api", "--port", str(port)), port=port)
             await self._begin("nginx", self._nginx(nginx), port=self.port, ending=signal.SIGQUIT)
             async with asyncio.timeout(START_SECONDS):
-                await self._ready()
+                await self._ready(self._answers())
         except TimeoutError:
             await self.end()
             raise ClusterError(
@@ -110,7 +135,7 @@ class Cluster:
 
     async def end(self) -> None:
         """Workers first, whose last words still reach the clients; the broker last."""
-        for role in ("worker", "api", "nginx", "broker"):
+        for role in ("worker", "api", "nginx", "replica", "sessions", "broker"):
             parts = [part for name, part in self.parts.items() if name.startswith(role)]
             await asyncio.gather(*(part.end() for part in parts))
 
@@ -141,15 +166,26 @@ class Cluster:
         self.parts[name] = part
         await part.start()
 
-    def _broker(self, program: str) -> list[str]:
-        data, acl = self._made("data"), self.folder / "users.acl"
+    def _acl(self) -> None:
         made = subprocess.run(
             ["sh", DEPLOY / "redis-acl.sh", self._made("secrets")], check=True, capture_output=True, text=True
         )
+        acl = self.folder / "users.acl"
         acl.write_text(made.stdout)
         acl.chmod(0o600)
-        here = {"port": self.broker_port, "bind": "127.0.0.1", "dir": data, "aclfile": acl, "daemonize": "no"}
+
+    def _server(
+        self, program: str, folder: Path, port: int, more: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """A server with the shipped configuration; one of the sessions' cluster has ``more``."""
+        here = {
+            "port": port, "bind": "127.0.0.1", "dir": folder, "aclfile": self.folder / "users.acl",
+            "daemonize": "no",
+        }  # fmt: skip
         options = [word for name, value in here.items() for word in (f"--{name}", str(value))]
+        if more is not None:
+            options += ["--include", str(DEPLOY / "redis-cluster.conf")]
+            options += [word for name, value in more.items() for word in (f"--{name}", value)]
         return [program, str(DEPLOY / "redis.conf"), *options]
 
     def _role(self, role: str, *arguments: str) -> list[str]:
@@ -193,9 +229,16 @@ class Cluster:
             "PYTHONPATH": str(ROOT),
             "TURNSTREAM_DRAIN_SECONDS": os.environ.get("TURNSTREAM_DRAIN_SECONDS", DRAIN_SECONDS),
             **self._variables,
-            "TURNSTREAM_REDIS_URL": f"redis://{role}@127.0.0.1:{self.broker_port}/0",
+            **self.broker_urls(role),
             "TURNSTREAM_SECRETS_DIR": str(files),
         }
+
+    def broker_urls(self, user: str) -> dict[str, str]:
+        """The settings that name the broker, or the brokers, for one of their users."""
+        urls = {"TURNSTREAM_REDIS_URL": f"redis://{user}@127.0.0.1:{self.broker_port}/0"}
+        if self.nodes is not None:
+            urls["TURNSTREAM_SESSION_REDIS_URL"] = f"redis+cluster://{user}@{self.nodes.url}"
+        return urls
 
     def _made(self, name: str) -> Path:
         folder = self.folder / name
@@ -217,13 +260,15 @@ class Cluster:
 
     # ── whether it answers ──
 
-    async def _ready(self) -> None:
+    async def _ready(self, answers: Coroutine[Any, Any, None]) -> None:
+        """Wait until what was started answers, or one of it cannot."""
         failing = asyncio.create_task(self.failed())
-        answering = asyncio.create_task(self._answers())
+        answering = asyncio.create_task(answers)
         try:
             await asyncio.wait([failing, answering], return_when=asyncio.FIRST_COMPLETED)
             if failing.done():
                 raise ClusterError(f"{failing.result()} does not start; its last words are above.")
+            answering.result()
         finally:
             failing.cancel()
             answering.cancel()
@@ -246,13 +291,6 @@ async def _status(http: httpx.AsyncClient, address: str, key: str) -> int:
     with suppress(httpx.TransportError):
         return (await http.get(address, headers={"Authorization": f"Bearer {key}"})).status_code
     return 0
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def find_nginx() -> str:

@@ -17,6 +17,7 @@ async def welcome(cluster: Cluster) -> str:
         f"  {name:<10} pid {part.pid:<8} {f'127.0.0.1:{part.port}' if part.port else ''}".rstrip()
         for name, part in cluster.parts.items()
     )
+    urls = "\n".join(f"  export {name}={url}" for name, url in cluster.broker_urls("operator").items())
     console = f"\n  console    {url}/console" if await _has_console(url) else ""
     return f"""
 The cluster answers at {url} (nginx → front ends → broker ← workers)
@@ -41,9 +42,9 @@ In another terminal: a turn that talks for a minute, …
   curl -X POST '{url}/liteAgent/v1/stop?sessionId=cluster' -H "Authorization: Bearer $KEY"
   curl -N '{url}/process?session_id=cluster&response_id=cluster-1' -H "Authorization: Bearer $KEY" -H 'Last-Event-ID: ID'
 
-`turnstream keys` and `turnstream doctor` reach the broker as the user that may look around:
+`turnstream keys` and `turnstream doctor` reach the {"brokers" if cluster.nodes else "broker"} as the user that may look around:
 
-  export TURNSTREAM_REDIS_URL=redis://operator@127.0.0.1:{cluster.broker_port}/0
+{urls}
   export TURNSTREAM_REDIS_PASSWORD=$(cat {cluster.secret_file("redis_operator_password")})
 
 What dies is started again. Ctrl-C ends everything.

@@ -1,10 +1,11 @@
-"""The shipped deployment as local processes, one for all tests of this folder: nginx, two front ends, two workers, a broker."""
+"""The shipped deployment as local processes: nginx, two front ends, two workers, a broker, or several."""
 
 from __future__ import annotations
 
 import tempfile
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -16,29 +17,36 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster() -> AsyncIterator[Cluster]:
+@asynccontextmanager
+async def started(folder: Path, **given: Any) -> AsyncIterator[Cluster]:
     """The cluster; nothing that it said holds a key or a password."""
     try:
         find_nginx()
     except ClusterError as error:
         pytest.skip(str(error))
     heard: list[str] = []
-    # Not pytest's folder, which only its owner may enter: nginx's workers, when root starts it, are nobody.
-    with tempfile.TemporaryDirectory(prefix="turnstream-") as folder:
-        running = Cluster(
-            Path(folder), say=lambda name, line: heard.append(f"{name} {line}"), TURNSTREAM_LEASE_SECONDS="2"
-        )
-        try:
-            await running.__aenter__()
-        except ClusterError as error:
-            raise AssertionError("\n".join([str(error), *heard])) from None
-        try:
-            yield running
-        finally:
-            await running.end()
+    running = Cluster(
+        folder, say=lambda name, line: heard.append(f"{name} {line}"), TURNSTREAM_LEASE_SECONDS="2", **given
+    )
+    try:
+        await running.__aenter__()
+    except ClusterError as error:
+        raise AssertionError("\n".join([str(error), *heard])) from None
+    try:
+        yield running
+    finally:
+        await running.end()
     for secret in (running.key, running.admin, *running.passwords.values()):
         assert not [line for line in heard if secret in line]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster() -> AsyncIterator[Cluster]:
+    """One for all tests of a module."""
+    # Not pytest's folder, which only its owner may enter: nginx's workers, when root starts it, are nobody.
+    with tempfile.TemporaryDirectory(prefix="turnstream-") as folder:
+        async with started(Path(folder)) as running:
+            yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module")
