@@ -57,7 +57,11 @@ async def test_a_reconnect_costs_the_broker_a_subscription_and_one_script(real: 
     stack = Stack(real)
     try:
         await stack.worker()
-        whole = await (await stack.front_end()).turn("s1", "/tokens 30", id="t1")
+        first = await stack.front_end()
+        whole = await first.turn("s1", "/tokens 30", id="t1")
+        # The broker may have to be taught the script.
+        async with first.follow("s1", "t1", whole[0].id) as stream:
+            await stream.all()
         for missed in (4, 0):
             # One that has nothing of the session; its followers that get nothing new are soon sent a comment.
             client = await stack.front_end(heartbeat_seconds=0.05)
