@@ -11,7 +11,7 @@ from redis.exceptions import MovedError
 
 from turnstream.shared.broker.cluster import ClusterRedis, slot_of
 from turnstream.shared.broker.retry import is_transient
-from turnstream.shared.broker.subscriber import SUBSCRIBE_AT_ONCE, Listener, Subscriber
+from turnstream.shared.broker.subscriber import Listener, Subscriber
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -251,16 +251,7 @@ class _NodeSubscriber(Subscriber):
             if channel in self._wanted:
                 self.subscribe(channel)
 
-    async def _write(self, line: Line) -> None:
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            # In this order, as at a single server.
-            leaving, self._leaving = list(self._leaving), {}
-            joining, self._joining = list(self._joining), {}
-            for command, channels in (("SUNSUBSCRIBE", leaving), ("SSUBSCRIBE", joining)):
-                # The channels of one command have one slot.
-                for _, group in groupby(sorted(channels, key=slot_of), slot_of):
-                    same = list(group)
-                    for at in range(0, len(same), SUBSCRIBE_AT_ONCE):
-                        line.send(command, *same[at : at + SUBSCRIBE_AT_ONCE])
+    def _send(self, line: Line, command: str, channels: list[bytes]) -> None:
+        # The channels of one command have one slot.
+        for _, same in groupby(sorted(channels, key=slot_of), slot_of):
+            super()._send(line, f"S{command}", list(same))

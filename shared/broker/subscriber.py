@@ -173,6 +173,9 @@ class Subscriber:
             # In this order: a channel that was left and wanted again must end up subscribed.
             leaving, self._leaving = list(self._leaving), {}
             joining, self._joining = list(self._joining), {}
-            for command, channels in (("UNSUBSCRIBE", leaving), ("SUBSCRIBE", joining)):
-                for at in range(0, len(channels), SUBSCRIBE_AT_ONCE):
-                    line.send(command, *channels[at : at + SUBSCRIBE_AT_ONCE])
+            self._send(line, "UNSUBSCRIBE", leaving)
+            self._send(line, "SUBSCRIBE", joining)
+
+    def _send(self, line: Line, command: str, channels: list[bytes]) -> None:
+        for at in range(0, len(channels), SUBSCRIBE_AT_ONCE):
+            line.send(command, *channels[at : at + SUBSCRIBE_AT_ONCE])
