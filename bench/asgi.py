@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 import uvloop
 
-from bench.topology import HOST, free_port
+from bench.topology import HOST
+from deploy.ports import free_port
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

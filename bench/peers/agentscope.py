@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.topology import HOST, answers, free_port
+from bench.topology import HOST, answers
+from deploy.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+from deploy.ports import free_port
 from tests.support.client import calls_of, check_whole, terminal, text_of
 from tests.support.lost import lose
 from tests.support.scripted import Step, script
@@ -51,9 +52,7 @@ def stdio(noted: Any) -> dict[str, Any]:
 @pytest.fixture
 async def http(noted: Any) -> AsyncIterator[dict[str, Any]]:
     """A server that runs already, on 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         SERVER,

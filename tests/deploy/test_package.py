@@ -16,7 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
+from deploy.ports import free_port
 from tests.conftest import Place
-from tests.processes.deployment import free_port
 from tests.support import users
 from tests.support.client import text_of
 from tests.support.stack import Stack

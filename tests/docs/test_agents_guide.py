@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from turnstream.shared.agents import config
 from turnstream.shared.agents.config import AgentSpec, ClientTool, McpServer
 from turnstream.worker.agents import registry

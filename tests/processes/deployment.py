@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from deploy.ports import free_port
 from tests.support import log_watch
 from tests.support.client import Client
 from tests.support.waiting import wait_until
@@ -27,14 +27,6 @@ ROOT = Path(__file__).parent.parent.parent
 START_SECONDS = 90
 
 SKEWED = Path(__file__).parent / "skewed"
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Process:

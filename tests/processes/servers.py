@@ -16,7 +16,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from deploy.cluster import find_broker
 from deploy.nodes import Address, Known, form, known, settled
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from tests.support import users
 from tests.support.waiting import wait_until
 
@@ -61,9 +61,22 @@ class Server:
         return self.address.port
 
     async def start(self) -> Self:
-        """Start it, with what it had; return when it answers."""
+        """Start it, with what it had; return when it answers.
+
+        Raises:
+            AssertionError: it ended instead, with its log's end in the text, or does not answer in time.
+        """
         self._spawn()
-        await wait_until(self.answers, f"the server at {self.port} to answer")
+
+        async def answers() -> bool:
+            if not self.runs:
+                log = (self.folder / "log").read_text().splitlines()
+                raise AssertionError(
+                    "\n".join([f"the server at {self.port} ended at its start:", *log[-10:]])
+                )
+            return await self.answers()
+
+        await wait_until(answers, f"the server at {self.port} to answer")
         return self
 
     def _spawn(self) -> None:

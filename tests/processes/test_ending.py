@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.processes.deployment import Deployment, free_port
+from deploy.ports import free_port
+from tests.processes.deployment import Deployment
 from tests.support.client import Client, asked, terminal
 from tests.support.waiting import wait_until
 

@@ -239,7 +239,8 @@ async def test_keys_are_made_from_the_command_line(deployment: Deployment) -> No
 
 async def test_serve_prints_a_line_that_works(deployment: Deployment) -> None:
     """`serve` is ready with keys and a curl line; run by a shell, the line answers."""
-    from tests.processes.deployment import START_SECONDS, free_port
+    from deploy.ports import free_port
+    from tests.processes.deployment import START_SECONDS
 
     port = free_port()
     process = deployment.start("serve", "--port", str(port), TURNSTREAM_REDIS_URL="memory://")

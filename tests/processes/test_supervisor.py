@@ -16,7 +16,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.processes.deployment import START_SECONDS, Deployment, Process, free_port
+from deploy.ports import free_port
+from tests.processes.deployment import START_SECONDS, Deployment, Process
 from tests.support.client import Client, calls_of, check_whole, terminal, text_of
 from tests.support.waiting import wait_until
 

