@@ -40,7 +40,7 @@ cluster: $(RUNTIME) ## The whole deployment as local processes: nginx, 2 front e
 test: $(INSTALLED) ## The whole test suite; starts the real broker it needs by itself
 	@# Some by themselves, since they want the machine; the rest side by side, since most tests wait more than they work.
 	$(BIN)/python -m pytest tests/chaos tests/simulation tests/security/test_siege.py
-	$(BIN)/python -m pytest -n 4 --ignore tests/chaos --ignore tests/simulation --ignore tests/security/test_siege.py
+	$(BIN)/python -m pytest -n 4 --dist worksteal --ignore tests/chaos --ignore tests/simulation --ignore tests/security/test_siege.py
 
 test-cluster: $(INSTALLED) ## The behaviour suite with the sessions on a real cluster, and the cluster's own tests
 	BACKENDS=cluster $(BIN)/python -m pytest -n 4 tests/behaviour
