@@ -161,6 +161,23 @@ async def test_a_repeated_answer_changes_nothing(place: Place) -> None:
     assert await desk.nothing_written(lambda: send("c2")) == Repeated("completed", 2)
 
 
+async def test_a_repeated_answer_does_not_launch_what_waits(place: Place) -> None:
+    """A turn that its worker gave back until a time is launched when that has come, whoever repeats an answer before."""
+    desk = Desk(place)
+    await desk.parked("c1")
+
+    async def send() -> object:
+        return await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())
+
+    await send()
+    await desk.begin(ref(), 2)
+    await desk.tasks.release(ref(), 2, operation(), wait_ms=HOUR_MS, reason="model_unavailable")
+    assert await desk.nothing_written(send) == Repeated("queued", 0)
+    await desk.put(ref(), not_before=await desk.past())
+    await desk.tasks.sweep(ref(), operation())
+    assert await desk.nothing_written(send) == Repeated("queued", 3)
+
+
 @pytest.mark.parametrize(("task", "call"), [("t1", "c9"), ("t9", "c9"), ("t9", "c1"), ("t2", "c1")])
 async def test_a_call_nobody_made_is_unknown(place: Place, task: str, call: str) -> None:
     """A call that this session never made, or another task of it, takes no answer."""
