@@ -151,6 +151,26 @@ async def test_lifetimes_are_kept(old: Node, cluster: RedisCluster) -> None:
     assert await owner.ask("EXISTS", "ts:{dev/s1}:task:t1") == 0
 
 
+async def test_who_was_promoted_has_not_been_written_to(old: Node, cluster: RedisCluster) -> None:
+    """A large hash has another order at each server: that is nobody's write, and what the source has now is copied."""
+    large = [word for number in range(30) for word in (f"field{number}", "x" * 100)]
+    for session in range(9):
+        await old.ask("HSET", f"ts:{{dev/s{session}}}:meta", "seq", 1)
+        await old.ask("HSET", f"ts:{{dev/s{session}}}:task:t1", *large)
+    assert await copied(old, cluster) == (0, counts(9, 0))
+    for replica in cluster.replicas:
+        await cluster.promote(replica)
+    for session in range(9):
+        await old.ask("HSET", f"ts:{{dev/s{session}}}:meta", "seq", 2)
+    assert await copied(old, cluster) == (0, counts(9, 0))
+    # Another value, in the same place.
+    owner = await cluster.owner(await cluster.slot("ts:{dev/s1}:task:t1"))
+    await owner.ask("HSET", "ts:{dev/s1}:task:t1", "field7", "y" * 100)
+    await old.ask("HSET", "ts:{dev/s1}:meta", "seq", 3)
+    told = "dev/s1: left alone, since it was written to at the target\n"
+    assert await copied(old, cluster) == (1, told + counts(0, 8, 1))
+
+
 async def test_none_is_forgotten_among_many(old: Node, cluster: RedisCluster) -> None:
     """All of them arrive, each at the node that has its slot."""
     script = "for n = 1, 2500 do redis.call('SET', 'ts:{dev/s' .. n .. '}:meta', 'x', 'PX', 600000) end"
