@@ -13,15 +13,17 @@ import asyncio
 import hashlib
 import sys
 from collections import defaultdict
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
 from turnstream.shared import settings as settings_module
-from turnstream.shared.broker.client import PRIMARY, SESSIONS, Broker, command
-from turnstream.shared.broker.keys import COPIED, sessions_pattern
-from turnstream.shared.errors import ConfigurationError, TurnstreamError
+from turnstream.shared.broker.client import PRIMARY, SESSIONS, Broker, command, let_in
+from turnstream.shared.broker.keys import COPIED, SessionKeys, sessions_pattern
+from turnstream.shared.broker.urls import CLUSTER, BrokerUrl
+from turnstream.shared.errors import BrokerAway, ConfigurationError, TurnstreamError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,6 +39,11 @@ AWAY_SECONDS = 60.0
 
 # After so many sessions it says how far it is.
 SOME = 1000
+
+AGAIN = "What was copied stays; run it again."
+
+# A session that there is not.
+PROBE = SessionKeys("turnstream-copy", "probe")
 
 # All of a session in one moment: for each key its remaining time in ms (0: none) and its content.
 READ = """
@@ -81,10 +88,13 @@ for index = 1, #noted, 2 do
     return 'written'
   end
 end
+if #noted > 0 then
+  -- Not where there is none: behind a DEL, even of nothing, a server whose memory is full takes all that follows.
+  redis.call('DEL', NOTE)
+end
 for index = 1, #noted, 2 do
   redis.call('DEL', noted[index])
 end
-redis.call('DEL', NOTE)
 local longest = 0
 for index = 3, #KEYS do
   local key, at = KEYS[index], 3 * (index - 3)
@@ -146,7 +156,8 @@ class Copying:
                     for prefix, names in some:
                         group.create_task(one(prefix, names))
             except BaseExceptionGroup as several:
-                raise several.exceptions[0] from None
+                first = several.exceptions[0]
+                raise first from first.__cause__
             done += len(some)
             if done < len(keys):
                 _say(f"{done} of {len(keys)} sessions")
@@ -191,13 +202,28 @@ class Copying:
 
 
 async def copy(settings: settings_module.Settings) -> bool:
-    """Copy all sessions; whether none was refused."""
-    broker = Broker(settings).retrying(AWAY_SECONDS)
-    copying = Copying(broker.primary, broker.sessions)
+    """Copy all sessions; whether none was refused.
+
+    Raises:
+        ConfigurationError: a server refuses user, password or rights.
+        BrokerAway: a server was away for too long.
+        RedisError, OSError: other trouble of a server.
+    """
+    broker = Broker(settings)
+    try:
+        # What nobody but this user may do; nothing is changed by it.
+        for setting, server in {PRIMARY: broker.primary, SESSIONS: broker.sessions}.items():
+            await let_in(settings, partial(command, server, "DUMP", PROBE.meta), setting)
+        patient = broker.retrying(AWAY_SECONDS)
+        return await _copied(Copying(patient.primary, patient.sessions))
+    finally:
+        await broker.close()
+
+
+async def _copied(copying: Copying) -> bool:
     try:
         await copying.run()
     finally:
-        await broker.close()
         for session in copying.refused:
             _say(f"{session}: left alone, since it was written to at the target")
         _say(
@@ -220,13 +246,21 @@ def main() -> int:
     given = parser.parse_args()
     try:
         settings = settings_module.load(redis_url=given.source)
-        if settings.session_redis_url is None or settings.embedded:
-            raise ConfigurationError(f"{PRIMARY} and {SESSIONS} must name the two.")
+        target = settings.session_redis_url
+        if settings.embedded or target is None or BrokerUrl.parse(target.get_secret_value()).kind != CLUSTER:
+            raise ConfigurationError(
+                f"Set {PRIMARY} to the server that has the sessions, redis://server@host:6379/0, "
+                f"and {SESSIONS} to the cluster that is to have them, redis+cluster://server@host:6379,host:6379."
+            )
         return 0 if asyncio.run(copy(settings)) else 1
+    except KeyboardInterrupt:
+        _say(f"Ended. {AGAIN}")
+    except BrokerAway as error:
+        _say(f"In {AWAY_SECONDS:.0f} s a server did not do its part: {error.__cause__}. {AGAIN}")
     except TurnstreamError as error:
         _say(error.public_text)
     except (RedisError, OSError) as error:
-        _say(f"{type(error).__name__}: {error}. What was copied stays; run it again.")
+        _say(f"{type(error).__name__}: {error}. {AGAIN}")
     return 2
 
 

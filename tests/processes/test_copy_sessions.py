@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
+from deploy import copy_sessions
 from tests.conftest import Place
 from tests.processes.servers import Node, RedisCluster
 from tests.support import users
@@ -17,6 +19,8 @@ from tests.support.client import calls_of, check_whole, terminal, text_of
 from tests.support.commands import ROOT
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
+from turnstream.shared.errors import BrokerAway
+from turnstream.shared.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,7 +56,7 @@ async def deployed(old: Node, **given: Any) -> AsyncIterator[Stack]:
         await place.close()
 
 
-async def copied(old: Node, cluster: RedisCluster) -> tuple[int, str]:
+async def copied(old: Node, cluster: RedisCluster, **given: str) -> tuple[int, str]:
     """Run the command; its exit code, and what it said."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "deploy.copy_sessions",
@@ -62,6 +66,7 @@ async def copied(old: Node, cluster: RedisCluster) -> tuple[int, str]:
             "TURNSTREAM_REDIS_URL": f"redis://server@127.0.0.1:{old.port}/0",
             "TURNSTREAM_SESSION_REDIS_URL": cluster.url.replace("//", "//server@"),
             "TURNSTREAM_REDIS_PASSWORD": users.password("server"),
+            **given,
         },
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -169,6 +174,58 @@ async def test_who_was_promoted_has_not_been_written_to(old: Node, cluster: Redi
     await old.ask("HSET", "ts:{dev/s1}:meta", "seq", 3)
     told = "dev/s1: left alone, since it was written to at the target\n"
     assert await copied(old, cluster) == (1, told + counts(0, 8, 1))
+
+
+async def test_who_may_not_copy_is_told_so_at_once(old: Node, cluster: RedisCluster) -> None:
+    """A wrong password, a user without the rights, a server that is away, a target that is no cluster: each by its setting."""
+    await old.ask("HSET", "ts:{dev/s1}:meta", "seq", 1)
+    given = {"TURNSTREAM_REDIS_PASSWORD": "wrong"}
+    code, said = await copied(old, cluster, **given)
+    assert (code, said.startswith("TURNSTREAM_REDIS_URL = redis://server@")) == (2, True), said
+    assert "does not let us in" in said
+    as_worker = cluster.url.replace("//", f"//worker:{users.password('worker')}@")
+    code, said = await copied(old, cluster, TURNSTREAM_SESSION_REDIS_URL=as_worker)
+    assert (code, said.startswith("TURNSTREAM_SESSION_REDIS_URL = redis+cluster://worker@")) == (2, True), (
+        said
+    )
+    assert "dump" in said
+    code, said = await copied(old, cluster, TURNSTREAM_REDIS_URL="redis://server@127.0.0.1:1/0")
+    assert (code, "127.0.0.1:1" in said, "What was copied stays; run it again." in said) == (2, True, True), (
+        said
+    )
+    one_node = f"redis://server@127.0.0.1:{cluster.primaries[0].port}/0"
+    code, said = await copied(old, cluster, TURNSTREAM_SESSION_REDIS_URL=one_node)
+    assert (code, "redis+cluster://server@host:6379" in said) == (2, True), said
+
+
+async def test_a_full_cluster_takes_no_more(
+    old: Node, cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is not exceeded, and what is wrong is told. With room, the rest is copied."""
+    text = "x" * 500_000
+    for session in range(60):
+        await old.ask("HSET", f"ts:{{dev/s{session}}}:meta", "text", f"{session}{text}")
+    for node in cluster.nodes:
+        await node.ask("CONFIG", "SET", "maxmemory", "7mb", "maxmemory-policy", "noeviction")
+    monkeypatch.setattr(copy_sessions, "AWAY_SECONDS", 0.5)
+    settings = load(
+        redis_url=f"redis://server@127.0.0.1:{old.port}/0",
+        session_redis_url=cluster.url.replace("//", "//server@"),
+        redis_password=users.password("server"),
+    )
+    with pytest.raises(BrokerAway) as refused:
+        await copy_sessions.copy(settings)
+    assert isinstance(refused.value.__cause__, OutOfMemoryError)
+    for node in cluster.primaries:
+        told = dict(
+            line.split(":", 1) for line in (await node.ask("INFO", "memory")).splitlines() if ":" in line
+        )
+        assert int(told["used_memory"]) < 10 * 2**20
+    for node in cluster.nodes:
+        await node.ask("CONFIG", "SET", "maxmemory", "100mb")
+    code, said = await copied(old, cluster)
+    assert (code, said.endswith("left alone: 0\n")) == (0, True), said
+    assert await copied(old, cluster) == (0, counts(0, 60))
 
 
 async def test_none_is_forgotten_among_many(old: Node, cluster: RedisCluster) -> None:
