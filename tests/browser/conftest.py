@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.async_api import async_playwright, expect
 
+from tests.support.link import Link
 from tests.unit.turnstream.client.conftest import port_of
-from tests.unit.turnstream.client.proxy import CuttingProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -154,16 +154,16 @@ async def browser(stack: Stack, chromium: str) -> AsyncIterator[Browser]:
 
 
 @pytest.fixture
-async def proxy(client: Client) -> AsyncIterator[CuttingProxy]:
+async def proxy(client: Client) -> AsyncIterator[Link]:
     """A proxy before the front end, as a deployment has one."""
-    proxy = CuttingProxy(port_of(client))
+    proxy = Link(port_of(client))
     await proxy.start()
     yield proxy
     await proxy.close()
 
 
 @pytest.fixture
-async def tabs(client: Client, proxy: CuttingProxy, browser: Browser) -> AsyncIterator[Tabs]:
+async def tabs(client: Client, proxy: Link, browser: Browser) -> AsyncIterator[Tabs]:
     """Opens tabs at the proxy."""
     tabs = Tabs(browser, proxy.url)
     yield tabs

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from tests.browser.conftest import Console, Tabs
     from tests.support.client import Client
+    from tests.support.link import Link
     from tests.support.stack import Stack
-    from tests.unit.turnstream.client.proxy import CuttingProxy
 
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 
@@ -112,7 +112,7 @@ async def test_a_reload_in_mid_stream_goes_on_where_it_was(console: Console) -> 
 
 
 async def test_a_front_ends_death_in_mid_stream_is_survived(
-    console: Console, client: Client, stack: Stack, proxy: CuttingProxy
+    console: Console, client: Client, stack: Stack, proxy: Link
 ) -> None:
     """The light says that the connection is lost, another front end takes over, each word comes once."""
     other = await stack.front_end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from tests.unit.turnstream.client.proxy import CuttingProxy
+from tests.support.link import Link
 from turnstream import AsyncClient
 from turnstream.client import Backoff, ConnectionRestored
 
@@ -24,7 +24,7 @@ async def test_a_killed_front_end_and_a_killed_worker(deployment: Deployment, va
     second, _ = await deployment.front_end()
     for _ in range(2):
         await deployment.worker()
-    proxy = CuttingProxy(first.port)
+    proxy = Link(first.port)
     await proxy.start()
     news: list[ConnectionNews] = []
     ran: list[str] = []

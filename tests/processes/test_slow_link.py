@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes.slow_link import SlowLink
 from tests.support.client import Client, check_whole
+from tests.support.link import Link
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.shared.broker import pipeline
@@ -70,7 +70,7 @@ async def test_what_is_large_takes_its_time_and_holds_up_nobody(
     await command(near.sessions, "EXPIRE", keys.meta, 100)
     await command(near.sessions, "XADD", keys.history, "1-1", *fields, large=True)
     await command(near.sessions, "EXPIRE", keys.history, 100)
-    async with SlowLink(port, mebibytes_a_second * MIB) as link:
+    async with Link(port, mebibytes_a_second * MIB) as link:
         far = Broker(Settings(redis_url=f"redis://127.0.0.1:{link.port}/0"))
         try:
             reading = Log(far.sessions).kept(keys)
@@ -85,7 +85,7 @@ async def test_turns_go_on_beside_a_fat_one(place: Place, monkeypatch: pytest.Mo
     """One session's large turns, through a narrow link of the worker's: a neighbour's events keep coming."""
     monkeypatch.setattr(pipeline, "COMMAND_SECONDS", 1.5)
     port = int(place.url.rpartition(":")[2].partition("/")[0])
-    async with SlowLink(port, 4 * MIB) as link:
+    async with Link(port, 4 * MIB) as link:
         stack = Stack(place)
         try:
             url = place.credentials("worker")["redis_url"].replace(f":{port}/", f":{link.port}/")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pexpect
 import pytest
 
+from tests.support.link import Link
 from tests.unit.turnstream.client.conftest import port_of
-from tests.unit.turnstream.client.proxy import CuttingProxy
 from turnstream.chat.screen import settle
 
 if TYPE_CHECKING:
@@ -82,9 +82,9 @@ class Terminal:
 
 
 @pytest.fixture
-async def proxy(client: Client) -> AsyncIterator[CuttingProxy]:
+async def proxy(client: Client) -> AsyncIterator[Link]:
     """A proxy before the front end."""
-    proxy = CuttingProxy(port_of(client))
+    proxy = Link(port_of(client))
     await proxy.start()
     yield proxy
     await proxy.close()
@@ -149,7 +149,7 @@ async def test_a_line_is_edited_recalled_and_pasted(
 
 
 @once
-async def test_a_lost_connection_is_noted_and_mended(stack: Stack, proxy: CuttingProxy) -> None:
+async def test_a_lost_connection_is_noted_and_mended(stack: Stack, proxy: Link) -> None:
     """The connection is cut in mid-answer: the user sees that, and the whole answer."""
     terminal = Terminal(proxy.url, stack.key)
     await terminal.see(PROMPT)
@@ -163,7 +163,7 @@ async def test_a_lost_connection_is_noted_and_mended(stack: Stack, proxy: Cuttin
 
 
 @once
-async def test_a_second_interrupt_leaves(client: Client, stack: Stack, proxy: CuttingProxy) -> None:
+async def test_a_second_interrupt_leaves(client: Client, stack: Stack, proxy: Link) -> None:
     """Even when the server cannot be reached to stop the turn."""
     terminal = Terminal(proxy.url, stack.key)
     await terminal.see(PROMPT)
@@ -189,7 +189,7 @@ async def test_an_interrupt_at_the_first_prompt_leaves(client: Client, stack: St
 
 
 @once
-async def test_a_stop_that_is_not_heard_is_told(client: Client, stack: Stack, proxy: CuttingProxy) -> None:
+async def test_a_stop_that_is_not_heard_is_told(client: Client, stack: Stack, proxy: Link) -> None:
     """When the server cannot be reached for a while, the user knows that the turn goes on; then it is followed again."""
     terminal = Terminal(proxy.url, stack.key)
     await terminal.see(PROMPT)

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.unit.turnstream.client.proxy import CuttingProxy
+from tests.support.link import Link
 from tests.unit.turnstream.client.scripted import ScriptedServer
 from turnstream import AsyncClient
 from turnstream.client import Backoff
@@ -56,9 +56,9 @@ async def ours(client: plain.Client, clients: Clients) -> AsyncClient:
 
 
 @pytest.fixture
-async def proxy(client: plain.Client) -> AsyncIterator[CuttingProxy]:
+async def proxy(client: plain.Client) -> AsyncIterator[Link]:
     """A proxy before the front end; it cuts nothing until told."""
-    proxy = CuttingProxy(port_of(client))
+    proxy = Link(port_of(client))
     await proxy.start()
     yield proxy
     await proxy.close()

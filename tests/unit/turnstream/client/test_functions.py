@@ -10,8 +10,8 @@ import pytest
 from turnstream.client import Conflict, FunctionError, UnansweredCall
 
 if TYPE_CHECKING:
+    from tests.support.link import Link
     from tests.unit.turnstream.client.conftest import Clients
-    from tests.unit.turnstream.client.proxy import CuttingProxy
     from turnstream import AsyncClient
     from turnstream.client import Approval, Call
 
@@ -133,7 +133,7 @@ async def test_a_late_answer_is_refused(ours: AsyncClient) -> None:
         await reply.answer(call, 1)
 
 
-async def test_functions_run_once_though_connections_break(clients: Clients, proxy: CuttingProxy) -> None:
+async def test_functions_run_once_though_connections_break(clients: Clients, proxy: Link) -> None:
     """The call comes once, its answer is repeated until it is taken, and the result is used once."""
     ran = []
     ours = clients.make(proxy.url)

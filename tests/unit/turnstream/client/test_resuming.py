@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.support import client as plain
+    from tests.support.link import Link
     from tests.support.stack import Stack
     from tests.unit.turnstream.client.conftest import Clients
-    from tests.unit.turnstream.client.proxy import CuttingProxy
     from tests.unit.turnstream.client.scripted import ScriptedServer
     from turnstream.client import AsyncReply, ConnectionNews
 
@@ -77,7 +77,7 @@ async def numbers(reply: AsyncReply) -> list[int | None]:
 
 @pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 async def test_a_cut_anywhere_in_the_answer_loses_and_doubles_nothing(
-    clients: Clients, proxy: CuttingProxy, stack: Stack
+    clients: Clients, proxy: Link, stack: Stack
 ) -> None:
     """Whatever byte comes last, of status line, headers, frames and chunks, the reply is the same."""
     session = clients.make(proxy.url, on_connection=lambda _: None).session("s")
@@ -107,7 +107,7 @@ async def test_a_stream_may_end_after_any_byte(client: plain.Client, clients: Cl
     await recording.close()
 
 
-async def test_a_turn_that_runs_survives_many_cuts(clients: Clients, proxy: CuttingProxy) -> None:
+async def test_a_turn_that_runs_survives_many_cuts(clients: Clients, proxy: Link) -> None:
     """A running turn, cut every few hundred bytes, is told whole; the turn is sent until its first event came."""
     news: list[ConnectionNews] = []
     ours = clients.make(proxy.url, on_connection=news.append)
@@ -124,7 +124,7 @@ async def test_a_turn_that_runs_survives_many_cuts(clients: Clients, proxy: Cutt
 
 
 async def test_another_front_end_goes_on(
-    client: plain.Client, clients: Clients, proxy: CuttingProxy, stack: Stack
+    client: plain.Client, clients: Clients, proxy: Link, stack: Stack
 ) -> None:
     """The front end stops in mid-stream, which ends the stream in good order; the next one brings the rest."""
     other = await stack.front_end()
@@ -167,7 +167,7 @@ async def test_a_server_that_asks_for_time_gets_it(clients: Clients, scripted_se
         await ours.session("s").history()
 
 
-async def test_a_client_gives_up_when_nobody_answers(clients: Clients, proxy: CuttingProxy) -> None:
+async def test_a_client_gives_up_when_nobody_answers(clients: Clients, proxy: Link) -> None:
     """After its patience the client says where it tried, and what to do."""
     await proxy.close()
     ours = clients.make(proxy.url, patience=0.2)
@@ -175,7 +175,7 @@ async def test_a_client_gives_up_when_nobody_answers(clients: Clients, proxy: Cu
         await ours.chat("hi").text()
 
 
-async def test_a_session_cleared_in_mid_turn_ends_the_reply(clients: Clients, proxy: CuttingProxy) -> None:
+async def test_a_session_cleared_in_mid_turn_ends_the_reply(clients: Clients, proxy: Link) -> None:
     """The turn's end is told if it still can be; a client that comes back later is told that all is gone."""
     ours = clients.make(proxy.url)
     session = ours.session("s")
@@ -191,7 +191,7 @@ async def test_a_session_cleared_in_mid_turn_ends_the_reply(clients: Clients, pr
         await later.text()
 
 
-async def test_a_broker_that_lost_events_is_told_of(clients: Clients, proxy: CuttingProxy) -> None:
+async def test_a_broker_that_lost_events_is_told_of(clients: Clients, proxy: Link) -> None:
     """A cursor that is ahead of the server is no malformed request of the user's."""
     session = clients.make(proxy.url).session("s")
     reply = session.chat("hi", id="turn")
@@ -222,7 +222,7 @@ async def test_trimmed_history_still_gives_the_whole_text(stack: Stack, clients:
     assert "".join([piece async for piece in other.follow("long").deltas()]) == said
 
 
-async def test_many_replies_at_once_each_come_whole(clients: Clients, proxy: CuttingProxy) -> None:
+async def test_many_replies_at_once_each_come_whole(clients: Clients, proxy: Link) -> None:
     """Twenty turns over one client, their connections cut now and then, do not mix."""
     ours = clients.make(proxy.url)
     proxy.cuts = (STEP * number if number % 3 else None for number in itertools.count(1))
@@ -230,7 +230,7 @@ async def test_many_replies_at_once_each_come_whole(clients: Clients, proxy: Cut
     assert texts == ["".join(f"tok{each} " for each in range(number)) for number in range(1, 21)]
 
 
-async def test_leaving_stops_nothing(clients: Clients, proxy: CuttingProxy, stack: Stack) -> None:
+async def test_leaving_stops_nothing(clients: Clients, proxy: Link, stack: Stack) -> None:
     """A client that is closed in mid-turn leaves the turn to go on, to be followed later."""
     ours = clients.make(proxy.url)
     reply = ours.chat("/tokens 30 5", session="s", id="turn")
