@@ -18,9 +18,11 @@ from deploy.cluster import find_broker
 from deploy.nodes import Address, Known, form, known, settled
 from deploy.ports import free_port
 from tests.support import users
+from tests.support.link import Link
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -39,14 +41,23 @@ class Server:
     """One server process."""
 
     def __init__(self, folder: Path, *configuration: str, sentinel: bool = False) -> None:
-        """``configuration``: lines; the server itself notes there what it is to remember of Sentinels and replicas."""
-        self.address = Address(HOST, free_port(), 0)
+        """``configuration``: lines; the server itself notes there what it is to remember of Sentinels and replicas.
+
+        It speaks to others from an address of its own.
+        """
+        # Where tests find it; where others do, is its address.
+        self.listens = free_port()
+        self.address = Address(HOST, self.listens, 0)
+        self.source = f"127.1.{self.listens // 256}.{self.listens % 256}"
+        # What is between it and all others, tests excepted.
+        self.links: list[Link] = []
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True)
         where = (
-            f"port {self.port}",
+            f"port {self.listens}",
             f"bind {HOST}",
+            f"bind-source-addr {self.source}",
             f"dir {folder}",
             f"logfile {folder / 'log'}",
             "protected-mode no",
@@ -57,7 +68,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens for clients."""
+        """Where others find it."""
         return self.address.port
 
     async def start(self) -> Self:
@@ -93,7 +104,7 @@ class Server:
         """One command, over a connection of its own; its reply, as text."""
         redis = Redis(
             host=HOST,
-            port=self.port,
+            port=self.listens,
             decode_responses=True,
             socket_timeout=ASK_SECONDS,
             lib_name="",
@@ -110,6 +121,12 @@ class Server:
             self.process.kill()
             self.process.wait()
 
+    def close(self) -> None:
+        """End it and its links."""
+        self.kill()
+        for link in self.links:
+            link.end()
+
     def freeze(self) -> None:
         """It keeps its connections, and does nothing."""
         assert self.process is not None
@@ -119,6 +136,21 @@ class Server:
         """It goes on."""
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
+
+    def part(self, *others: Server) -> None:
+        """Until `join`, nothing passes between it and the others, in either direction; not so between it and clients."""
+        for link, source in self._between(others):
+            link.part(source)
+
+    def join(self, *others: Server) -> None:
+        """What waited goes on."""
+        for link, source in self._between(others):
+            link.join(source)
+
+    def _between(self, others: Iterable[Server]) -> Iterator[tuple[Link, str]]:
+        for each in others:
+            yield from ((link, each.source) for link in self.links)
+            yield from ((link, self.source) for link in each.links)
 
     @property
     def runs(self) -> bool:
@@ -146,11 +178,23 @@ class Node(Server):
     """A server that keeps data, in a file like the shipped one's."""
 
     def __init__(
-        self, folder: Path, *configuration: str, with_users: bool = False, appendfsync: str = "everysec"
+        self,
+        folder: Path,
+        *configuration: str,
+        with_users: bool = False,
+        linked: bool = False,
+        appendfsync: str = "everysec",
     ) -> None:
-        """``with_users``: has those of deploy/redis.acl, too, and copies as one of them; ``default`` may do anything."""
+        """``with_users``: has those of deploy/redis.acl, too, and copies as one of them; ``default`` may do anything.
+
+        ``linked``: others find it behind `links`.
+        """
+        link = Link(0) if linked else None
         super().__init__(
             folder,
+            *((f"replica-announce-port {link.port}", f"cluster-announce-port {link.port}") if link else ()),
+            f"replica-announce-ip {HOST}",
+            f"cluster-announce-ip {HOST}",
             "appendonly yes",
             f"appendfsync {appendfsync}",
             'save ""',
@@ -166,15 +210,27 @@ class Node(Server):
         if with_users:
             ours = "user default on nopass ~* &* +@all"
             (folder / "users.acl").write_text(users.acl_file().replace("user default reset", ours))
+        if link:
+            link.upstream = self.listens
+            self.address = self.address._replace(port=link.port)
+            self.links.append(link)
+
+    async def start(self) -> Self:
+        """As any server, with its links."""
+        for link in self.links:
+            await link.start()
+        return await super().start()
 
 
 class ClusterNode(Node):
     """One of a cluster."""
 
-    def __init__(self, folder: Path, *, with_users: bool = False) -> None:
+    def __init__(self, folder: Path, *, with_users: bool = False, linked: bool = False) -> None:
         bus = free_port()
+        link = Link(bus) if linked else None
         super().__init__(
             folder,
+            *((f"cluster-announce-bus-port {link.port}",) if link else ()),
             "cluster-enabled yes",
             f"cluster-port {bus}",
             f"cluster-node-timeout {NODE_TIMEOUT_MS}",
@@ -182,8 +238,11 @@ class ClusterNode(Node):
             # A replica that has not heard from its primary for long stands for election all the same.
             "cluster-replica-validity-factor 0",
             with_users=with_users,
+            linked=linked,
         )
-        self.address = Address(HOST, self.port, bus)
+        self.address = Address(HOST, self.port, link.port if link else bus)
+        if link:
+            self.links.append(link)
 
 
 class RedisCluster:
@@ -193,17 +252,23 @@ class RedisCluster:
     """
 
     def __init__(
-        self, folder: Path, primaries: int = 3, *, with_users: bool = False, replicas: bool = True
+        self,
+        folder: Path,
+        primaries: int = 3,
+        *,
+        with_users: bool = False,
+        linked: bool = False,
+        replicas: bool = True,
     ) -> None:
-        """``with_users``: see `Node`."""
+        """``with_users``, ``linked``: see `Node`."""
         self._folder = folder
-        self._with_users = with_users
+        self._kind = {"with_users": with_users, "linked": linked}
         self.primaries: list[ClusterNode] = []
         self.replicas: list[ClusterNode] = []
         for number in range(primaries):
-            self.primaries.append(ClusterNode(folder / f"primary-{number}", with_users=with_users))
+            self.primaries.append(ClusterNode(folder / f"primary-{number}", **self._kind))
             if replicas:
-                self.replicas.append(ClusterNode(folder / f"replica-{number}", with_users=with_users))
+                self.replicas.append(ClusterNode(folder / f"replica-{number}", **self._kind))
 
     @property
     def nodes(self) -> list[ClusterNode]:
@@ -243,7 +308,7 @@ class RedisCluster:
     def close(self) -> None:
         """End all, frozen ones, too."""
         for node in self.nodes:
-            node.kill()
+            node.close()
 
     async def ask(self, node: Address, *words: str | int) -> Any:
         """One command to the node at an address."""
@@ -372,7 +437,7 @@ class RedisCluster:
 
     async def add(self) -> ClusterNode:
         """Another primary, without a slot."""
-        node = ClusterNode(self._folder / f"added-{len(self.nodes)}", with_users=self._with_users)
+        node = ClusterNode(self._folder / f"added-{len(self.nodes)}", **self._kind)
         self.primaries.append(node)
         await node.start()
         speaker = self._speaker()
@@ -401,12 +466,13 @@ class Sentinels:
 
     NAME = "turnstream"
 
-    def __init__(self, folder: Path, *, with_users: bool = False) -> None:
-        """``with_users``: see `Node`; the Sentinels are one of them, too."""
-        self.primary = Node(folder / "primary", with_users=with_users)
+    def __init__(self, folder: Path, *, with_users: bool = False, linked: bool = False) -> None:
+        """``with_users``, ``linked``: see `Node`; the Sentinels are one of the users, too."""
+        self.primary = Node(folder / "primary", with_users=with_users, linked=linked)
         follow = f"replicaof {HOST} {self.primary.port}"
-        self.replica = Node(folder / "replica", follow, with_users=with_users)
+        self.replica = Node(folder / "replica", follow, with_users=with_users, linked=linked)
         watch = [
+            f"sentinel announce-ip {HOST}",
             f"sentinel monitor {self.NAME} {HOST} {self.primary.port} 2",
             f"sentinel down-after-milliseconds {self.NAME} {NODE_TIMEOUT_MS}",
             f"sentinel failover-timeout {self.NAME} 10000",
@@ -440,23 +506,41 @@ class Sentinels:
     def close(self) -> None:
         """End all, frozen ones, too."""
         for each in (*self.sentinels, self.primary, self.replica):
-            each.kill()
+            each.close()
 
-    async def promoted(self) -> None:
-        """Wait until the replica is the primary, by the word of most Sentinels."""
+    async def promoted(self, node: Node | None = None) -> None:
+        """Wait until the replica, or another node, is the primary, by the word of most Sentinels."""
+        awaited = node or self.replica
 
         async def known_as_such() -> bool:
-            if await self.replica.role() != "master":
+            if await awaited.role() != "master":
                 return False
             told = [await self._primary_of(each) for each in self.sentinels]
-            return told.count(self.replica.port) >= 2
+            return told.count(awaited.port) >= 2
 
         await wait_until(known_as_such, "the Sentinels to promote the replica", 60)
 
-    async def failover(self) -> None:
-        """As an operator asks for it: the primary is demoted."""
+    async def failover(self, node: Node | None = None) -> None:
+        """As an operator asks for it: the primary is demoted, the replica, or another node, replaces it."""
         await self.sentinels[0].ask("SENTINEL", "FAILOVER", self.NAME)
-        await self.promoted()
+        await self.promoted(node)
+
+    async def roles(self) -> tuple[Node, Node]:
+        """Who is the primary by the word of all Sentinels, and who its replica, when that has a copy and they know it."""
+
+        async def agreed() -> tuple[Node, Node] | None:
+            for one, other in ((self.primary, self.replica), (self.replica, self.primary)):
+                if [await self._primary_of(each) for each in self.sentinels].count(one.port) == len(
+                    self.sentinels
+                ):
+                    whole = await one.role() == "master" and await other.role() == "slave"
+                    return (
+                        (one, other) if whole and await other.in_sync() and await self._acquainted() else None
+                    )
+            return None
+
+        found: tuple[Node, Node] = await wait_until(agreed, "a primary with a replica that is in sync", 90)
+        return found
 
     async def _primary_of(self, sentinel: Server) -> int:
         try:
@@ -468,6 +552,6 @@ class Sentinels:
         for each in self.sentinels:
             words = await each.ask("SENTINEL", "MASTER", self.NAME)
             told = dict(zip(words[::2], words[1::2], strict=True))
-            if (told["num-other-sentinels"], told["num-slaves"]) != ("2", "1"):
+            if (told["num-other-sentinels"], told["num-slaves"], told["flags"]) != ("2", "1", "master"):
                 return False
         return True

@@ -47,8 +47,8 @@ class OpenPlace(Place):
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[RedisCluster]:
-    """A cluster of the test's own."""
-    async with RedisCluster(tmp_path / "cluster") as cluster:
+    """A cluster of the test's own, whose nodes can be cut off from each other."""
+    async with RedisCluster(tmp_path / "cluster", linked=True) as cluster:
         yield cluster
 
 
@@ -193,6 +193,37 @@ async def test_a_node_that_stood_still_is_replaced(stack: Stack, cluster: RedisC
             await cluster.failed_over(replica, but=owner)
         finally:
             owner.thaw()
+
+
+async def test_a_node_that_is_cut_off_from_the_others_is_replaced(
+    stack: Stack, cluster: RedisCluster
+) -> None:
+    """Front ends and workers still reach it. What it takes before it notices is lost, and told to be."""
+    _, owner, _ = await _whereabouts(cluster)
+    replica = cluster.replicas[cluster.primaries.index(owner)]
+    others = [each for each in cluster.nodes if each is not owner]
+    async with _turn(stack, 600) as followers:
+        await _beyond(stack, 40)
+        owner.part(*others)
+        await cluster.failed_over(replica, but=owner)
+        owner.join(*others)
+        await cluster.whole()
+        assert await owner.role() == "slave"
+    assert all(set(each.statuses) <= {200, 410} for each in followers), [each.statuses for each in followers]
+
+
+async def test_a_node_that_is_cut_off_for_a_moment_stays(stack: Stack, cluster: RedisCluster) -> None:
+    """For less than the node timeout. Nobody has to begin anew."""
+    _, owner, _ = await _whereabouts(cluster)
+    others = [each for each in cluster.nodes if each is not owner]
+    async with _turn(stack, 200) as followers:
+        await _beyond(stack, 40)
+        owner.part(*others)
+        await _beyond(stack, 80)
+        owner.join(*others)
+        await cluster.whole()
+        assert await owner.role() == "master"
+    assert all(set(each.statuses) == {200} for each in followers), [each.statuses for each in followers]
 
 
 async def test_a_node_is_added_and_another_one_removed(stack: Stack, cluster: RedisCluster) -> None:
