@@ -10,7 +10,8 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.driver import Plan, run
-from tests.chaos.faults import PACE_SECONDS, WEIGHTS
+from tests.chaos.faults import KINDS, PACE_SECONDS
+from tests.chaos.homes import HOMES
 
 
 def main() -> int:
@@ -19,7 +20,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--minutes", type=float, default=1, help="of faults, for each seed")
     parser.add_argument("--clients", type=int, default=30)
-    parser.add_argument("--only", nargs="*", default=[], choices=sorted(WEIGHTS))
+    parser.add_argument("--only", nargs="*", default=[], choices=KINDS)
+    parser.add_argument("--broker", default="server", choices=sorted(HOMES), help="where the data is")
     parser.add_argument("--rolls", type=int, default=0, help="so many rolling restarts, and nothing else")
     parser.add_argument(
         "--pace", type=float, nargs=2, default=PACE_SECONDS, help="seconds between two faults"
@@ -36,6 +38,7 @@ def main() -> int:
             only=("roll",) if given.rolls else tuple(given.only),
             pace=(given.pace[0], given.pace[1]),
             most_faults=given.rolls or Plan.most_faults,
+            broker=given.broker,
         )
         report = asyncio.run(run(plan, folder))
         print(report.text(), flush=True)

@@ -56,6 +56,10 @@ class Town:
         """With which a session's client comes."""
         return self.headers
 
+    def speaking(self) -> list[str]:
+        """Sessions with a turn that has begun and not ended."""
+        return [turn.session for turn in self.turns if turn.own.frames and not turn.own.ended]
+
     def transport(self) -> httpx.AsyncBaseTransport | None:
         """How a client's requests are sent; the library's own way by default."""
         return None

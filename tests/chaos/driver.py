@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from redis.asyncio import Redis
 
 from deploy.ports import free_port
 from tests.chaos.checker import Violation, check
 from tests.chaos.clients import ChaosClient, Town
 from tests.chaos.faults import PACE_SECONDS, Faults
+from tests.chaos.homes import HOMES, OWNER
 from tests.chaos.records import ENDS, Account, Session, Turn, View, rows
-from tests.processes.broker import Broker
 from tests.processes.deployment import Deployment
 from tests.support.waiting import wait_until
 
@@ -36,12 +35,10 @@ SETTINGS = {
 # A lost launch is noticed after 10 s, a lost worker after its lease, and three of them may follow each other.
 BALANCE_SECONDS = 45.0
 
-OWNER = "dev"
-
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do: how many clients, for how long, with which faults (none named: all)."""
+    """What to do: how many clients, for how long, with which faults (none named: all), at which of `HOMES`."""
 
     seed: int
     seconds: float
@@ -52,6 +49,7 @@ class Plan:
     most_faults: int = 1_000_000
     only: tuple[str, ...] = ()
     pace: tuple[float, float] = PACE_SECONDS
+    broker: str = "server"
 
 
 @dataclass
@@ -118,14 +116,14 @@ async def run(plan: Plan, folder: Path) -> Report:
     """Do it, in a folder of its own; every process that is started is ended."""
     begun = time.monotonic()
     rng = random.Random(plan.seed)
-    broker = Broker(folder / "data", "everysec" if plan.seed % 2 else "always")
-    broker.start()
-    deployment = Deployment(broker.port, folder, **SETTINGS)
+    chosen = random.Random(f"faults {plan.seed}")
+    ports = [free_port() for _ in range(plan.fronts)]
+    home = HOMES[plan.broker](folder, "everysec" if plan.seed % 2 else "always", chosen)
+    deployment = Deployment(0, folder, **SETTINGS, **home.variables)
+    town = Town(deployment.key, [f"http://127.0.0.1:{port}" for port in ports])
     try:
-        ports = [free_port() for _ in range(plan.fronts)]
-        town = Town(deployment.key, [f"http://127.0.0.1:{port}" for port in ports])
-        chosen = random.Random(f"faults {plan.seed}")
-        faults = Faults(broker, deployment, ports, plan.workers, chosen, town.lose)
+        await home.open(town)
+        faults = Faults(home, deployment, ports, plan.workers, chosen)
         await faults.serving()
         await wait_until(lambda: _ready(town), "the front ends to be ready")
         clients = [ChaosClient(number, town, random.Random(rng.random())) for number in range(plan.clients)]
@@ -141,7 +139,7 @@ async def run(plan: Plan, folder: Path) -> Report:
         # One that was killed just before the end may still be starting.
         await faults.serving()
         await wait_until(lambda: _ready(town), "the front ends to be ready")
-        account = await account_of(broker.port, town)
+        account = await account_of(await home.sessions(), town)
         stuck += unended(account)
         report = Report(plan, account, faults.done, stuck)
         report.violations = check(account) + [Violation("no_process_ends", each) for each in faults.lost()]
@@ -150,7 +148,7 @@ async def run(plan: Plan, folder: Path) -> Report:
         return report
     finally:
         await deployment.close()
-        broker.stop()
+        home.close()
 
 
 async def _injure(faults: Faults, plan: Plan, town: Town) -> None:
@@ -179,10 +177,9 @@ async def _ready(town: Town) -> bool:
     return True
 
 
-async def account_of(port: int, town: Town) -> Account:
-    """Read everything that there is."""
+async def account_of(redis: Any, town: Town) -> Account:
+    """Read everything that there is; the client, which finds every session, is closed."""
     account = Account(turns=town.turns)
-    redis: Any = Redis(port=port)
     async with httpx.AsyncClient(
         headers=town.headers, trust_env=False, timeout=30, transport=town.transport()
     ) as http:

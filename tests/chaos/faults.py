@@ -7,17 +7,15 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
+from tests.chaos.homes import HOMES
 from tests.processes.deployment import START_SECONDS
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
-    from tests.processes.broker import Broker
+    from tests.chaos.homes import Home
     from tests.processes.deployment import Deployment, Process
 
 # Between two injections. Shorter, and the deployment does nothing but start processes.
@@ -28,15 +26,8 @@ PACE_SECONDS = (0.4, 1.8)
 FROZEN_SECONDS = (1.0, 5.0)
 LONG_FROZEN_SECONDS = (11.0, 15.0)
 
-# How long the broker is away; in one case of five for longer than a request insists.
-AWAY_SECONDS = (0.1, 1.0)
-LONG_AWAY_SECONDS = (3.0, 6.0)
-
-# How long the broker takes no writes: within a lease (2 s) or past it.
-REFUSING_SECONDS = (0.2, 4.0)
-
-# How much of what it had taken a broker loses: seconds before its end.
-LOST_SECONDS = (0.1, 1.0)
+# How long a process is cut off from some of the data: within its lease and past it.
+PARTED_SECONDS = (0.5, 5.0)
 
 # By how much the clocks of the processes' hosts are wrong.
 SKEWS_SECONDS = (-5, 0, 5)
@@ -44,25 +35,26 @@ SKEWS_SECONDS = (-5, 0, 5)
 # Those that lose what was acknowledged.
 LOSSY = frozenset({"restore_broker", "promote_replica"})
 
-# How often each is done, relative to the others. Those that start a process cost most of a core for seconds.
-WEIGHTS = {
+# How often each is done, relative to the others and to those of the home. Those that start a process cost most of a core
+# for seconds.
+PROCESSES = {
     "kill_worker": 3,
     "drain_worker": 1,
     "freeze_worker": 3,
     "kill_front_end": 2,
     "drain_front_end": 1,
     "freeze_front_end": 1,
-    "restart_broker": 2,
-    "fill_memory": 1,
-    "become_replica": 1,
     "cut_commands": 4,
     "cut_subscribers": 3,
     "flush_scripts": 2,
-    "restore_broker": 2,
-    "promote_replica": 2,
+    # Where there are links.
+    "part_process": 3,
     # Only when it is asked for by name.
     "roll": 0,
 }
+
+# Of any home.
+KINDS = sorted({*PROCESSES, *(kind for home in HOMES.values() for kind in home.weights)})
 
 
 class Faults:
@@ -73,17 +65,15 @@ class Faults:
 
     def __init__(
         self,
-        broker: Broker,
+        home: Home,
         deployment: Deployment,
         ports: list[int],
         workers: int,
         rng: random.Random,
-        on_loss: Callable[[], None],
     ) -> None:
-        self._broker = broker
+        self._home = home
         self._deployment = deployment
         self._rng = rng
-        self._on_loss = on_loss
         self._healing = asyncio.Event()
         self.done: list[tuple[float, str]] = []
         self._thaws: set[asyncio.Task[None]] = set()
@@ -102,7 +92,10 @@ class Faults:
 
     async def inject(self, only: tuple[str, ...] = (), pace: tuple[float, float] = PACE_SECONDS) -> None:
         """Do one thing after the other, until `heal`."""
-        kinds = only or tuple(WEIGHTS)
+        weights = {**PROCESSES, **self._home.weights}
+        if not self._home.links():
+            del weights["part_process"]
+        kinds = only or tuple(weights)
         while True:
             try:
                 async with asyncio.timeout(self._rng.uniform(*pace)):
@@ -110,14 +103,14 @@ class Faults:
                 return
             except TimeoutError:
                 pass
-            [kind] = self._rng.choices(kinds, None if only else list(WEIGHTS.values()))
-            act: Callable[[], Awaitable[bool]] = getattr(self, kind)
+            [kind] = self._rng.choices(kinds, None if only else list(weights.values()))
+            act: Callable[[], Awaitable[bool]] = getattr(self if kind in PROCESSES else self._home, kind)
             when = time.monotonic()
             if await act():
                 self.done.append((when, kind))
 
     async def heal(self) -> None:
-        """Let `inject` complete what it has begun, and thaw what is frozen."""
+        """Let `inject` and the home complete what they have begun, and thaw and join all processes."""
         self._healing.set()
         for thaw in self._thaws:
             thaw.cancel()
@@ -125,6 +118,7 @@ class Faults:
         for process in self._frozen:
             process.signal(signal.SIGCONT)
         self._frozen.clear()
+        await self._home.heal()
 
     def lost(self) -> list[str]:
         """Processes that ended although nobody ended them."""
@@ -164,52 +158,35 @@ class Faults:
         awake = [each for each in self._fronts.values() if each not in self._frozen]
         return len(awake) > 1 and self._freeze(self._rng.choice(awake))
 
-    async def restart_broker(self) -> bool:
-        """Killed, or ended in order where it writes its file every second; it is back with that file."""
-        away = LONG_AWAY_SECONDS if self._rng.random() < 0.2 else AWAY_SECONDS
-        await asyncio.to_thread(self._broker.kill)
-        await asyncio.sleep(self._rng.uniform(*away))
-        await asyncio.to_thread(self._broker.start)
+    async def part_process(self) -> bool:
+        """Nothing passes between a process and some of the data, and it is not told; others go on."""
+        standing = [*self._fronts.values(), *self._workers]
+        process = self._rng.choice([each for each in standing if _serves(each)])
+        links, seconds = self._rng.choice(self._home.links()), self._rng.uniform(*PARTED_SECONDS)
+        for link in links:
+            link.part(process.popen.pid)
+
+        async def join() -> None:
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                for link in links:
+                    link.join(process.popen.pid)
+
+        self._later(join())
         return True
-
-    async def restore_broker(self) -> bool:
-        """Killed, and started with its file of a moment ago."""
-        copy = await asyncio.to_thread(self._broker.remember)
-        await self._about_to_lose()
-        await asyncio.to_thread(self._broker.go_back, copy)
-        return True
-
-    async def promote_replica(self) -> bool:
-        """Killed, and a replica that lags takes its place."""
-        await asyncio.to_thread(self._broker.replicate)
-        await asyncio.to_thread(self._broker.lag)
-        await self._about_to_lose()
-        await asyncio.to_thread(self._broker.promote)
-        return True
-
-    async def _about_to_lose(self) -> None:
-        await asyncio.sleep(self._rng.uniform(*LOST_SECONDS))
-        self._on_loss()
-
-    async def fill_memory(self) -> bool:
-        """No memory left, for a while: whatever would need some is refused."""
-        return await self._refuse(("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0"))
-
-    async def become_replica(self) -> bool:
-        """A replica of nobody, as after a failover that went back and forth: it answers, but takes no writes."""
-        return await self._refuse(("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE"))
 
     async def cut_commands(self) -> bool:
         """CLIENT KILL TYPE normal."""
-        return await self._tell("CLIENT", "KILL", "TYPE", "normal")
+        return await self._home.tell_all("CLIENT", "KILL", "TYPE", "normal")
 
     async def cut_subscribers(self) -> bool:
         """CLIENT KILL TYPE pubsub."""
-        return await self._tell("CLIENT", "KILL", "TYPE", "pubsub")
+        return await self._home.tell_all("CLIENT", "KILL", "TYPE", "pubsub")
 
     async def flush_scripts(self) -> bool:
         """SCRIPT FLUSH."""
-        return await self._tell("SCRIPT", "FLUSH")
+        return await self._home.tell_all("SCRIPT", "FLUSH")
 
     async def roll(self) -> bool:
         """A new release: every process is drained and started anew, one after the other."""
@@ -260,34 +237,19 @@ class Faults:
         self._frozen.add(process)
         process.signal(signal.SIGSTOP)
         seconds = self._rng.choice((FROZEN_SECONDS, LONG_FROZEN_SECONDS))
-        thaw = asyncio.create_task(self._thaw(process, self._rng.uniform(*seconds)))
+        self._later(self._thaw(process, self._rng.uniform(*seconds)))
+        return True
+
+    def _later(self, thawing: Coroutine[Any, Any, None]) -> None:
+        thaw = asyncio.create_task(thawing)
         self._thaws.add(thaw)
         thaw.add_done_callback(self._thaws.discard)
-        return True
 
     async def _thaw(self, process: Process, after: float) -> None:
         await asyncio.sleep(after)
         if process in self._frozen:
             self._frozen.discard(process)
             process.signal(signal.SIGCONT)
-
-    async def _refuse(self, begin: tuple[str, ...], end: tuple[str, ...]) -> bool:
-        if not await self._tell(*begin):
-            return False
-        await asyncio.sleep(self._rng.uniform(*REFUSING_SECONDS))
-        await self._tell(*end)
-        return True
-
-    async def _tell(self, *words: str) -> bool:
-        redis: Any = Redis(port=self._broker.port)
-        try:
-            await redis.execute_command(*words)
-        except (RedisError, OSError):
-            # It is away at the moment: nothing is there to be cut.
-            return False
-        finally:
-            await redis.aclose()
-        return True
 
 
 def _serves(process: Process) -> bool:

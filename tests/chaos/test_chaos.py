@@ -37,6 +37,19 @@ async def test_nothing_is_lost_doubled_or_stuck(tmp_path: Path) -> None:
     assert LOSSY & {kind for _, kind in report.faults}, report.text()
 
 
+# Each of them is followed by a while in which the nodes come to an agreement, beside what else is done.
+ON_A_CLUSTER = ("part_node", "move_slot", "kill_node", "part_process", "kill_worker", "cut_subscribers")
+
+
+async def test_nothing_is_lost_where_nodes_of_a_cluster_are_cut_off_and_slots_move(tmp_path: Path) -> None:
+    """Sessions on three primaries with replicas: as above."""
+    report = await run(Plan(2, 8, clients=15, only=ON_A_CLUSTER, broker="cluster"), tmp_path)
+    assert not report.stuck, report.text()
+    assert not report.violations, report.text()
+    assert len(report.account.turns) >= 15, report.text()
+    assert {"part_node", "kill_node"} & {kind for _, kind in report.faults}, report.text()
+
+
 async def test_a_rolling_restart_under_load_costs_nobody_anything(tmp_path: Path) -> None:
     """Every worker and front end is replaced while clients chat: no turn fails, no attempt counts as a crash."""
     # `make rolling` does it twenty times.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from redis.asyncio import Redis
 
 from tests.chaos.checker import Violation, check
 from tests.chaos.driver import account_of, unended
@@ -264,7 +265,7 @@ class _Run:
             if isinstance(result, Exception):
                 raise result
         port, town = self._cluster.sessions.port, self._town
-        account = await account_of(port, town)
+        account = await account_of(Redis(port=port), town)
         outcome.statuses = _statuses(account)
         outcome.wrong += [
             f"stuck: {turn}" for turn in town.turns if not all(view.ended or view.lost for view in turn.views)
