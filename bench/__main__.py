@@ -38,6 +38,7 @@ GROUPS = (
     "keeping",
     "standing",
     "turns",
+    "slope",
 )
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -97,16 +97,24 @@ class _Voice:
         return batch
 
 
-def serve(pipe: Connection, url: str) -> None:
+def serve(pipe: Connection, url: str, sessions: str | None = None) -> None:
     """Answer ``("sessions", name, count, agent)``, ``("prepare", name, rate, seconds)`` and ``("feed",)``.
 
     The first makes a set of sessions, each with a running task, and answers their ids and responses' ids. The
     second puts together what `feed` sends: ``rate`` events a second over all of the set's sessions in turn.
     `feed` answers how many were sent and in how many seconds. ``("record", name, count)`` records so many, to
     be fed as ``("recorded", name, rate, seconds)``; nobody may follow the sessions yet. ``("say", name, count)`` has each session
-    of a set say so many events at once, in large batches; it answers when they are in the logs.
+    of a set say so many events at once, in large batches; it answers when they are in the logs. ``("append", name, seconds)``
+    has each session of a set append one event after the other for so long, by the product's own client, and answers how many
+    were appended in how many seconds. ``sessions``: the URL of their broker, if it is another one.
     """
-    settings = load(redis_url=url, lease_seconds=LEASE_SECONDS, log_max_events=1_000_000, log_max_bytes=2**30)
+    settings = load(
+        redis_url=url,
+        session_redis_url=sessions,
+        lease_seconds=LEASE_SECONDS,
+        log_max_events=1_000_000,
+        log_max_bytes=2**30,
+    )
     voices: dict[str, list[_Voice]] = {}
     recorded: dict[str, Iterator[bytes]] = {}
     due: tuple[list[bytes], float] = ([], 0.0)
@@ -131,6 +139,8 @@ def serve(pipe: Connection, url: str) -> None:
                     answer = len(due[0])
                 case ("feed",):
                     answer = _feed(url, *due)
+                case ("append", name, seconds):
+                    answer = runner.run(_appended(settings, voices[name], seconds))
                 case ("say", name, count):
                     large = [LARGE_BATCH] * (count // LARGE_BATCH) + [count % LARGE_BATCH]
                     for each in voices[name]:
@@ -187,6 +197,27 @@ async def _begin(tasks: Tasks, ref: TaskRef, agent: str) -> _Voice:
     appended = await tasks.append(ref, attempt.claim, voice.opening(), operation())
     assert isinstance(appended, Appended), appended
     return voice
+
+
+async def _appended(settings: Any, voices: list[_Voice], seconds: float) -> tuple[int, float]:
+    """How many events were appended, one after the other by each voice, and in how many seconds."""
+    broker = Broker(settings)
+    tasks = Tasks(broker.sessions, settings)
+    done = 0
+
+    async def speak(voice: _Voice, until: float) -> None:
+        nonlocal done
+        while time.perf_counter() < until:
+            taken = await tasks.append(voice.attempt.ref, voice.attempt.claim, voice.next(), operation())
+            assert isinstance(taken, Appended), taken
+            done += 1
+
+    try:
+        begun = time.perf_counter()
+        await asyncio.gather(*(speak(each, begun + seconds) for each in voices))
+        return done, time.perf_counter() - begun
+    finally:
+        await broker.close()
 
 
 async def _words(settings: Any, voices: list[_Voice], batches: list[int]) -> list[bytes]:

@@ -60,7 +60,7 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
                 yield _memory(stack, read, port, pid, asks, first)
             else:
                 read.ask("open", port, asks)
-            delivery = Delivery(feed, read, pid, name)
+            delivery = Delivery(feed, read, [pid], name)
             delivery.count()
             delivery.round(RATE * scale.size, max(0.3, SECONDS * scale.length), 1)
             deliveries.append(delivery)

@@ -41,14 +41,14 @@ ARRIVAL_SECONDS = 20
 
 
 class Delivery:
-    """One deliverer under load: what it spent, and for how many events."""
+    """One deliverer under load, of one process or several: what it spent, and for how many events."""
 
     def __init__(
-        self, feed: Helper, read: Helper, pid: int, sessions: str, *, recorded: bool = False
+        self, feed: Helper, read: Helper, pids: list[int], sessions: str, *, recorded: bool = False
     ) -> None:
         self._feed = feed
         self._read = read
-        self._pid = pid
+        self._pids = {str(pid): pid for pid in pids}
         self._sessions = sessions
         self._how = "recorded" if recorded else "prepare"
         self._counted = 0
@@ -63,13 +63,13 @@ class Delivery:
             AssertionError: an event is missing, doubled or out of order.
         """
         self._feed.ask(self._how, self._sessions, rate, seconds)
-        spent = Spent({"it": self._pid})
+        spent = Spent(self._pids)
         sent, took = self._feed.ask("feed")
         expected = self._counted + sent * followers
         until = time.monotonic() + ARRIVAL_SECONDS
         while self.count() < expected and time.monotonic() < until:
             pass
-        self.seconds += spent.seconds()["it"]
+        self.seconds += sum(spent.seconds().values())
         assert self._counted == expected, f"{self._counted} events arrived, not {expected}"
         self.late = max(self.late, took / seconds)
         self.events += sent * followers
@@ -111,8 +111,8 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
                 feed.ask("record", name, 2 * rounds * round(rate * seconds))
             ours_asks = follow_requests(built, ours_made)
             bare_asks = [f"{SessionKeys(OWNER, session).tail}\n".encode() for session, _ in bare_made]
-            ours = Delivery(feed, read[0], built.pids["api"], names[0], recorded=True)
-            theirs = Delivery(feed, read[1], bare.pid, names[1], recorded=True)
+            ours = Delivery(feed, read[0], [built.pids["api"]], names[0], recorded=True)
+            theirs = Delivery(feed, read[1], [bare.pid], names[1], recorded=True)
             for each, port, asks in ((ours, built.port, ours_asks), (theirs, relay_port, bare_asks)):
                 reader = read[0] if each is ours else read[1]
                 reader.ask("open", port, asks * followers)
