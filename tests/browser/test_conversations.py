@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import sys
@@ -471,6 +472,26 @@ async def test_the_link_that_serve_prints_brings_its_key(tabs: Tabs, stack: Stac
     await page.go_forward()
     assert stack.key not in page.url
     assert console.complaints == []
+
+
+async def test_nothing_is_typed_before_the_key_is_known(tabs: Tabs, stack: Stack) -> None:
+    """It could not be sent, and would be lost when the key's own draft is shown."""
+    console = await tabs.tab()
+    page, field = console.page, console.page.get_by_label("Message")
+    asked, known = asyncio.Event(), asyncio.Event()
+
+    async def wait(route: Route) -> None:
+        asked.set()
+        await known.wait()
+        await route.continue_()
+
+    await page.route("**/console/key", wait)
+    await page.goto(f"about:blank#{console.url}")
+    await page.goto(f"{console.url}/console#key={stack.key}")
+    await asked.wait()
+    await expect(field).to_be_disabled()
+    known.set()
+    await console.ended(await console.say("hello"))
 
 
 async def test_a_link_with_a_wrong_key_is_explained(tabs: Tabs) -> None:

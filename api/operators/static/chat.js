@@ -257,7 +257,8 @@ export class Chat {
     if (!live && document.activeElement === stop) byId("said").focus();
     stop.hidden = !live;
     byId("clear-chat").hidden = !this.known || !this.conversation.turns.length;
-    byId("send").disabled = !this.key;
+    // What is typed before a key is known would be replaced by that key's draft.
+    for (const each of ["said", "send"]) byId(each).disabled = !this.key;
     const first = this.conversation.turns[0];
     const listed = this.session && this.key && store.sessions(this.key).find((each) => each.id === this.session);
     say(byId("talk-title"), first ? titleOf(first) : listed?.title ?? "New conversation");
