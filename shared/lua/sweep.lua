@@ -13,6 +13,25 @@ local status, attempt, launch = task[1], task[2] or '0', task[3] or '0'
 local function num(field)
   return tonumber(field) or 0
 end
+-- Who was told of the turn behind this one launches it, and then takes `next` away (`Tasks.passed_on`). They may be gone
+-- before: then it is told again. → a reply, or nil
+local function pass_on_again()
+  local following = task[16]
+  if not following or following == '' then
+    return nil
+  end
+  local known = redis.call('HMGET', sibling(TASK, following), 'status', 'launch', 'launched')
+  if known[1] ~= 'queued' or known[2] ~= '1' then
+    return nil
+  end
+  local lost = num(known[3]) + tonumber(launch_ms)
+  if lost > NOW then
+    return { 'redate', int(lost - NOW) }
+  end
+  redis.call('HSET', sibling(TASK, following), 'launched', int(NOW))
+  redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', '1', 'sweep_passed', following)
+  return { 'passed', following, '1' }
+end
 if not status or redis.call('HEXISTS', META, 'epoch') == 0 then
   -- Its hash was lost. It will never end, and must not keep what others said from being cut, nor their turn.
   redis.call('ZREM', LIVE, TID)
@@ -24,19 +43,9 @@ elseif task[10] == OP then
   end
   return { 'launch', task[11], backlog_ms }
 elseif TERMINAL[status] then
-  if task[16] and task[16] ~= '' then
-    -- Whoever wrote this end was to launch the next turn. They may be gone.
-    local following = redis.call('HMGET', sibling(TASK, task[16]), 'status', 'launch', 'launched')
-    if following[1] == 'queued' and following[2] == '1' then
-      local lost = num(following[3]) + tonumber(launch_ms)
-      if lost > NOW then
-        return { 'redate', int(lost - NOW) }
-      end
-      redis.call('HSET', sibling(TASK, task[16]), 'launched', int(NOW))
-      -- Who was told launches it, and then takes `next` away (`Tasks.passed_on`); if they die first, it is told again.
-      redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', '1', 'sweep_passed', task[16])
-      return { 'passed', task[16], '1' }
-    end
+  local again = pass_on_again()
+  if again then
+    return again
   end
   local over = num(task[12]) + tonumber(stay_ms)
   if over > NOW then
@@ -111,7 +120,7 @@ elseif launch == '0' then
   local active = redis.call('HGET', META, 'active')
   local holder = active and active ~= '' and redis.call('HGET', sibling(TASK, active), 'status')
   if holder and not TERMINAL[holder] then
-    return { 'redate', int(patient()) }
+    return pass_on_again() or { 'redate', int(patient()) }
   end
   -- First come, first served: the turn goes to the one that has waited longest.
   local first
@@ -122,7 +131,7 @@ elseif launch == '0' then
   launch = '1'
   if first ~= TID then
     redis.call('HSET', sibling(TASK, first), 'launch', launch, 'launched', int(NOW))
-    redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', launch, 'sweep_passed', first)
+    redis.call('HSET', TASK, 'next', first, 'sweep_op', OP, 'sweep_launch', launch, 'sweep_passed', first)
     return { 'passed', first, launch }
   end
 elseif task[18] then

@@ -508,7 +508,7 @@ class Tasks(Retrying):
         return Drop(reply[1].decode() if reply[1:] else "")
 
     async def passed_on(self, ref: TaskRef) -> None:
-        """The turn behind one that has ended was launched, as `Passed` said: nobody need look for that any more."""
+        """The turn that `Passed` named was launched: nobody need look for that any more."""
         await command(self.redis, "HDEL", ref.keys.task(ref.task), "next")
 
     async def clear(self, keys: SessionKeys, epoch: int | None) -> Cleared | Live | Missing:

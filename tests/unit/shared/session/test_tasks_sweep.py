@@ -277,6 +277,7 @@ async def test_forgotten_turns_keep_their_order(place: Place) -> None:
     op = operation()
     assert await desk.twice(lambda: desk.tasks.sweep(ref("t4"), op)) == Passed("t3", 1)
     assert await desk.redis.lrange(keys_of().waiting, 0, -1) == [b"t4"]
+    await desk.tasks.passed_on(ref("t4"))
     assert await _sweep(desk, "t4") == Redate(BACKLOG_LOOK_MS)
     assert (await desk.finish(await desk.begin(ref("t3")))).next == "t4"
     assert (await desk.begin(ref("t4"))).number == 1
@@ -326,6 +327,27 @@ async def test_a_look_at_an_ended_turn_launches_the_next_one(place: Place) -> No
         assert later.ms > LAUNCH_GRACE_MS
         await desk.put(ref("t2"), launched=await desk.past())
     assert (await desk.begin(ref("t2"))).number == 1
+
+
+async def test_a_turn_that_was_passed_over_is_told_until_it_is_launched(place: Place) -> None:
+    """A look at one that waits gives the turn to one that has waited longer. Whoever looked may be gone before it is launched."""
+    desk = Desk(place)
+    await desk.running()
+    await desk.submit(ref("t2"))
+    await desk.submit(ref("t3"))
+    await desk.put(ref(), status="completed")
+    assert await _sweep(desk, "t3") == Passed("t2", 1)
+    soon = await desk.nothing_written(lambda: _sweep(desk, "t3"))
+    assert isinstance(soon, Redate)
+    assert 0 < soon.ms <= TOGETHER_GRACE_MS
+    await desk.put(ref("t2"), launched=await desk.past())
+    op = operation()
+    assert await desk.twice(lambda: desk.tasks.sweep(ref("t3"), op)) == Passed("t2", 1)
+    await desk.tasks.passed_on(ref("t3"))
+    await desk.put(ref("t2"), launched=await desk.past())
+    later = await desk.nothing_written(lambda: _sweep(desk, "t3"))
+    assert isinstance(later, Redate)
+    assert later.ms > LAUNCH_GRACE_MS
 
 
 async def test_an_ending_whose_ender_died_is_left_to_the_next(place: Place) -> None:
