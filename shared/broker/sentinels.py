@@ -30,7 +30,12 @@ class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
         encryption: dict[str, Any],
         sentinel_password: str | None,
     ) -> None:
-        """``options`` are the servers'; ``encryption``, if the URL asks for it, is for them and for the Sentinels."""
+        """``options`` are the servers'; ``encryption``, if the URL asks for it, is for them and for the Sentinels.
+
+        So is what the URL itself says of encryption, which wins.
+        """
+        encrypted = {"ssl": url.tls, **encryption}
+        encrypted |= {name: value for name, value in options.items() if name.startswith("ssl_")}
         asked = Sentinel(  # type: ignore[no-untyped-call]
             url.hosts,
             sentinel_kwargs={
@@ -39,11 +44,10 @@ class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
                 "socket_timeout": SENTINEL_SECONDS,
                 "lib_name": "",
                 "lib_version": "",
-                "ssl": url.tls,
-                **encryption,
+                **encrypted,
             },
         )
-        super().__init__(url.name, asked, ssl=url.tls, **encryption, **options)  # type: ignore[no-untyped-call]
+        super().__init__(url.name, asked, **{**options, **encrypted})  # type: ignore[no-untyped-call]
 
     @property
     def sentinels(self) -> dict[str, Redis]:
