@@ -15,7 +15,8 @@ import structlog
 from redis.exceptions import TryAgainError
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import at_each, incarnation
+from turnstream.shared.broker.client import answers, incarnation
+from turnstream.shared.broker.cluster import ClusterRedis, slot_of
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
@@ -28,6 +29,7 @@ from turnstream.worker.recall import Recall
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from turnstream.shared.broker.cluster import Address
     from turnstream.shared.session.endings import Ender
     from turnstream.shared.settings import Settings
 
@@ -68,7 +70,8 @@ class Rescuer:
         4. sweep turns of this worker that wait for a time exactly then (`look`), not a second later;
         5. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
            look like a hundred dead workers: their renewals come first. A broker that is out of memory still accepts renewals and
-           hints, so it does not count as away.
+           hints, so it does not count as away. Where a node of the sessions' cluster is away, that is so for its turns alone; for
+           all of them, when another node has taken its place.
     """
 
     def __init__(self, ender: Ender, settings: Settings) -> None:
@@ -77,6 +80,11 @@ class Rescuer:
         self._recall = Recall(self._ender.tasks.redis, self._ender.launches)
         self._lease = settings.lease_seconds
         self._whole_since = time.monotonic()
+        sessions = self._ender.tasks.redis
+        self._nodes = sessions.nodes if isinstance(sessions, ClusterRedis) else None
+        # When nodes were found away last, and how often slots had moved when all were asked.
+        self._away: dict[Address, float] = {}
+        self._moves = -1
         self._counted_at = -math.inf
         # The last thorough look: when it was here, what time it was at the broker (ms), and which servers there were.
         self._looked_at = -math.inf
@@ -156,6 +164,8 @@ class Rescuer:
             if await self._ender.launches.lost():
                 log.warning("rescuer.queue_lost_launches")
         servers = await self._servers()
+        if not self.is_calm:
+            return False
         if servers == self._known and not await self._may_be_due():
             return False
         began = time.monotonic()
@@ -178,18 +188,50 @@ class Rescuer:
         return self._until_due <= 0
 
     async def _servers(self) -> list[str]:
-        """Which servers hold hints and sessions now."""
-        return [
-            name
-            for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis))
-            for name in await at_each(redis, incarnation)
-        ]
+        """Which servers hold hints and sessions now, but for nodes that are away."""
+        names: list[str] = []
+        for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis)):
+            told, away = await answers(redis, incarnation)
+            names += told
+            self._away |= dict.fromkeys(away, time.monotonic())
+        if self._nodes is not None and self._nodes.moves != self._moves:
+            first, self._moves = self._moves < 0, self._nodes.moves
+            if not first and any(map(self._was_away, self._away)):
+                # Whoever took its place has leases that could not be renewed meanwhile.
+                self.trouble()
+        return names
+
+    def _was_away(self, node: Address | None) -> bool:
+        """Whether a node did not take renewals within the last lease."""
+        return node in self._away and time.monotonic() - self._away[node] < self._lease
+
+    def _may_judge(self, ref: TaskRef) -> bool:
+        """Whether the silence of a turn's worker tells anything: renewals were possible where its session is."""
+        if self._nodes is None:
+            return True
+        if self._nodes.moves != self._moves and any(map(self._was_away, self._away)):
+            return False
+        return not self._was_away(self._nodes.owner(slot_of(ref.keys.meta)))
+
+    async def _is_of_a_node(self, error: Exception, ref: TaskRef | None = None) -> bool:
+        """Whether an error is the trouble of a node of the sessions' cluster, which has the turn: the first broker takes writes.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: that one's trouble.
+        """
+        if self._nodes is None or not (is_transient(error) or isinstance(error, BrokerAway)):
+            return False
+        await self._ender.launches.try_writing()
+        node = None if ref is None else self._nodes.owner(slot_of(ref.keys.meta))
+        if node is not None:
+            self._away[node] = time.monotonic()
+        return True
 
     async def _attend(self, hint: bytes, taken: int) -> None:
         """Sweep one turn, or recall all; nothing is raised, whatever is wrong with it."""
         try:
             if hint == ALL.encode():
-                await self._recall.run(taken)
+                await self._recall_all(taken)
                 return
             try:
                 ref = TaskRef.parse(hint)
@@ -198,13 +240,18 @@ class Rescuer:
                 log.warning("rescuer.unreadable_hint", hint=repr(hint[:80]))
                 await self._ender.launches.forget(hint)
                 return
+            if not self._may_judge(ref):
+                await self._leave(ref, taken)
+                return
             try:
                 await self.sweep(ref, taken)
             except TryAgainError:
-                # Its slot is being moved from node to node: no reason to keep others waiting. Its holder comes first, when
-                # that is done.
-                await self._ender.launches.redate(ref, int(self._lease * 1000), taken)
+                # Its slot is being moved from node to node: no reason to keep others waiting.
+                await self._leave(ref, taken)
             except Exception as error:
+                if await self._is_of_a_node(error, ref):
+                    await self._leave(ref, taken)
+                    return
                 self._noticed(error, "rescuer.turn_failed", ref=str(ref))
                 await self._put_off(hint, ref, taken)
             else:
@@ -213,6 +260,18 @@ class Rescuer:
             self._noticed(error, "rescuer.failed")
         finally:
             del self._sweeping[hint]
+
+    async def _recall_all(self, taken: int) -> None:
+        try:
+            await self._recall.run(taken)
+        except Exception as error:
+            # Somebody begins anew later.
+            if not await self._is_of_a_node(error):
+                raise
+
+    async def _leave(self, ref: TaskRef, taken: int) -> None:
+        """Leave a turn alone for a lease: when its node takes renewals again, its holder comes first."""
+        await self._ender.launches.redate(ref, int(self._lease * 1000), taken)
 
     async def _put_off(self, hint: bytes, ref: TaskRef, taken: int) -> None:
         """Try a turn ever more rarely that fails again and again. The first time it may be the broker's fault."""
@@ -246,10 +305,14 @@ class Rescuer:
             except ValueError:
                 metrics.unreadable.add("held job")
                 return True
+            if not self._may_judge(job.ref):
+                return False
             try:
                 async with room:
                     return loop.time() < until and await self.sweep(job.ref, 0, process, job.launch)
             except Exception as error:
+                if await self._is_of_a_node(error, job.ref):
+                    return False
                 self._noticed(error, "rescuer.turn_failed", ref=str(job.ref))
                 # Where it is not the broker's trouble, its hint leads to it in the end, ever more rarely.
                 return not (is_transient(error) or isinstance(error, BrokerAway))

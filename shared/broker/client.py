@@ -27,6 +27,7 @@ from turnstream.shared.errors import BrokerAway, ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from turnstream.shared.broker.cluster import Address
     from turnstream.shared.settings import Settings
 
 T = TypeVar("T")
@@ -324,6 +325,15 @@ async def at_each(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> list[T]
         redis.exceptions.RedisError, OSError: the trouble of one of them.
     """
     return await redis.each(ask) if isinstance(redis, ClusterRedis) else [await ask(redis)]
+
+
+async def answers(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> tuple[list[T], list[Address]]:
+    """Ask the server, or at once the nodes of a cluster that have slots, what concerns no key; and which nodes are away.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: the server's trouble, or that of all nodes.
+    """
+    return await redis.answers(ask) if isinstance(redis, ClusterRedis) else ([await ask(redis)], [])
 
 
 async def servers(redis: Redis) -> tuple[int, list[Redis]]:

@@ -55,6 +55,8 @@ MOST_REDIRECTIONS = 5
 TELL_SECONDS = 1.0
 # What all of them may take, as far as a command waits for it that failed.
 LEARN_SECONDS = 3.0
+# What a node may take to answer where others are asked, too, and one that is away is done without.
+ANSWER_SECONDS = 1.0
 # Between two questions for the map: when something is wrong, and when a slot has moved, which is known then.
 PAUSE_SECONDS = 0.1
 MOVED_SECONDS = 1.0
@@ -355,6 +357,32 @@ class ClusterRedis(Redis):
                 await self._noticed(address, error)
                 raise
         return answers
+
+    async def answers(self, ask: Callable[[Redis], Awaitable[T]]) -> tuple[list[T], list[Address]]:
+        """Ask all nodes that have slots, at once: what those said that did in time, and which did not.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: nobody did; or it is no trouble that passes.
+        """
+        if not self.nodes.moves:
+            await self.nodes.learn()
+        owners = self.nodes.owners
+        asked = [
+            asyncio.wait_for(ask(limited(self.nodes.client(each), 0)), ANSWER_SECONDS) for each in owners
+        ]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        told: list[T] = []
+        away: list[Address] = []
+        for address, outcome in zip(owners, outcomes, strict=True):
+            if not isinstance(outcome, BaseException):
+                told.append(outcome)
+                continue
+            away.append(address)
+            if not is_transient(outcome) or len(away) == len(owners):
+                raise outcome
+            if isinstance(outcome, Exception):
+                await self._noticed(address, outcome)
+        return told, away
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """A command as the library's methods send it, which read its reply as the ``options`` say."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from turnstream.shared.broker.client import PipedRedis, at_each, command
+from turnstream.shared.broker.client import PipedRedis, answers, command
 from turnstream.shared.broker.cluster import ClusterRedis
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class Memory:
             redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
         """
         if isinstance(self._redis, PipedRedis | ClusterRedis):
-            told = await at_each(self._redis, _memory)
-            self.servers = len(told)
+            # A node that is away takes nothing, whatever it has left.
+            told, away = await answers(self._redis, _memory)
+            self.servers = len(told) + len(away)
             self.used, self.most = max(told, key=lambda each: each[0] / each[1] if each[1] else 0)
 
 

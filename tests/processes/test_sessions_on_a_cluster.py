@@ -268,6 +268,35 @@ async def test_a_slot_that_is_left_half_moved_holds_up_nobody_else(
     assert text_of(frames) == "You said: hi"
 
 
+async def test_a_node_that_stays_away_holds_up_nobody_else(stack: Stack, cluster: RedisCluster) -> None:
+    """It has no replica. A turn at another node that has lost its worker is noticed; its own goes on when it is back."""
+    client = await stack.front_end()
+    launches = LaunchQueue(stack.broker.primary)
+    _, owner, _ = await _whereabouts(cluster)
+    here = "s1"
+    for number in range(2, 100):
+        there = f"s{number}"
+        if await cluster.owner(await cluster.slot(SessionKeys("dev", there).meta)) is not owner:
+            break
+    cluster.replicas[cluster.primaries.index(owner)].kill()
+    async with client.process(here, "hi", id="t1") as stuck, client.process(there, "hi", id="t1") as other:
+        for session, stream in ((here, stuck), (there, other)):
+            await stream.until(bool)
+            assert await wait_until(lambda: launches.claim(1), "the launch")
+            dying = Tasks(stack.broker.sessions, stack.settings(lease_seconds=2))
+            ref = TaskRef("dev", session, "t1")
+            assert isinstance(await dying.begin(ref, 1, "dead-1-abc", operation()), Attempt)
+        owner.kill()
+        rescuer = (await stack.worker(lease_seconds=3))._rescuer
+        since = rescuer._whole_since
+        check_whole(await asyncio.wait_for(other.all(), 30))
+        assert rescuer._whole_since == since, "it was taken for an outage of all"
+        await cluster.restart(owner)
+        frames = await asyncio.wait_for(stuck.all(), 30)
+    check_whole(frames)
+    assert text_of(frames) == "You said: hi"
+
+
 async def test_replicas_of_the_sessions_node_are_waited_for(stack: Stack, cluster: RedisCluster) -> None:
     """Each of its own; where the session goes, there is another one."""
     client = await stack.front_end(wait_replicas=1, wait_replicas_ms=2000)
