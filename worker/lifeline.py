@@ -108,13 +108,17 @@ class Lifeline:
                 await self._note(self._pipe)
                 await self._tidy()
             except Exception as error:
+                passes = is_transient(error) and not isinstance(error, NoPermissionError)
                 if not is_transient(error):
                     log.exception("lifeline.failed")
-                    await asyncio.sleep(FAILED_SECONDS)
-                elif isinstance(error, NoPermissionError) and not self._refused:
+                elif not passes and not self._refused:
                     self._refused = True
                     log.warning("rescuer.cannot_take_over", error=str(error), todo=TODO)
-                await asyncio.sleep(RETRY_SECONDS)
+                if not passes:
+                    # It may last: what is noted of these is found when all is noted anew.
+                    self._took.clear()
+                    self._ended.clear()
+                await asyncio.sleep(RETRY_SECONDS if passes else FAILED_SECONDS)
                 self._changed.set()
 
     async def end(self) -> None:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
+from structlog.testing import capture_logs
 
 from tests.support.waiting import wait_until
 from turnstream.shared.broker import keys
@@ -141,6 +142,32 @@ async def test_what_has_ended_is_held_no_more(real: Place) -> None:
 
 async def _holds(worker: Worker, *jobs: str) -> bool:
     return await worker.held() == set(jobs)
+
+
+async def test_what_it_may_not_note_is_not_kept(real: Place) -> None:
+    """A broker without the new rights is said so once, and asked seldom; what has ended meanwhile does not gather here."""
+    admin: Any = real.connect().primary
+    await admin.execute_command("ACL", "SETUSER", "worker", "-client|id")
+    worker = Worker(real)
+    worker.lifeline = Lifeline(
+        real.connect(real.settings(**real.credentials("worker"))).primary,
+        NAME,
+        lambda: worker.jobs,
+        lambda: None,
+    )
+    tending = asyncio.create_task(worker.lifeline.tend())
+    try:
+        worker.lifeline.ended("o/s/t1:1")
+        with capture_logs() as logs:
+            worker.lifeline.heard()
+            await wait_until(lambda: logs, "the refusal to be told")
+        assert [each["event"] for each in logs] == ["rescuer.cannot_take_over"]
+        assert not worker.lifeline._ended
+    finally:
+        tending.cancel()
+        await asyncio.gather(tending, return_exceptions=True)
+        await admin.execute_command("ACL", "SETUSER", "worker", "+client|id")
+        await admin.execute_command("ACL", "LOG", "RESET")
 
 
 async def test_the_embedded_broker_is_told_nothing(place: Place) -> None:
