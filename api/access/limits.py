@@ -242,7 +242,8 @@ class Limiter:
     async def _let_in(self, owner: str, limit: int) -> None:
         """Ask once for all who have come when it is their turn: thousands come at the same time when a front end is lost."""
         async with self._telling(owner):
-            together = self._coming.pop((owner, limit))
+            # Who has left meanwhile takes no place.
+            together = [came for came in self._coming.pop((owner, limit)) if not came.done()]
             self._told.add(owner)
             outcome: int | Exception
             try:

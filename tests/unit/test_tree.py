@@ -11,7 +11,6 @@ FOLDERS = ("api", "shared", "turnstream", "worker")
 # Modules that are tested through the public surface, and the tests that fail first when they break.
 ELSEWHERE = {
     "api/access/auth": "admin/test_keys",
-    "api/access/limits": "admin/test_limits",
     "api/admin/deployment": "admin/test_deployment",
     "api/admin/events": "admin/test_tasks",
     "api/admin/keys": "admin/test_keys",
@@ -46,7 +45,6 @@ ELSEWHERE = {
     "shared/api_keys": "unit/turnstream/test_keys_command",
     "shared/broker/keys": "deploy/test_broker",
     "shared/broker/pipeline": "processes/test_slow_link",
-    "shared/broker/sentinels": "processes/test_sentinel",
     "shared/errors": "behaviour/test_refusals",
     "shared/listening": "processes/test_supervisor",
     "shared/metrics": "admin/test_metrics",
