@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.processes.broker import Broker
-from tests.processes.servers import RedisCluster
+from tests.processes.servers import Node, RedisCluster
 from tests.support import users
 from tests.support.commands import turnstream
 from tests.support.waiting import wait_until
@@ -36,12 +36,19 @@ async def cluster(tmp_path: Path) -> AsyncIterator[RedisCluster]:
         yield cluster
 
 
-async def looked(primary: str, cluster: RedisCluster, user: str = "operator") -> dict[str, tuple[str, str]]:
-    """What a user finds."""
+async def looked(
+    primary: str,
+    cluster: RedisCluster,
+    hosts: str = "",
+    *,
+    user: str = "operator",
+    kind: str = "redis+cluster",
+) -> dict[str, tuple[str, str]]:
+    """What a user finds; ``hosts`` and ``kind``: of the URL, where it is not the cluster's."""
     done = await turnstream(
         "doctor", "--url", "http://127.0.0.1:9",
         TURNSTREAM_REDIS_URL=primary,
-        TURNSTREAM_SESSION_REDIS_URL=cluster.url.replace("//", f"//{user}:{users.password(user)}@"),
+        TURNSTREAM_SESSION_REDIS_URL=f"{kind}://{user}:{users.password(user)}@{hosts or cluster.addresses}",
     )  # fmt: skip
     assert "Traceback" not in done.err, done.err
     return told(done)
@@ -59,12 +66,31 @@ async def test_each_node_is_looked_at(primary: str, cluster: RedisCluster) -> No
             assert "noeviction; 0 % of maxmemory" in text
     assert found["scripts"][0] == "ok"
     await cluster.replicas[1].ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    await cluster.primaries[0].ask("ACL", "SETUSER", "worker", "-xadd")
     found = await looked(primary, cluster)
     level, text = found[f"replica 127.0.0.1:{cluster.replicas[1].port}, eviction"]
     assert (level, "policy allkeys-lru" in text) == ("wrong", True)
-    found = await looked(primary, cluster, "worker")
+    found = await looked(primary, cluster, user="worker")
     assert found["slots"][0] == "skipped"
+
+
+async def test_what_a_url_says_that_is_not_so(primary: str, cluster: RedisCluster, tmp_path: Path) -> None:
+    """An address where nobody is, a server that is no cluster, and a node that is taken for a server."""
+    node = cluster.primaries[0].port
+    found = await looked(primary, cluster, f"127.0.0.1:1,127.0.0.1:{node}")
+    assert found["URL"][0] == "warning"
+    assert found["URL"][1].startswith("127.0.0.1:1 is named, and does not answer: ")
+    assert found["slots"][0] == "ok"
+    alone = Node(tmp_path / "alone", with_users=True)
+    try:
+        await alone.start()
+        found = await looked(primary, cluster, f"127.0.0.1:{alone.port}")
+    finally:
+        alone.kill()
+    level, text = found["sessions' broker"]
+    assert (level, "cluster support disabled" in text) == ("wrong", True), text
+    found = await looked(primary, cluster, f"127.0.0.1:{node}", kind="redis")
+    level, text = found["cluster"]
+    assert (level, "redis+cluster://" in text) == ("wrong", True), text
 
 
 async def test_slots_and_lost_nodes(primary: str, cluster: RedisCluster) -> None:

@@ -86,8 +86,10 @@ async def _contact(settings: Settings, what: str, redis: Redis) -> Finding | Non
         await let_in(settings, ping, PRIMARY if what == "broker" else SESSIONS)
     except ConfigurationError as error:
         return wrong(what, error.public_text, "mend its user or password; without one, see deploy/redis.acl")
-    except (*TRANSIENT, TimeoutError):
-        return wrong(what, "does not answer", "start it, or mend its address in its URL")
+    except (*TRANSIENT, TimeoutError) as error:
+        return wrong(
+            what, f"does not answer: {error or type(error).__name__}", "start it, or mend its kind or address in its URL"
+        )  # fmt: skip
     return None
 
 

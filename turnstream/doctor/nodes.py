@@ -45,6 +45,12 @@ async def examine(redis: ClusterRedis, settings: Settings, url: BrokerUrl) -> As
             for place, node in told.items()
             if not {"noaddr", "handshake", "fail"} & set(node["flags"].split(","))
         }
+    for address in url.hosts:
+        if address not in addresses and (trouble := await _silence(redis, address)):
+            yield warning(
+                "URL", f"{address[0]}:{address[1]} is named, and does not answer: {trouble}",
+                "start it, or take it off: processes that start ask those that the URL names",
+            )  # fmt: skip
     for address, role in addresses.items():
         async for finding in _node(redis, address, role, settings, url):
             yield finding
@@ -99,6 +105,15 @@ async def _moving(redis: ClusterRedis) -> list[int]:
             told = read["CLUSTER NODES"](await command(node, "CLUSTER", "NODES"))
             moving |= {int(move["slot"]) for each in told.values() for move in each["migrations"]}
     return sorted(moving)
+
+
+async def _silence(redis: ClusterRedis, address: Address) -> str:
+    """Why an address cannot be asked; empty where it can: nodes may call themselves something else."""
+    try:
+        await command(redis.nodes.client(address), "PING")
+    except (RedisError, OSError, TimeoutError) as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 async def _node(

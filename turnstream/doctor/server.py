@@ -10,6 +10,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from turnstream.doctor.findings import ok, skipped, warning, wrong
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.broker.urls import CLUSTER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -51,6 +52,11 @@ async def examine(redis: Redis, settings: Settings, url: BrokerUrl) -> AsyncIter
     except NoPermissionError:
         yield skipped("version, persistence, eviction", MAY_NOT, ASK_AS_OPERATOR)
         return
+    if info.get("cluster_enabled") and url.kind != CLUSTER:
+        yield wrong(
+            "cluster", "it is one node of a cluster, and is used as if it had everything",
+            "name the nodes in TURNSTREAM_SESSION_REDIS_URL: redis+cluster://host:6379,host:6379",
+        )  # fmt: skip
     yield _version(info)
     yield _persistence(info, await _fsync(redis))
     yield _eviction(info)

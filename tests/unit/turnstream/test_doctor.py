@@ -280,7 +280,7 @@ async def test_without_a_broker_only_the_front_end_is_looked_at() -> None:
     away = await turnstream(
         "doctor", "--url", "http://127.0.0.1:9", TURNSTREAM_REDIS_URL="redis://127.0.0.1:9"
     )
-    assert told(away)["broker"] == (
-        "wrong", "does not answer → start it, or mend its address in its URL",
-    )  # fmt: skip
+    level, text = told(away)["broker"]
+    assert (level, text.startswith("does not answer: ")) == ("wrong", True), text
+    assert text.endswith(" → start it, or mend its kind or address in its URL")
     assert (none.code, away.code) == (1, 1)
