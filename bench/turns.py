@@ -1,6 +1,6 @@
 """What the first broker spends on a turn, where sessions are on another server: what does not grow with what is said.
 
-Then the same where very many workers listen for launches: each turn rings for all of them.
+Then the same where very many workers listen for launches: each turn rings for some of them.
 """
 
 from __future__ import annotations
