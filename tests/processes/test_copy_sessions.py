@@ -228,6 +228,17 @@ async def test_a_full_cluster_takes_no_more(
     assert await copied(old, cluster) == (0, counts(0, 60))
 
 
+async def test_a_session_that_began_at_the_cluster_stays(old: Node, cluster: RedisCluster) -> None:
+    """Another one of its name, at the old server, is not put in its place."""
+    name = "ts:{dev/s1}:meta"
+    owner = await cluster.owner(await cluster.slot(name))
+    await owner.ask("HSET", name, "user", "new")
+    await old.ask("HSET", name, "user", "old")
+    told = "dev/s1: left alone, since it was written to at the target\n"
+    assert await copied(old, cluster) == (1, told + counts(0, 0, 1))
+    assert await owner.ask("HGET", name, "user") == "new"
+
+
 async def test_none_is_forgotten_among_many(old: Node, cluster: RedisCluster) -> None:
     """All of them arrive, each at the node that has its slot."""
     script = "for n = 1, 2500 do redis.call('SET', 'ts:{dev/s' .. n .. '}:meta', 'x', 'PX', 600000) end"
