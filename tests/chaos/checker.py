@@ -199,6 +199,8 @@ def streams_are_the_log(account: Account) -> Iterator[str]:
         rows = [row for row in session.of(turn.task) if row.numbered]
         same = [(row.seq, row.event) for row in rows[: len(view.frames)]] == [_seen(f) for f in view.frames]
         same = same and all(session.has(frame) for frame in view.frames)
+        if view.lost and any(session.may_have(frame) for frame in view.frames):
+            continue
         if same == view.lost and view.frames:
             yield f"{turn}: told to be gone" if view.lost else str(turn)
         elif view.ended and not view.lost and len(rows) != len(view.frames):

@@ -125,15 +125,20 @@ class Session:
 
     def has(self, frame: Frame) -> bool:
         """Whether the frame's cursor is good: of an epoch of this log, and not beyond its end, where that is known yet."""
-        epoch = int(frame.id.partition("-")[0])
-        forgotten = (
-            min(self.epochs, default=0) < epoch < max(self.epochs, default=0) and epoch not in self.epochs
-        )
-        return forgotten or frame.seq <= self.epochs.get(epoch, -1)
+        return self.may_have(frame) or frame.seq <= self.epochs.get(_epoch(frame), -1)
+
+    def may_have(self, frame: Frame) -> bool:
+        """Whether the frame's epoch is one that the session does not remember: a former one of this log, or one that was lost."""
+        epoch = _epoch(frame)
+        return min(self.epochs, default=0) < epoch < max(self.epochs, default=0) and epoch not in self.epochs
 
     def of(self, task: str) -> list[Row]:
         """The task's entries."""
         return [row for row in self.log if row.task == task]
+
+
+def _epoch(frame: Frame) -> int:
+    return int(frame.id.partition("-")[0])
 
 
 @dataclass
