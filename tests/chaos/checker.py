@@ -259,7 +259,8 @@ def nothing_fails_by_itself(account: Account) -> Iterator[str]:
         status, why = task.get("status"), task.get("why", "")
         if status == "canceled" and not turn.stopped:
             yield f"{turn}: canceled, {why}"
-        lost = why == "worker_lost" and int(task.get("crashes", 0)) >= 3
+        # The third one may be among what the broker has lost.
+        lost = why == "worker_lost" and (account.losses or int(task.get("crashes", 0)) >= 3)
         if status == "failed" and not (lost or (why and why == turn.may_fail)):
             yield f"{turn}: failed, {why}"
 

@@ -179,7 +179,7 @@ async def _ready(town: Town) -> bool:
 
 async def account_of(redis: Any, town: Town) -> Account:
     """Read everything that there is; the client, which finds every session, is closed."""
-    account = Account(turns=town.turns)
+    account = Account(turns=town.turns, losses=town.losses)
     async with httpx.AsyncClient(
         headers=town.headers, trust_env=False, timeout=30, transport=town.transport()
     ) as http:

@@ -143,10 +143,15 @@ def _epoch(frame: Frame) -> int:
 
 @dataclass
 class Account:
-    """All that is known about a run."""
+    """All that is known about a run.
+
+    Attributes:
+        losses: how often the broker has lost its newest writes.
+    """
 
     turns: list[Turn] = field(default_factory=list)
     sessions: dict[str, Session] = field(default_factory=dict)
+    losses: int = 0
 
     def session_of(self, turn: Turn) -> Session:
         """The turn's session; empty when the broker has none."""
