@@ -29,7 +29,7 @@ from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.batch import BACKGROUND, TooLarge
 from turnstream.shared.session.cancellation import Reason
-from turnstream.shared.session.endings import TEXTS, End, close_open, write_end
+from turnstream.shared.session.endings import TEXTS, End, close_open, open_messages, write_end
 from turnstream.shared.session.outcomes import (
     Attempt,
     Behind,
@@ -347,7 +347,9 @@ class Runner:
 
     async def _close_former(self, attempt: Attempt, publisher: Publisher) -> None:
         """What the former attempt was saying is closed, incomplete; this attempt says it anew."""
-        await close_open(self._ender, attempt, publisher.batch)
+        begun = await open_messages(self._ender, attempt)
+        # Only now: the batch that gathered before may have been sent meanwhile.
+        close_open(begun, publisher.batch)
         attempt.open.clear()
         publisher.kick()
         await publisher.flush()

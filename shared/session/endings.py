@@ -136,8 +136,10 @@ async def write_end(
     Raises:
         BrokerAway: the broker did not answer.
     """
+    if begun is None:
+        begun = await open_messages(ender, attempt)
     batch = more or Batch(known=attempt.files)
-    messages, said = await close_open(ender, attempt, batch, begun)
+    messages, said = close_open(begun, batch)
     if output is None:
         output = await completed_messages(ender, attempt)
     extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
@@ -276,15 +278,16 @@ def _unread(attempt: Attempt) -> str:
     return "" if kept == b"{}" else " " + kept.decode().replace(" ", "\\u0020")
 
 
-async def close_open(
-    ender: Ender, attempt: Attempt, batch: Batch, begun: dict[str, Open] | None = None
-) -> tuple[list[bytes], str]:
-    """Put into ``batch`` the events that close what an attempt left open, with what it said so far.
+async def open_messages(ender: Ender, attempt: Attempt) -> dict[str, Open]:
+    """What an attempt, or the one before it, left open: message → what it said so far, in the order in which they were begun."""
+    return (await _begun(ender, [attempt]))[attempt.ref.task]
+
+
+def close_open(begun: dict[str, Open], batch: Batch) -> tuple[list[bytes], str]:
+    """Put into ``batch`` the events that close open messages, with what they said so far.
 
     Returns those messages as canonical JSON, and the text of the agent's own ones.
     """
-    if begun is None:
-        begun = (await _begun(ender, [attempt]))[attempt.ref.task]
     messages: list[bytes] = []
     said = ""
     for message, known in begun.items():
@@ -425,6 +428,7 @@ __all__ = [
     "completed_messages",
     "end_all",
     "end_from_outside",
+    "open_messages",
     "response_event",
     "write_end",
 ]

@@ -10,11 +10,13 @@ import pytest
 
 from tests.behaviour.conftest import team
 from tests.support.client import Client, calls_of, check_whole, terminal, text_of
+from tests.support.lost import taken
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.shared.agents.versions import versions
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.session.outcomes import Fenced
 from turnstream.worker import agent_versions
 
 if TYPE_CHECKING:
@@ -116,6 +118,22 @@ async def test_by_default_it_moves_when_its_version_is_gone(stack: Stack) -> Non
     (frames,) = await _answered(client, calls)
     assert text_of(frames) == "second heard Rome"
     assert await _shown(stack, client) == versions(served("second"))["lead"]
+
+
+async def test_what_a_lost_worker_was_saying_is_closed_at_another_version(stack: Stack) -> None:
+    """It was killed in mid-message, and took the turn's version with it."""
+    client = await stack.front_end()
+    worker = await stack.worker()
+    async with client.process("s1", "hang", id="t1") as stream:
+        await stream.until(text_of)
+        for held in worker.leases:
+            held.refused(Fenced())
+        await stack.stop_worker(worker)
+        await stack.worker(served("second"))
+        await taken(stack)
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames).endswith("second heard None")
 
 
 async def _shown(stack: Stack, client: Client) -> Any:

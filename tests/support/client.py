@@ -205,11 +205,15 @@ def calls_of(frames: list[Frame], message_type: str = "function_call") -> list[d
 
 
 def check_whole(frames: list[Frame]) -> None:
-    """A whole turn: cursors increase, numbers are dense from 0, one terminal event, and it is the last."""
+    """A whole turn: cursors increase, numbers are dense from 0, messages are closed, one terminal event, and it is the last."""
     cursors = [frame.seq for frame in frames]
     assert cursors == sorted(set(cursors)), "cursors must increase"
     numbers = [frame.data["sequence_number"] for frame in frames]
     assert numbers == list(range(len(numbers))), f"sequence numbers must be dense: {numbers}"
+    messages = [frame.data for frame in frames if frame.data["object"] == "message"]
+    begun = {each["id"] for each in messages if each["status"] == "created"}
+    closed = {each["id"] for each in messages if each["status"] in ("completed", "incomplete")}
+    assert begun <= closed, f"messages are left open: {begun - closed}"
     ended = [frame for frame in frames if terminal([frame])]
     assert len(ended) == 1, f"there must be one terminal event, not {len(ended)}"
     assert frames[-1] is ended[0], "nothing may follow the terminal event"

@@ -25,7 +25,7 @@ from turnstream.api.streaming.start_position import start
 from turnstream.shared.broker import client as brokers
 from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.endings import End, close_open, completed_messages, write_end
+from turnstream.shared.session.endings import End, close_open, completed_messages, open_messages, write_end
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.outcomes import (
     Attempt,
@@ -127,7 +127,7 @@ async def test_who_has_seen_more_than_the_log_holds_writes_nothing(desk: Desk, w
     for write in _writes(desk).values():
         assert await desk.nothing_written(lambda write=write: write(attempt)) == Fenced()  # type: ignore[misc]
     closing = Batch()
-    messages, said = await close_open(desk.ender, again, closing)
+    messages, said = close_open(await open_messages(desk.ender, again), closing)
     assert (len(messages), said) == (1, "ab")
     await desk.append(again, closed("m2", "whole"))
     await desk.finish(again)
@@ -356,7 +356,7 @@ async def test_an_attempt_lives_through_a_change_that_lost_nothing_of_it(
     incarnation("third")
     # Somebody else writes in between.
     await desk.submit(ref("t2"), busy="parallel")
-    messages, said = await close_open(desk.ender, ender, Batch())
+    messages, said = close_open(await open_messages(desk.ender, ender), Batch())
     assert (len(messages), said) == (1, "ab")
     assert await completed_messages(desk.ender, ender) == []
     await desk.sound()
