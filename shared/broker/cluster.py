@@ -1,13 +1,13 @@
 """A Redis Cluster as one client: what is asked goes to the node that has the slot of its key.
 
-redis-py has a cluster client, and its map of the slots is used here, with what it knows of addresses (`NodesManager`). The
-client itself lacks what we need: each of its commands takes a connection and waits there for its reply, where ours share
-one (`turnstream.shared.broker.pipeline`); it knows no ``SSUBSCRIBE``; and it retries on its own, where here that is
-decided in one place (`turnstream.shared.broker.retry`).
+redis-py has a cluster client; its hash of keys and its errors are used here. The client itself lacks what we need: each of its
+commands takes a connection and waits there for its reply, where ours share one (`turnstream.shared.broker.pipeline`); it
+has no ``SSUBSCRIBE``; it retries on its own, where here that is decided in one place (`turnstream.shared.broker.retry`);
+and its slot map is built slot by slot, which holds up the event loop for 6 ms each time.
 
 A node that refuses a command because another one has its slot (``MOVED``, ``ASK``) has done nothing, so the command is sent
 there at once, also where nothing is retried. What is refused while a slot moves (``TRYAGAIN``), or while a node is replaced, is
-retried as any other trouble.
+retried as any other error that passes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.cluster import ClusterNode, NodesManager
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import (
     AskError,
@@ -28,7 +27,6 @@ from redis.exceptions import (
     MovedError,
     NoPermissionError,
     OutOfMemoryError,
-    RedisClusterException,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -48,16 +46,14 @@ T = TypeVar("T")
 # Host and port of a node.
 Address = tuple[str, int]
 
-# A command that was sent on so often is told to come again: nodes that disagree come to agree within a second.
+# After so many redirections a command is to be retried later: nodes that disagree come to agree within a second.
 MOST_REDIRECTIONS = 5
 
-# What one node may take to tell the map; the next one is asked then.
-TELL_SECONDS = 1.0
-# What all of them may take, as far as a command waits for it that failed.
-LEARN_SECONDS = 3.0
-# What a node may take to answer where others are asked, too, and one that is away is done without.
+# Timeout of a question that any node can answer: the next one is asked then, or this one is left out.
 ANSWER_SECONDS = 1.0
-# Between two questions for the map: when something is wrong, and when a slot has moved, which is known then.
+# How long a command that failed waits for a new slot map.
+LEARN_SECONDS = 3.0
+# Between two questions for the slot map: after an error, and after a slot has moved, whose new owner is known already.
 PAUSE_SECONDS = 0.1
 MOVED_SECONDS = 1.0
 
@@ -67,7 +63,7 @@ _WITHOUT_KEY = frozenset({
     "PUBLISH", "SCAN", "SCRIPT", "SLOWLOG", "TIME", "WAIT",
 })  # fmt: skip
 
-# Trouble that another node would have, too.
+# Errors that another node would answer, too.
 _REFUSALS = (AuthenticationError, NoPermissionError)
 _NOT_THE_NODES = (TryAgainError, OutOfMemoryError, *_REFUSALS)
 
@@ -94,14 +90,14 @@ class Nodes:
     """Which node has which slot, and a client for each node.
 
     Duties:
-        1. learn the map when it is needed first, when a node is in trouble, and when a slot has moved;
-        2. believe a node that says who has a slot;
+        1. read the slot map when it is needed first, when a node fails, and when a slot has moved;
+        2. follow redirections before that;
         3. close the clients of nodes that have no slot any more;
-        4. tell those who `watch` that slots have moved.
+        4. notify those who `watch` that slots have moved.
     """
 
     def __init__(self, seeds: Sequence[Address], connect: Callable[[Address], PipedRedis]) -> None:
-        """``seeds`` are asked for the map as long as no other node is known; ``connect`` makes a client for a node."""
+        """``seeds`` are asked for the slot map as long as no other node is known; ``connect`` makes a client for a node."""
         self._seeds = tuple(seeds)
         self._connect = connect
         self._clients: dict[Address, PipedRedis] = {}
@@ -115,7 +111,7 @@ class Nodes:
         self.moves = 0
 
     def client(self, address: Address) -> PipedRedis:
-        """The client of a node, by the connections that all share who ask it something."""
+        """The client of a node, over the connections that all its users share."""
         found = self._clients.get(address)
         if found is None:
             found = self._clients[address] = self._connect(address)
@@ -139,11 +135,11 @@ class Nodes:
         self._watchers.discard(moved)
 
     def suspect(self, address: Address) -> None:
-        """A node is in trouble: it is the last to be asked for the map."""
+        """A node has failed: it is the last to be asked for the slot map."""
         self._suspects.add(address)
 
     def redirected(self, at: Address, error: AskError) -> Address:
-        """Where a node says that a slot is, or is about to be; believed at once where it says that it has moved."""
+        """The node to which an error redirects; after ``MOVED`` it is the slot's owner from now on."""
         # A cluster may leave the host out: it is the one that was asked.
         address = (error.host or at[0], error.port)
         if isinstance(error, MovedError) and self._slots[error.slot_id] != address:
@@ -155,20 +151,17 @@ class Nodes:
         return address
 
     async def learn(self) -> None:
-        """Ask a node for the map; one question for all who want to know.
+        """Read the slot map; one question for all who ask at the same time.
 
         Raises:
-            redis.exceptions.RedisError, OSError: no node told it.
+            redis.exceptions.RedisError, OSError: no node answered it.
         """
-        if self._learning is None:
-            self._learning = asyncio.create_task(self._learn(), name="cluster slots")
-            self._learning.add_done_callback(self._learnt)
-        learning = self._learning
+        learning = self._learn_once()
         try:
             async with asyncio.timeout(LEARN_SECONDS):
                 await asyncio.shield(learning)
         except TimeoutError:
-            raise RedisConnectionError("no node of the cluster tells its slots") from None
+            raise RedisConnectionError("no node of the cluster answered CLUSTER SLOTS") from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if learning.cancelled() and not (task and task.cancelling()):
@@ -188,9 +181,13 @@ class Nodes:
 
     def _learn_later(self) -> None:
         self._later = None
+        self._learn_once()
+
+    def _learn_once(self) -> asyncio.Task[None]:
         if self._learning is None:
             self._learning = asyncio.create_task(self._learn(), name="cluster slots")
             self._learning.add_done_callback(self._learnt)
+        return self._learning
 
     def _learnt(self, learning: asyncio.Task[None]) -> None:
         self._learning = None
@@ -201,7 +198,7 @@ class Nodes:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._not_before - loop.time())
         try:
-            slots = await self._asked()
+            slots = await self._slot_map()
         finally:
             self._not_before = loop.time() + PAUSE_SECONDS
         moved, self._slots = slots != self._slots, slots
@@ -217,12 +214,32 @@ class Nodes:
         for each in unused:
             await _close(each)
 
-    async def _asked(self) -> list[Address | None]:
-        """The map, as the first node tells it that can be asked; those in trouble come last."""
+    async def _slot_map(self) -> list[Address | None]:
+        """The owner of each slot, by the first nodes that answer; those that have failed before come last.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: none answered, or none has a slot.
+        """
         known = [each for each in dict.fromkeys((*self.owners, *self._clients)) if each not in self._suspects]
         random.shuffle(known)
-        question = _Question(self.client, dict.fromkeys((*known, *self._seeds, *self._suspects)))
-        return await question.ask()
+        slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        errors: list[Exception] = []
+        for address in dict.fromkeys((*known, *self._seeds, *self._suspects)):
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    ranges = await self.client(address).pipe.command("CLUSTER", "SLOTS")
+            except TimeoutError:
+                errors.append(RedisConnectionError(f"{_shown(address)} does not answer"))
+            except Exception as error:
+                errors.append(error)
+            else:
+                _fill(slots, ranges, address)
+                if None not in slots:
+                    return slots
+        # A cluster may serve without the slots of a node that it has lost.
+        if any(slots):
+            return slots
+        raise _most_telling(errors)
 
     def _moved(self) -> None:
         self.moves += 1
@@ -230,71 +247,24 @@ class Nodes:
             each()
 
 
-class _Question:
-    """``CLUSTER SLOTS``, asked of one node after the other until one tells it, and read by the library."""
-
-    def __init__(self, client: Callable[[Address], PipedRedis], addresses: Iterable[Address]) -> None:
-        self._client = client
-        self._addresses = addresses
-        self._host = ""
-        self._errors: list[Exception] = []
-
-    async def ask(self) -> list[Address | None]:
-        """The slots' owners.
-
-        Raises:
-            redis.exceptions.RedisError, OSError: nobody told them.
-        """
-        manager = NodesManager(
-            [_Asked(self, address) for address in self._addresses],
-            require_full_coverage=False,
-            connection_kwargs={},
-            # Where the cluster leaves a host out, it is the one that was asked.
-            address_remap=lambda address: (address[0] or self._host, int(address[1])),
-        )
-        try:
-            await manager.initialize()
-        except (RedisClusterException, IndexError) as error:
-            raise self._error() or RedisConnectionError(f"the cluster has no slots: {error}") from None
-        slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
-        for slot, nodes in manager.slots_cache.items():
-            slots[slot] = (nodes[0].host, int(nodes[0].port))
-        return slots
-
-    async def tell(self, address: Address) -> Any:
-        """A node's reply."""
-        self._host = address[0]
-        try:
-            async with asyncio.timeout(TELL_SECONDS):
-                return await self._client(address).pipe.command("CLUSTER", "SLOTS")
-        except TimeoutError:
-            error: Exception = RedisConnectionError(f"{_shown(address)} does not answer")
-            self._errors.append(error)
-            raise error from None
-        except Exception as error:
-            self._errors.append(error)
-            raise
-
-    def _error(self) -> Exception | None:
-        """The error that tells most: a refusal, before a node that is away."""
-        refused = (each for each in self._errors if isinstance(each, _REFUSALS))
-        error = next(refused, self._errors[-1] if self._errors else None)
-        if error is None or isinstance(error, _REFUSALS) or is_transient(error):
-            return error
-        # Not a node of a cluster, or not yet.
-        return RedisConnectionError(f"no node tells the slots of the cluster: {error}")
+def _fill(slots: list[Address | None], ranges: Sequence[Sequence[Any]], asked: Address) -> None:
+    """Enter the owners in a reply to ``CLUSTER SLOTS``, where none is known yet."""
+    for first, last, (host, port, *_), *_ in ranges:
+        # Where the cluster leaves the host out, it is the one that was asked.
+        owner = (host.decode() if host else asked[0], int(port))
+        slots[first : last + 1] = [each or owner for each in slots[first : last + 1]]
 
 
-class _Asked(ClusterNode):
-    """A node as the library asks it."""
-
-    def __init__(self, question: _Question, address: Address) -> None:
-        super().__init__(*address)
-        self._question = question
-        self._address = address
-
-    async def execute_command(self, *_: Any, **__: Any) -> Any:
-        return await self._question.tell(self._address)
+def _most_telling(errors: Sequence[Exception]) -> Exception:
+    """Why no node gave a slot map: a refusal, before a node that is away."""
+    if not errors:
+        return RedisConnectionError("no slot of the cluster has a node")
+    refused = (each for each in errors if isinstance(each, _REFUSALS))
+    error = next(refused, errors[-1])
+    if isinstance(error, _REFUSALS) or is_transient(error):
+        return error
+    # Not a node of a cluster, or not yet.
+    return RedisConnectionError(f"no node of the cluster answered CLUSTER SLOTS: {error}")
 
 
 class ClusterRedis(Redis):
@@ -305,7 +275,7 @@ class ClusterRedis(Redis):
     """
 
     def __init__(self, nodes: Nodes) -> None:
-        # Of nothing but the way to read replies: nobody connects by it.
+        # For its parsing of replies only: this pool is never connected.
         super().__init__(connection_pool=ConnectionPool())
         self.nodes = nodes
 
@@ -314,11 +284,11 @@ class ClusterRedis(Redis):
         return self.nodes.client(address)
 
     async def at(self, key: str | bytes, ask: Callable[[PipedRedis], Awaitable[T]]) -> T:
-        """Ask the node that has the key; it is told so where that is another one than was thought.
+        """Ask the node that has the key, and follow redirections.
 
         Raises:
-            redis.exceptions.RedisError, OSError: the node's trouble, after which the next one to ask knows where the slot is
-                now, if that is known; `TryAgainError`, if the slot is just being moved.
+            redis.exceptions.RedisError, OSError: the node's error, after which a retry finds the slot's new owner, if there
+                is one; `TryAgainError`, if the slot is being moved.
         """
         nodes = self.nodes
         slot = slot_of(key)
@@ -345,7 +315,7 @@ class ClusterRedis(Redis):
         """Ask all nodes that have slots, one after the other.
 
         Raises:
-            redis.exceptions.RedisError, OSError: a node's trouble.
+            redis.exceptions.RedisError, OSError: a node's error.
         """
         if not self.nodes.moves:
             await self.nodes.learn()
@@ -359,10 +329,10 @@ class ClusterRedis(Redis):
         return answers
 
     async def answers(self, ask: Callable[[Redis], Awaitable[T]]) -> tuple[list[T], list[Address]]:
-        """Ask all nodes that have slots, at once: what those said that did in time, and which did not.
+        """Ask all nodes that have slots, at once: the replies that came in time, and the nodes that are away.
 
         Raises:
-            redis.exceptions.RedisError, OSError: nobody did; or it is no trouble that passes.
+            redis.exceptions.RedisError, OSError: none replied, or an error is not transient.
         """
         if not self.nodes.moves:
             await self.nodes.learn()
@@ -371,18 +341,18 @@ class ClusterRedis(Redis):
             asyncio.wait_for(ask(limited(self.nodes.client(each), 0)), ANSWER_SECONDS) for each in owners
         ]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
-        told: list[T] = []
+        replies: list[T] = []
         away: list[Address] = []
         for address, outcome in zip(owners, outcomes, strict=True):
             if not isinstance(outcome, BaseException):
-                told.append(outcome)
+                replies.append(outcome)
                 continue
             away.append(address)
             if not is_transient(outcome) or len(away) == len(owners):
                 raise outcome
             if isinstance(outcome, Exception):
                 await self._noticed(address, outcome)
-        return told, away
+        return replies, away
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """A command as the library's methods send it, which read its reply as the ``options`` say."""
@@ -399,16 +369,16 @@ class ClusterRedis(Redis):
     async def _noticed(self, address: Address, error: Exception) -> None:
         if is_transient(error) and not isinstance(error, _NOT_THE_NODES):
             self.nodes.suspect(address)
-            # Whether somebody else has its slots now; who retries asks there.
+            # Another node may have its slots now: a retry asks there.
             with suppress(*TRANSIENT):
                 await self.nodes.learn()
 
 
 class ApartCluster(ClusterRedis):
-    """A client of a cluster by connections that it shares with nobody.
+    """A client of a cluster over connections of its own.
 
     Attributes:
-        asked: the node that has carried out what was asked last; None: nothing was, or it may not stay there.
+        asked: the node that carried out the last command; None: there was none, or its slot is being moved.
     """
 
     def __init__(self, nodes: Nodes, connect: Callable[[PipedRedis], PipedRedis]) -> None:
@@ -424,7 +394,7 @@ class ApartCluster(ClusterRedis):
         return self._own.values()
 
     def node(self, address: Address) -> PipedRedis:
-        """The client of a node that nobody else uses."""
+        """The client of a node that this one alone uses."""
         found = self._own.get(address)
         if found is None:
             found = self._own[address] = self._connect_apart(super().node(address))
