@@ -271,6 +271,9 @@ class _Step:
     def _hint(self, reply: Any) -> Iterator[str]:
         if reply[0] not in _HINTED.get(self._name, ()) or DUE.encode() not in self._keys:
             return
+        if self._name == "submit" and self._before:
+            # Repeated after a rescuer has launched the turn: it is looked at again when its deadline has passed.
+            return
         yield from _looked_at_soon(self._broker, self.ref.encode())
 
     def _launched(self, after: Fields, reply: Any) -> Iterator[str]:
