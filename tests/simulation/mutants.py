@@ -112,7 +112,7 @@ MUTANTS = [
     Mutant(
         "a worker does not say that it hears its channel",
         "worker/signals.py",
-        "self._lifeline.heard()",
+        "self._lifeline.subscribed()",
         "pass",
         ("cut", "kill_worker"),
     ),
@@ -223,8 +223,8 @@ MUTANTS = [
     _lua(
         "a turn passed on is not looked at",
         "sweep",
-        "if following[1] == 'queued' and following[2] == '1' then",
-        "if false then",
+        "if known[1] ~= 'queued' or known[2] ~= '1' then",
+        "if true then",
         ("kill_unheard", "kill_worker"),
     ),
     # ── a model whose provider is away ──
