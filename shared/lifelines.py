@@ -1,8 +1,8 @@
-"""Lifelines: how the end of a killed worker shows at once. Leases decide where it does not.
+"""Lifelines: how a killed worker is detected at once. Where they do not detect it, its leases do.
 
-Each worker process subscribes to a channel of its own, on the connection on which it hears its doorbell. When the process is
-killed, its system closes that connection, and nobody is subscribed to the channel any more. The same is so for a moment when
-a connection is cut, so that alone proves nothing: see worker/watch.py for what must be so besides.
+Each worker process subscribes to a channel of its own, over the connection that has its doorbell. When the process is killed,
+its system closes that connection, and the channel has no subscriber any more. A connection that is cut looks the same for a
+moment, so that alone proves nothing: worker/watch.py has the other conditions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-# Between two looks, whoever looks. Longer, and a killed worker is noticed later.
+# Between two looks, of any process. Longer, and a killed worker is detected later.
 BETWEEN_MS = 250
 
-# For how long, and in how many looks in a row, nobody must be subscribed to a channel. Shorter, and a process whose
+# For how long, and in how many looks in a row, a channel must have no subscriber. Shorter, and a process whose
 # connection was cut must be quicker to subscribe again.
 ABSENT_MS = 900
 LOOKS = 3
@@ -42,7 +42,7 @@ _watch = Script(
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A process that nobody hears of: the connection that carried its commands, and ids of jobs that it held."""
+    """A process that seems to have been killed: the connection that carried its commands, and ids of jobs that it held."""
 
     process: str
     connection: str
@@ -51,7 +51,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a look has seen: whether anybody holds anything, who is lost, and why the broker does not tell, if so."""
+    """The result of a look: whether no process holds a job, which are lost, and the error, if the broker refused."""
 
     idle: bool = False
     lost: tuple[Lost, ...] = ()
@@ -98,9 +98,9 @@ class Lifelines:
             await command(self._redis, "ZREM", keys.HELD, *(f"{process} {job}" for job in jobs))
 
     async def look(self, server: str, calm_ms: int) -> Seen:
-        """Look who is subscribed, unless somebody has just looked; ``server`` is the broker's incarnation.
+        """Look which processes are subscribed, unless another look was just made; ``server`` is the broker's incarnation.
 
-        Nobody is told to be lost before the broker, and the connections of all processes, were undisturbed for ``calm_ms``.
+        No process counts as lost before the broker, and the connections of all processes, were undisturbed for ``calm_ms``.
         """
         reply = await _watch(
             self._redis,

@@ -1,4 +1,4 @@
-"""A worker's own lifeline: the channel by which others notice that it was killed, and what they then have to go on with."""
+"""A worker's own lifeline: the channel by which others detect that it was killed, and the jobs that they then take over."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Lifeline:
     """Keeps true what the broker notes of this process.
 
     Duties:
-        1. note it as subscribed once it hears its own channel, with the connection that carries its commands;
-        2. take that back as soon as it hears it no more, whoever closed the connection: one that lives is never looked for;
+        1. note it as subscribed once it is, with the connection that carries its commands;
+        2. take that back as soon as it is not any more, for whatever reason: a live process must not be looked for;
         3. note which jobs it holds: those it claims are noted by the claim, and here it is noted when they have ended.
 
     The embedded broker has no other processes, and needs nothing of this.
@@ -59,8 +59,8 @@ class Lifeline:
         # What claims are to name, empty: nothing is noted.
         self.process = process if self._pipe is not None else ""
         self.channel = f"{keys.ALIVE}{process}".encode()
-        self._hears = self._was_lost = False
-        # What the broker was told last: that it hears its channel, and on which of its connections; None: nothing yet.
+        self._is_subscribed = self._was_lost = False
+        # What the broker has on record: whether it is subscribed, and on which of its connections; None: nothing yet.
         self._noted: bool | None = None
         self._connection = 0
         self._noted_at = 0.0
@@ -69,14 +69,14 @@ class Lifeline:
         self._ended: set[str] = set()
         self._changed = asyncio.Event()
 
-    def heard(self) -> None:
-        """It hears its channel."""
-        self._hears = True
+    def subscribed(self) -> None:
+        """The process is subscribed to its channel."""
+        self._is_subscribed = True
         self._changed.set()
 
     def lost(self) -> None:
-        """It does not, from here on."""
-        self._hears, self._was_lost = False, True
+        """It is not any more."""
+        self._is_subscribed, self._was_lost = False, True
         self._disturbed()
         self._changed.set()
 
@@ -93,10 +93,10 @@ class Lifeline:
             self._ended.add(job)
 
     async def tend(self) -> None:
-        """Do so for ever; to be run as a task."""
+        """Keep the record true for ever; to be run as a task."""
         while True:
             try:
-                # The embedded broker is told nothing.
+                # The embedded broker has no record.
                 async with asyncio.timeout(TIDY_SECONDS if self._pipe else None):
                     await self._changed.wait()
             except TimeoutError:
@@ -125,7 +125,7 @@ class Lifeline:
         """Take it all back; does not wait for a broker that is away. What it holds still is left for others to notice."""
         if self._pipe is None or self._jobs():
             return
-        self._hears = False
+        self._is_subscribed = False
         try:
             async with asyncio.timeout(END_SECONDS):
                 self._ended.update(await self._lifelines.note(self.process, "", (), disturbed=False))
@@ -135,25 +135,25 @@ class Lifeline:
                 raise
 
     async def _note(self, pipe: Pipe) -> None:
-        """Tell the broker what is not as it was told last."""
-        hears = self._hears
+        """Update the broker's record, if it is not true any more."""
+        subscribed = self._is_subscribed
         # Lost, and another one made: this one by itself, when there was something to send.
         moved = bool(self._noted) and pipe.connections != self._connection
-        returns = hears and not self._noted
+        returns = subscribed and not self._noted
         disturbed = self._noted is not None and (moved or returns or self._was_lost)
         anew = bool(self._noted) and time.monotonic() - self._noted_at >= ANEW_SECONDS
-        if hears == bool(self._noted) and not disturbed and not anew:
+        if subscribed == bool(self._noted) and not disturbed and not anew:
             return
         if moved:
             self._disturbed()
-        connection = await self._name_of(pipe) if hears else ""
+        connection = await self._name_of(pipe) if subscribed else ""
         self._was_lost = False
         try:
             more = await self._lifelines.note(self.process, connection, self._jobs(), disturbed=disturbed)
         except BaseException:
             self._was_lost = disturbed
             raise
-        self._noted, self._noted_at = hears, time.monotonic()
+        self._noted, self._noted_at = subscribed, time.monotonic()
         # What is being claimed when the broker answers has begun here by now.
         self._ended.update(set(more).difference(self._jobs()))
 
@@ -178,4 +178,4 @@ class Lifeline:
 
 
 # What operators are to do when the broker refuses.
-TODO = "load deploy/redis.acl of this release; until then leases alone tell that a worker was lost"
+TODO = "load deploy/redis.acl of this release; until then a lost worker is detected by its leases alone"

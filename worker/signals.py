@@ -1,6 +1,6 @@
 """Signals to workers over pub/sub: "work is waiting", "look at the models" (doorbell) and "you lost task X" (control).
 
-The same connection carries the lifeline (worker/lifeline.py), a channel on which nothing is ever said.
+The same connection carries the lifeline (worker/lifeline.py), a channel without messages.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CONTROL = keys.CONTROL.encode()
 class SignalListener:
     """Subscribes to the control channel, the doorbell, one of its bells and the channel by which it is seen to live, for ever.
 
-    Polling the queue, renewing the leases and looking at the models find what a lost message said; this is for speed. Only
+    Polling the queue, renewing the leases and looking at the models make up for a lost message; this is for speed. Only
     the background responses of a turn that no worker holds are not canceled where the message was lost.
     """
 
@@ -54,8 +54,8 @@ class SignalListener:
         """``take`` is given launches that are offered: with their agent, and the version it must have.
 
         ``cancel`` is given the background responses of a turn that was ended.
-        ``noted`` is called when something may be noted of a model of which nothing was, ``rang`` when somebody may be given
-        a turn. ``lifeline`` has this process's own channel, and is told whether it is heard.
+        ``noted`` is called when something may be noted of a model of which nothing was, ``rang`` when a turn may be
+        claimed. ``lifeline`` has this process's own channel, and is notified when it is subscribed or lost.
         """
         self._rang = rang
         self._lifeline = lifeline
@@ -82,7 +82,7 @@ class SignalListener:
         """Make up for the signals that were missed, once all channels are there."""
         self._subscribed.add(channel)
         if self._lifeline is not None and channel == self._lifeline.channel:
-            self._lifeline.heard()
+            self._lifeline.subscribed()
         if len(self._subscribed) == len(self._channels):
             # They are in the queue and in the leases.
             self._doorbell.set()
@@ -111,7 +111,7 @@ class SignalListener:
                 self._take(*offer)
             return
         try:
-            # What another release says beyond this is not for us.
+            # Further words are of another release.
             ref, attempt, reason, *more = message.decode().split(" ")
             self._leases.lost(ref, int(attempt), _reason(reason))
             if more:

@@ -1,20 +1,19 @@
-"""The watch: notices that a worker was killed by its lifeline (shared/lifelines.py), long before its leases end.
+"""The watch: detects a killed worker by its lifeline (shared/lifelines.py), long before its leases end.
 
-Any rescuer may look; the broker sees to it that a few looks in a second are all, however many workers there are. While
-nobody holds a turn, nobody looks.
+Any rescuer may look; the broker limits that to a few looks a second, however many workers there are. While no turn is
+running, none looks.
 
-That a process is not subscribed to its channel proves little: a connection may be cut, and a process that stands still does not
-make another one. So all of this must be so before its turns are taken over, and a turn's lease decides where it is not:
+A channel without its subscriber proves little: a connection may be cut, and a frozen process does not make another one. So
+all of these conditions must hold before its turns are taken over; where one does not, a turn's lease decides:
 
-    - the process has said that it is subscribed, and has not taken that back, as one does that closes its connection
-      itself, or finds it closed;
-    - in several looks in a row, for about a second, nobody was subscribed;
-    - the broker is the one that it was, and no process has lost a connection to it, for one lease;
-    - the rescuer that looks has not stood still: where this one did, others may have;
+    - the process is on record as subscribed: one that closes its connection, or finds it closed, takes that back;
+    - in several looks in a row, for about a second, the channel had no subscriber;
+    - the broker is the same incarnation, and no process has lost a connection to it, for one lease;
+    - the rescuer that looks has run without a pause: where it was frozen, others may have been;
     - the connection that carried the process's commands is gone, too: both are closed only when a process ends;
-    - the turn was not heard of (lease renewed, anything appended) for about a second (lua/sweep.lua).
+    - the turn showed no activity (lease renewed, anything appended) for about a second (lua/sweep.lua).
 
-A mistake would cost an attempt, and nothing else: whoever was judged wrongly is fenced.
+A false detection would cost an attempt, and nothing else: the process is fenced.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ LOOK_SECONDS = 0.4
 LATE_SECONDS = 0.25
 PUNCTUAL_SECONDS = 0.9
 
-# What a look has seen is true for so long: this process may stand still before it has acted on it.
+# How long the result of a look may be acted on: this process may be frozen in between.
 TRUE_SECONDS = 1.0
 
-# For how long it looks after a doorbell, though nobody holds anything: it may be claimed a little later.
+# For how long it looks after a doorbell, though no turn is running: one may be claimed a little later.
 AFTER_BELL_SECONDS = 2.0
 
-# Between two looks that no doorbell was heard for. Signals may be lost.
+# Between two looks without a doorbell. Signals may be lost.
 UNASKED_SECONDS = 30.0
 
 
@@ -69,15 +68,15 @@ class Watch:
         # By the loop's clock: when a doorbell rang last, this process was disturbed, and it looked.
         self._rang_at = self._disturbed_at = self._looked_at = -math.inf
         # As the last look has seen.
-        self._somebody_holds = False
+        self._is_used = False
         self._refused = ""
 
     def rang(self) -> None:
-        """Somebody may be given a turn."""
+        """A turn may be claimed."""
         self._rang_at = asyncio.get_running_loop().time()
 
     def disturbed(self) -> None:
-        """Hear that this process has lost a connection: whatever cut it, the silence of others tells nothing for a while."""
+        """Note that this process lost a connection: what cut it may have cut others', so a missing subscriber proves nothing for a while."""
         self._disturbed_at = asyncio.get_running_loop().time()
 
     async def tend(self) -> None:
@@ -103,7 +102,7 @@ class Watch:
     def _is_worth_while(self) -> bool:
         now = asyncio.get_running_loop().time()
         return now - self._disturbed_at >= self._lease and (
-            self._somebody_holds
+            self._is_used
             or now - self._rang_at < AFTER_BELL_SECONDS
             or now - self._looked_at > UNASKED_SECONDS
         )
@@ -114,7 +113,7 @@ class Watch:
         server = await incarnation(self._redis)
         self._looked_at = asyncio.get_running_loop().time()
         seen = await self._lifelines.look(server, int(1000 * self._lease))
-        self._somebody_holds = not seen.idle
+        self._is_used = not seen.idle
         if seen.refused:
             self._cannot(seen.refused)
         for lost in seen.lost:

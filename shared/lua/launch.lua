@@ -3,7 +3,7 @@
 -- Keys: queue; tags: the owners' tags; job_key: the job's string; recent, live: recent and live tasks; due; task: the
 -- task's hash, to launch only a task that waits for this launch (or none).
 -- job_ms: how long the job is kept; workers: the key of the workers' presence records, which front ends may only read;
--- doorbell: the channel that all of them hear, and what the names of those begin with that some hear; bells: how many these
+-- doorbell: the channel that all of them have, and what the names of those begin with that some have; bells: how many these
 -- are; enough: workers that are rung for; most_recent: recent tasks kept; look_ms: after which a rescuer
 -- looks at the task at the latest; launch: its number.
 -- Start-time fair queueing: a launch's score is one more than its owner's last one, but never behind
@@ -31,11 +31,11 @@ local clock = redis.call('TIME')
 if redis.call('HLEN', workers) <= tonumber(enough) then
   redis.call('PUBLISH', doorbell, '1')
 else
-  -- All of them would be as many messages for each launch. Whoever has no free slot looks by itself when it has.
-  local heard, bell = 0, tonumber(clock[2])
+  -- To ring for all would be as many messages for each launch. A worker without a free slot polls when it has one.
+  local rung, bell = 0, tonumber(clock[2])
   for next = 1, tonumber(bells) do
-    heard = heard + redis.call('PUBLISH', doorbell .. ':' .. string.format('%d', (bell + next) % tonumber(bells)), '1')
-    if heard >= tonumber(enough) then
+    rung = rung + redis.call('PUBLISH', doorbell .. ':' .. string.format('%d', (bell + next) % tonumber(bells)), '1')
+    if rung >= tonumber(enough) then
       break
     end
   end

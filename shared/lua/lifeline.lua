@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Note that a worker process hears its own channel, or that it does so no more.
+-- Note that a worker process is subscribed to its own channel, or that it is not any more.
 -- Keys: subscribed; held; watch (see watch.lua). process; connection: the broker's id of the one that carries its commands
--- ('': it hears nothing); disturbed: '1' if it lost a connection: what cut that may have cut others', so for a while
--- nobody's silence tells anything; jobs: all that it holds.
+-- ('': it is not subscribed); disturbed: '1' if it lost a connection: what cut that may have cut others', so for a while
+-- a missing subscriber proves nothing; jobs: all that it holds.
 -- → the jobs that it is noted to hold beyond these
 if disturbed == '1' then
   local clock = redis.call('TIME')

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Find worker processes that were killed: nobody hears their own channels any more.
+-- Find worker processes that were killed: their own channels have no subscriber any more.
 -- Keys: subscribed: process → its connection; held: '<process> <job>', for each launch that it holds; watch: what the looks
 -- have seen; workers: presence records.
 -- channel: what processes' own channels begin with; server: this one's incarnation ('': not known); between_ms: between two
--- looks; absent_ms, looks: for how long, and in how many looks in a row, nobody was there; calm_ms: since when nothing was
+-- looks; absent_ms, looks: for how long, and in how many looks in a row, there was no subscriber; calm_ms: since when nothing was
 -- disturbed: not this server, and no process's connection; most: jobs at most.
 -- Looks that follow each other are those of any rescuers: what they see is kept here.
--- → idle (nobody holds anything) | early | refused why | looked, then of each that is gone: process, connection, jobs
+-- → idle (no process holds a launch) | early | refused why | looked, then of each that is gone: process, connection, jobs
 between_ms, absent_ms, looks = tonumber(between_ms), tonumber(absent_ms), tonumber(looks)
 calm_ms, most = tonumber(calm_ms), tonumber(most)
 if redis.call('ZCARD', held) == 0 then
@@ -43,8 +43,7 @@ local calm = now - past(known['disturbed']) >= calm_ms
 local in_a_row = now - past(looked) < absent_ms + 4 * between_ms
 redis.call('HSET', watch, 'looked', int(now))
 
--- Whether the entry of a process stands for something: one that nobody has heard of has ended long ago. One entry in each
--- look, by chance.
+-- Drop the entry of a process that is not on record any more: it has ended long ago. One entry in each look, by chance.
 local entry = redis.call('ZRANDMEMBER', held, '1')[1]
 local process = entry and string.match(entry, '^[^ ]*')
 if process and redis.call('HEXISTS', subscribed, process) == 0 and redis.call('HEXISTS', workers, process) == 0 then
@@ -58,14 +57,14 @@ for first = 1, #names, 500 do
   for index = first, math.min(first + 499, #names) do
     channels[#channels + 1] = channel .. names[index]
   end
-  local heard = redis.pcall('PUBSUB', 'NUMSUB', unpack(channels))
-  if heard.err then
-    return { 'refused', heard.err }
+  local subscribers = redis.pcall('PUBSUB', 'NUMSUB', unpack(channels))
+  if subscribers.err then
+    return { 'refused', subscribers.err }
   end
   for index = 1, #channels do
     local name = names[first + index - 1]
     local field = 'absent ' .. name
-    if heard[2 * index] == 0 then
+    if subscribers[2 * index] == 0 then
       local since, seen = string.match(in_a_row and known[field] or '', '^(%d+) (%d+)$')
       since, seen = past(since or now), (tonumber(seen) or 0) + 1
       absent[field] = true
@@ -73,7 +72,7 @@ for first = 1, #names, 500 do
       if seen >= looks and now - since >= absent_ms then
         local jobs = redis.call('ZRANGEBYLEX', held, '[' .. name .. ' ', '(' .. name .. '!', 'LIMIT', '0', int(most))
         if #jobs == 0 then
-          -- Should it live, it is noted again when it hears its channel.
+          -- A live process is noted again when it subscribes.
           redis.call('HDEL', subscribed, name)
           absent[field] = nil
         elseif calm and most > 0 then

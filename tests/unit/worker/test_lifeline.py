@@ -159,7 +159,7 @@ async def test_what_it_may_not_note_is_not_kept(real: Place) -> None:
     try:
         worker.lifeline.ended("o/s/t1:1")
         with capture_logs() as logs:
-            worker.lifeline.heard()
+            worker.lifeline.subscribed()
             await wait_until(lambda: logs, "the refusal to be told")
         assert [each["event"] for each in logs] == ["rescuer.cannot_take_over"]
         assert not worker.lifeline._ended

@@ -229,7 +229,7 @@ async def test_it_looks_while_there_may_be_something_to_look_at(
         assert asyncio.get_running_loop().time() - stood > watching.PUNCTUAL_SECONDS
         post.sees.seen = Seen(idle=True)
         monkeypatch.setattr(watching, "AFTER_BELL_SECONDS", 0.0)
-        await wait_until(lambda: not post.watch._somebody_holds, "it to see that nobody holds anything")
+        await wait_until(lambda: not post.watch._is_used, "it to see that no turn is running")
         assert not post.watch._is_worth_while()
     finally:
         tending.cancel()
