@@ -95,7 +95,7 @@ async def test_what_a_url_says_that_is_not_so(primary: str, cluster: RedisCluste
 
 async def test_slots_and_lost_nodes(primary: str, cluster: RedisCluster) -> None:
     """A slot that stays half moved, a primary without a replica, and slots whose node has failed."""
-    await cluster.begin_move(16000, cluster.primaries[0])
+    await cluster.begin_move(16000, cluster.primaries[1])
     found = await looked(primary, cluster)
     assert found["moving slots"][0] == "warning"
     assert found["moving slots"][1].startswith("16000 →")
@@ -109,7 +109,21 @@ async def test_slots_and_lost_nodes(primary: str, cluster: RedisCluster) -> None
     cluster.primaries[1].kill()
 
     async def failed() -> bool:
-        level, text = (await looked(primary, cluster)).get("slots", ("", ""))
-        return level == "wrong" and "have failed: their sessions wait" in text
+        found = await looked(primary, cluster)
+        level, text = found.get("slots", ("", ""))
+        if level != "wrong" or "have failed: their sessions wait" not in text:
+            return False
+        level, text = found["failed nodes"]
+        return level == "warning" and f"127.0.0.1:{cluster.primaries[1].port}" in text
 
     await wait_until(failed, "the slots to be missed", 60)
+
+
+async def test_slots_without_a_node(primary: str, cluster: RedisCluster) -> None:
+    """Sessions of these cannot be used; that is said before anything else of the slots."""
+    owner = await cluster.owner(16000)
+    for node in (owner, *(each for each in cluster.nodes if each is not owner)):
+        if await node.role() == "master":
+            await node.ask("CLUSTER", "DELSLOTS", 16000)
+    level, text = (await looked(primary, cluster))["slots"]
+    assert (level, "16383 of 16384 have a node" in text) == ("wrong", True), text

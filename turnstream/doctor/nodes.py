@@ -29,20 +29,22 @@ async def examine(redis: ClusterRedis, settings: Settings, url: BrokerUrl) -> As
     try:
         read: Any = asked.response_callbacks
         state = read["CLUSTER INFO"](await command(asked, "CLUSTER", "INFO"))
-        told = read["CLUSTER NODES"](await command(asked, "CLUSTER", "NODES"))
+        nodes = read["CLUSTER NODES"](await command(asked, "CLUSTER", "NODES"))
     except NoPermissionError:
         yield skipped("slots", MAY_NOT, ASK_AS_OPERATOR)
         addresses = dict.fromkeys(redis.nodes.owners, "primary")
     else:
-        for finding in _slots(state, told):
+        for finding in _slots(state, nodes):
             yield finding
         if moving := await _moving(redis):
             yield warning(
-                "moving slots", ", ".join(map(str, moving)), "if nobody moves them: valkey-cli --cluster fix"
+                "moving slots",
+                ", ".join(map(str, moving)),
+                "if no move is under way: valkey-cli --cluster fix",
             )
         addresses = {
             _address(place, node): _role(node)
-            for place, node in told.items()
+            for place, node in nodes.items()
             if not {"noaddr", "handshake", "fail"} & set(node["flags"].split(","))
         }
     for address in url.hosts:
@@ -76,7 +78,9 @@ def _slots(state: dict[str, str], nodes: dict[str, dict[str, Any]]) -> list[Find
         )  # fmt: skip
     if lost:
         found.append(
-            warning("nodes", f"failed: {', '.join(lost)}", "start them, or have the others forget them")
+            warning(
+                "failed nodes", ", ".join(lost), "start them, or have the others forget them: CLUSTER FORGET"
+            )
         )
     if len(primaries) < 3:
         found.append(
@@ -96,14 +100,14 @@ def _slots(state: dict[str, str], nodes: dict[str, dict[str, Any]]) -> list[Find
 
 
 async def _moving(redis: ClusterRedis) -> list[int]:
-    """The slots that are on their way; each node tells its own only."""
+    """The slots that are being moved; each node reports its own only."""
     moving = set()
     for address in redis.nodes.owners:
         node = redis.nodes.client(address)
         read: Any = node.response_callbacks
         with suppress(RedisError, OSError):
-            told = read["CLUSTER NODES"](await command(node, "CLUSTER", "NODES"))
-            moving |= {int(move["slot"]) for each in told.values() for move in each["migrations"]}
+            nodes = read["CLUSTER NODES"](await command(node, "CLUSTER", "NODES"))
+            moving |= {int(move["slot"]) for each in nodes.values() for move in each["migrations"]}
     return sorted(moving)
 
 
