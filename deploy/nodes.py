@@ -18,7 +18,7 @@ SLOTS = 16384
 # How often it is looked whether the nodes have come to an agreement.
 LOOK_SECONDS = 0.05
 
-# How long they may take: they tell each other news about once a second.
+# How long they may take: they exchange news about once a second.
 AGREE_SECONDS = 60.0
 
 
@@ -102,17 +102,17 @@ async def acquainted(node: Address, count: int, ask: Ask) -> bool:
 
 
 async def settled(nodes: Sequence[Address], replicas: int, ask: Ask) -> bool:
-    """Whether the cluster can be used, by the word of each of these nodes, and all replicas have their copies."""
+    """Whether the cluster can be used, as each of these nodes reports it, and all replicas have their copies."""
     in_sync = 0
     for node in nodes:
         try:
             if "cluster_state:ok" not in await ask(node, "CLUSTER", "INFO"):
                 return False
-            told = str(await ask(node, "INFO", "replication")).splitlines()
+            replication = str(await ask(node, "INFO", "replication")).splitlines()
             others = await known(node, ask)
         except (RedisError, OSError):
             return False
         if sum("slave" in each.flags for each in others) < replicas:
             return False
-        in_sync += sum("master_link_status:up" in line for line in told)
+        in_sync += sum("master_link_status:up" in line for line in replication)
     return in_sync >= replicas

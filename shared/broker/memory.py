@@ -1,4 +1,4 @@
-"""How much of its memory a broker uses, as it says itself; of a cluster, the node that is nearest to its limit."""
+"""How much of its memory a broker uses, by its own account; of a cluster, the node that is nearest to its limit."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Memory:
         """
         if isinstance(self._redis, PipedRedis | ClusterRedis):
             # A node that is away takes nothing, whatever it has left.
-            told, away = await answers(self._redis, _memory)
-            self.servers = len(told) + len(away)
-            self.used, self.most = max(told, key=lambda each: each[0] / each[1] if each[1] else 0)
+            replies, away = await answers(self._redis, _memory)
+            self.servers = len(replies) + len(away)
+            self.used, self.most = max(replies, key=lambda each: each[0] / each[1] if each[1] else 0)
 
 
 async def _memory(redis: Redis) -> tuple[int, int]:
     """A server's `Memory.used` and `Memory.most`."""
-    told = await command(redis, "INFO", "memory")
-    evicts = told.get("maxmemory_policy", "noeviction") != "noeviction"
-    most = 0 if evicts else int(told.get("maxmemory", 0))
-    return int(told.get("used_memory", 0)) - int(told.get("mem_not_counted_for_evict", 0)), most
+    info = await command(redis, "INFO", "memory")
+    evicts = info.get("maxmemory_policy", "noeviction") != "noeviction"
+    most = 0 if evicts else int(info.get("maxmemory", 0))
+    return int(info.get("used_memory", 0)) - int(info.get("mem_not_counted_for_evict", 0)), most

@@ -32,7 +32,7 @@ class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
     ) -> None:
         """``options`` are the servers'; ``encryption``, if the URL asks for it, is for them and for the Sentinels.
 
-        So is what the URL itself says of encryption, which wins.
+        So are the URL's own options of encryption, which win.
         """
         encrypted = {"ssl": url.tls, **encryption}
         encrypted |= {name: value for name, value in options.items() if name.startswith("ssl_")}

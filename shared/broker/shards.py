@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# How often the map of the slots is asked for while channels are wanted, if nothing else asks: a primary that stood still, and
-# was replaced meanwhile, goes on as a replica and says nothing of the messages that it never had. And how often while a
-# node is away.
+# How often the slot map is read while channels are wanted, if nothing else reads it: a primary that was frozen, and replaced
+# meanwhile, goes on as a replica without an error, and lacks the messages since. And how often while a node is away.
 LOOK_SECONDS = 2.0
 AWAY_SECONDS = 0.5
 
@@ -52,8 +51,8 @@ class ClusterSubscriber:
     Duties:
         1. hold a subscriber for each node that has channels which are wanted;
         2. where a slot has moved, have its channels subscribed at its new node;
-        3. notice that one has, also where no node says so;
-        4. pass on what is said of a channel, if its own node says it.
+        3. detect that one has, also where no node reports it;
+        4. pass on a channel's events, if they come from its own node.
     """
 
     def __init__(self, nodes: Nodes, listener: ShardListener, *, lost: str, back: str) -> None:
@@ -114,7 +113,7 @@ class ClusterSubscriber:
         try:
             await self._nodes.learn()
         except Exception as error:
-            # Whoever sends a command meets it, too.
+            # Commands fail with it, too.
             if not is_transient(error):
                 log.exception("subscriber.failed")
 
@@ -182,8 +181,8 @@ class ClusterSubscriber:
 class _NodeSubscriber(Subscriber):
     """Subscribes to channels at one node.
 
-    A node that gives a slot away says so of each of its channels (``sunsubscribe``), and is asked for them again: then it says
-    who has them (``MOVED``).
+    A node that gives a slot away unsubscribes each of its channels (``sunsubscribe``), and is asked for them again: then it
+    redirects (``MOVED``).
     """
 
     def __init__(

@@ -23,7 +23,7 @@ _FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, r
 
 @dataclass(frozen=True)
 class BrokerUrl:
-    """What a URL says.
+    """A broker's URL, parsed.
 
     Attributes:
         text: the whole of it, password and all.
@@ -40,7 +40,7 @@ class BrokerUrl:
         """Read it.
 
         Raises:
-            ValueError: it is none; the text says what is wrong.
+            ValueError: it is none; the message has the reason.
         """
         scheme, _, kind = text.partition("://")[0].partition("+")
         if text.startswith("memory://"):
@@ -79,7 +79,7 @@ class BrokerUrl:
 
     @cached_property
     def user(self) -> str:
-        """Who it says that we are; empty: nobody."""
+        """The user name in it; empty: none."""
         return unquote(urlsplit(self.text).netloc.rpartition("@")[0].partition(":")[0])
 
     @property
@@ -96,7 +96,7 @@ class BrokerUrl:
 
     @cached_property
     def options(self) -> dict[str, Any]:
-        """User, password, database and what its query says, as the client library takes it; addresses are not in it."""
+        """User, password, database and the options of its query, as the client library takes them; without addresses."""
         # Read by the library itself; not loaded by commands that need no broker.
         from redis.asyncio.connection import parse_url
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from turnstream.doctor.findings import Finding
     from turnstream.shared.broker.sentinels import SentinelPool
 
-# Fewer, and the loss of one leaves nobody to agree with.
+# Fewer, and the loss of one leaves no majority.
 LEAST_SENTINELS = 3
 
 _SEE = "see docs/operations.md, Sentinel"
@@ -25,9 +25,9 @@ async def examine(pool: SentinelPool) -> list[Finding]:
     """Whether they would notice a lost primary, agree on it, and have a replica to promote."""
     name = pool.service_name
     asked = pool.sentinels
-    told = dict(zip(asked, await asyncio.gather(*map(_masters, asked.values())), strict=True))
-    silent = {address: error for address, error in told.items() if isinstance(error, Exception)}
-    answers = {address: known for address, known in told.items() if isinstance(known, dict)}
+    replies = dict(zip(asked, await asyncio.gather(*map(_masters, asked.values())), strict=True))
+    silent = {address: error for address, error in replies.items() if isinstance(error, Exception)}
+    answers = {address: known for address, known in replies.items() if isinstance(known, dict)}
     for error in silent.values():
         if isinstance(error, AuthenticationError):
             return [wrong("sentinels", str(error), "set TURNSTREAM_SENTINEL_PASSWORD to theirs")]
@@ -46,7 +46,7 @@ async def examine(pool: SentinelPool) -> list[Finding]:
     if missing := [*silent, *(address for address in answers if address not in knowing)]:
         found.append(
             wrong(
-                "sentinels", f"of {len(told)}, these do not answer, or do not watch {name!r}: {', '.join(missing)}",
+                "sentinels", f"of {len(replies)}, these do not answer, or do not watch {name!r}: {', '.join(missing)}",
                 "start them, or take them off the URL",
             )
         )  # fmt: skip
@@ -69,7 +69,9 @@ async def examine(pool: SentinelPool) -> list[Finding]:
     watching = int(state["num-other-sentinels"]) + 1
     if watching < LEAST_SENTINELS:
         found.append(
-            warning("sentinels", f"{watching}: when one is lost, nobody is promoted", f"have three; {_SEE}")
+            warning(
+                "sentinels", f"{watching}: when one is lost, no replica is promoted", f"have three; {_SEE}"
+            )
         )
     if not int(state["num-slaves"]):
         found.append(wrong("sentinels", "the primary has no replica to be promoted", f"add one; {_SEE}"))

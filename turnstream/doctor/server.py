@@ -1,4 +1,4 @@
-"""Checks of one server, with the rights of whoever the URL names."""
+"""Checks of one server, with the rights of the user in the URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from turnstream.shared.broker.urls import BrokerUrl
     from turnstream.shared.settings import Settings
 
-# The first releases without the flaw in Lua of CVE-2025-49844: whoever can send a script could run code.
+# The first releases without the flaw in Lua of CVE-2025-49844: a user who can send a script could run code.
 _MENDED = {
     "redis": {(7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2},
     "valkey": {(7, 2): 11, (8, 0): 6, (8, 1): 4},
@@ -39,7 +39,7 @@ ASK_AS_OPERATOR = "run the doctor as a user that may (`operator` of deploy/redis
 # A session of our own.
 PROBE = SessionKeys("turnstream-doctor", "probe")
 
-# What nobody but a doctor asks for: that a user may not is told where it matters, and is nobody's fault later.
+# What only the doctor asks for: a missing right is reported where it matters, and does no harm later.
 _DOCTORS = frozenset({"info", "config|get", "acl|log", "script|load", "cluster|info", "cluster|nodes"})
 
 
@@ -108,7 +108,7 @@ def _persistence(info: dict[str, Any], fsync: str) -> Finding:
             "set `appendfsync everysec` (deploy/redis.conf): a second is",
         )  # fmt: skip
     if not fsync:
-        return skipped("persistence", "append-only file; appendfsync is not told", ASK_AS_OPERATOR)
+        return skipped("persistence", "append-only file; appendfsync is not known", ASK_AS_OPERATOR)
     return ok("persistence", f"append-only file, appendfsync {fsync}")
 
 
@@ -118,7 +118,7 @@ def _eviction(info: dict[str, Any]) -> Finding:
     if policy != "noeviction":
         return wrong(
             "eviction",
-            f"policy {policy}: a full broker drops logs and tasks without a word",
+            f"policy {policy}: a full broker drops logs and tasks without an error",
             "set `maxmemory-policy noeviction`: a full broker then refuses new turns, and nothing is lost",
         )
     if not most:
