@@ -40,10 +40,12 @@ ASK_SECONDS = 5.0
 class Server:
     """One server process."""
 
-    def __init__(self, folder: Path, *configuration: str, sentinel: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *configuration: str, sentinel: bool = False, linked: bool = False
+    ) -> None:
         """``configuration``: lines; the server itself notes there what it is to remember of Sentinels and replicas.
 
-        It speaks to others from an address of its own.
+        ``linked``: it speaks to others from an address of its own (Linux has these).
         """
         # Where tests find it; where others do, is its address.
         self.listens = free_port()
@@ -57,7 +59,7 @@ class Server:
         where = (
             f"port {self.listens}",
             f"bind {HOST}",
-            f"bind-source-addr {self.source}",
+            *((f"bind-source-addr {self.source}",) if linked else ()),
             f"dir {folder}",
             f"logfile {folder / 'log'}",
             "protected-mode no",
@@ -206,6 +208,7 @@ class Node(Server):
                 else ()
             ),
             *configuration,
+            linked=linked,
         )
         if with_users:
             ours = "user default on nopass ~* &* +@all"
@@ -479,7 +482,9 @@ class Sentinels:
         ]
         if with_users:
             watch += [f"sentinel auth-user {self.NAME} {SERVER}", f"sentinel auth-pass {self.NAME} {SECRET}"]
-        self.sentinels = [Server(folder / f"sentinel-{number}", *watch, sentinel=True) for number in range(3)]
+        self.sentinels = [
+            Server(folder / f"sentinel-{number}", *watch, sentinel=True, linked=linked) for number in range(3)
+        ]
 
     @property
     def url(self) -> str:

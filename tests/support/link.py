@@ -52,10 +52,10 @@ class Link:
             or with None, it is not.
         sent: bytes of the answer that each connection let through.
         requests: the head of each HTTP request.
+        bytes_a_second: what all connections together may send in each direction, where they take turns; 0: any.
     """
 
     def __init__(self, upstream: int, bytes_a_second: float = 0.0) -> None:
-        """``bytes_a_second``: what all connections together may send in each direction; they take turns."""
         self._socket = socket.create_server((HOST, 0))
         self._piece = SMALL_PIECE if bytes_a_second else PIECE
         if bytes_a_second:
@@ -67,7 +67,7 @@ class Link:
         self.cuts: Iterator[int | None] = iter(())
         self.sent: list[int] = []
         self.requests: list[bytes] = []
-        self._rate = bytes_a_second
+        self.bytes_a_second = bytes_a_second
         self._wires = (asyncio.Lock(), asyncio.Lock())
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -193,9 +193,9 @@ class Link:
             here.write_eof()
 
     async def _through(self, piece: bytes, opened: asyncio.Event, way: int) -> None:
-        if self._rate:
+        if self.bytes_a_second:
             async with self._wires[way]:
-                await asyncio.sleep(len(piece) / self._rate)
+                await asyncio.sleep(len(piece) / self.bytes_a_second)
         await opened.wait()
 
 
