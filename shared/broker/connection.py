@@ -32,6 +32,8 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from turnstream.shared.broker.sentinels import SentinelPool
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -110,9 +112,16 @@ async def open_line(
     await connection.connect()  # type: ignore[no-untyped-call]
     writer = connection._writer  # noqa: SLF001
     if isinstance(writer, asyncio.StreamWriter):
+        chosen = pool if isinstance(pool, SentinelPool) else None
+        if chosen and not chosen.leads_there((connection.host, connection.port)):  # type: ignore[attr-defined]
+            await connection.disconnect()
+            raise RedisConnectionError("the primary is another one meanwhile")
         # The socket is ours now; the client would close it, with a warning, when it drops the connection.
         connection._writer = connection._reader = None  # noqa: SLF001
-        return _SocketLine(writer, receive, lost)
+        line = _SocketLine(writer, receive, lost)
+        if chosen:
+            chosen.keep(line)
+        return line
     return _EmbeddedLine(connection, receive, lost)
 
 

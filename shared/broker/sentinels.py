@@ -2,11 +2,15 @@
 
 The client library has this; ours are the limits. One Sentinel after the other is asked, and the first that knows a
 primary that it can reach is believed, as the Sentinels' own description of clients wants it.
+
+All connections lead to the same server. A former primary that stood still, or is cut off from the Sentinels, serves on for a
+while: what one connection has written at the new primary, another one would not find there.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
@@ -14,6 +18,7 @@ from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+    from turnstream.shared.broker.connection import Line
     from turnstream.shared.broker.urls import BrokerUrl
 
 # What one Sentinel may take to answer. Several may be away, and a connection is given up after a few seconds.
@@ -48,6 +53,7 @@ class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
             },
         )
         super().__init__(url.name, asked, **{**options, **encrypted})  # type: ignore[no-untyped-call]
+        self._lines: WeakSet[Line] = WeakSet()
 
     @property
     def sentinels(self) -> dict[str, Redis]:
@@ -57,8 +63,18 @@ class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
             for each in self.sentinel_manager.sentinels
         }
 
+    def leads_there(self, address: tuple[str, int]) -> bool:
+        """Whether the primary is still where a connection was made to."""
+        return bool(address == self.master_address)
+
+    def keep(self, line: Line) -> None:
+        """Close this connection, too, when the primary is another one."""
+        self._lines.add(line)
+
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close connections; unless it is because the primary is another one, those to Sentinels, too."""
+        """Close connections: all, those to Sentinels, too; or, because the primary is another one, those to servers."""
+        for line in list(self._lines):
+            line.close()
         await super().disconnect(inuse_connections)
         if inuse_connections:
             for each in self.sentinels.values():

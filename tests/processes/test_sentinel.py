@@ -16,6 +16,7 @@ from tests.support.follower import Follower
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from tests.unit.turnstream.test_doctor import told
+from turnstream.shared.broker.client import command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -105,6 +106,24 @@ async def test_turns_go_on_at_the_promoted_replica(
     redis: Any = stack.broker.primary
     assert (await redis.info("replication"))["role"] == "master"
     assert redis.connection_pool.master_address[1] == watched.replica.port
+
+
+async def test_what_is_read_is_read_where_it_was_written(watched: Sentinels, stack: Stack) -> None:
+    """What is large goes over a connection of its own. None is left to a former primary that stood still, and believes it is one."""
+    ours = stack.broker.retrying(60).sessions
+    await command(ours, "SET", "x", "before")
+    assert await command(ours, "GET", "x", large=True) == b"before"
+    watched.primary.freeze()
+    try:
+        await watched.promoted()
+        # What waits at the former one for its thaw changes nothing there.
+        await command(ours, "PING")
+        await command(ours, "SET", "x", "after")
+        assert await watched.replica.ask("GET", "x") == "after"
+    finally:
+        watched.primary.thaw()
+    assert await watched.primary.ask("GET", "x") == "before"
+    assert await command(ours, "GET", "x", large=True) == b"after"
 
 
 async def test_who_was_primary_comes_back_as_a_replica(watched: Sentinels, stack: Stack) -> None:
