@@ -12,11 +12,13 @@ from pydantic import ValidationError
 
 from deploy.ports import free_port
 from tests.conftest import Place
+from tests.processes.servers import Node, RedisCluster, Sentinels, Tls
 from tests.support import users
-from tests.support.client import text_of
+from tests.support.client import check_whole, text_of
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,17 +34,34 @@ def authority(tmp_path: Path) -> trustme.CA:
     return authority
 
 
-@pytest.fixture
-def broker(authority: trustme.CA, tmp_path: Path) -> Iterator[int]:
-    """A broker that speaks TLS only, as localhost, with the users of deploy/redis.acl; its port."""
-    program = shutil.which("redis-server")
-    if program is None:
+def _program() -> str:
+    found = shutil.which("redis-server")
+    if found is None:
         pytest.skip(
             "redis-server is not installed: apt-get install redis-server (the tests' own Valkey has no TLS)"
         )
-    issued = authority.issue_cert("localhost")
-    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    return found
+
+
+def _issue(authority: trustme.CA, folder: Path, *names: str) -> None:
+    issued = authority.issue_cert(*names)
+    issued.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+    issued.private_key_pem.write_to_path(folder / "key.pem")
+
+
+@pytest.fixture
+def tls(authority: trustme.CA, tmp_path: Path) -> Tls:
+    """Several Redis servers that know each other by their address."""
+    program = _program()
+    _issue(authority, tmp_path, "localhost", "127.0.0.1")
+    return Tls(program, tmp_path)
+
+
+@pytest.fixture
+def broker(authority: trustme.CA, tmp_path: Path) -> Iterator[int]:
+    """A broker that speaks TLS only, as localhost, with the users of deploy/redis.acl; its port."""
+    program = _program()
+    _issue(authority, tmp_path, "localhost")
     (tmp_path / "users.acl").write_text(users.acl_file())
     port = free_port()
     with (tmp_path / "log").open("wb") as log:
@@ -81,6 +100,53 @@ async def test_a_chat_over_tls(broker: int, tmp_path: Path) -> None:
     finally:
         await stack.close()
         await stack.place.close()
+
+
+async def test_sentinels_over_tls(tls: Tls, tmp_path: Path) -> None:
+    """Sentinels, primary and replica: who is promoted is trusted, too."""
+    async with Sentinels(tmp_path / "servers", with_users=True, tls=tls) as watched:
+        stack = Stack(Place(watched.url, None), redis_ca=tls.authority, lease_seconds=2)
+        try:
+            await stack.worker()
+            client = await stack.front_end()
+            assert text_of(await client.turn("s1", "one", id="t1")) == "You said: one"
+            await watched.failover()
+
+            async def taken() -> bool:
+                return (await client.http.get("/readyz")).status_code == 200
+
+            await wait_until(taken, "the front end to find the new primary")
+            assert text_of(await client.turn("s1", "two", id="t2")) == "You said: two"
+        finally:
+            await stack.close()
+            await stack.place.close()
+        assert not await ready(redis_url=watched.url.replace("//", "//operator@"))
+
+
+async def test_a_cluster_over_tls(tls: Tls, tmp_path: Path) -> None:
+    """Sessions of every node, and one that moves to another node."""
+    primary = Node(tmp_path / "primary", with_users=True, tls=tls)
+    try:
+        async with RedisCluster(tmp_path / "cluster", with_users=True, tls=tls, replicas=False) as cluster:
+            await primary.start()
+            place = Place(f"rediss://127.0.0.1:{primary.port}/0", None, cluster.url)
+            stack = Stack(place, redis_ca=tls.authority)
+            try:
+                await stack.worker()
+                client = await stack.front_end()
+                for number in range(6):
+                    assert text_of(await client.turn(f"s{number}", "hi", id="t1")) == "You said: hi"
+                slot = await cluster.slot(SessionKeys("dev", "s1").meta)
+                owner = await cluster.owner(slot)
+                async with client.process("s1", "/tokens 200 10", id="t2") as stream:
+                    await stream.until(lambda frames: len(frames) > 20)
+                    await cluster.move(slot, next(each for each in cluster.primaries if each is not owner))
+                    check_whole(await stream.all())
+            finally:
+                await stack.close()
+                await place.close()
+    finally:
+        primary.close()
 
 
 async def test_nobody_else_is_trusted(broker: int, tmp_path: Path) -> None:

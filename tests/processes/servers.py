@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,11 +38,44 @@ NODE_TIMEOUT_MS = 2000
 ASK_SECONDS = 5.0
 
 
+@dataclass(frozen=True)
+class Tls:
+    """Servers of that program speak nothing but TLS, to each other, too; the tests' own Valkey cannot.
+
+    ``folder`` has ``ca.pem``, ``cert.pem`` and ``key.pem``, of `HOST` and ``localhost``.
+    """
+
+    program: str
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """Who issued the certificate."""
+        return self.folder / "ca.pem"
+
+    def lines(self, port: int) -> tuple[str, ...]:
+        """What a server's configuration says of it."""
+        return (
+            "port 0",
+            f"tls-port {port}",
+            f"tls-cert-file {self.folder / 'cert.pem'}",
+            f"tls-key-file {self.folder / 'key.pem'}",
+            f"tls-ca-cert-file {self.authority}",
+            "tls-auth-clients no",
+            "tls-replication yes",
+        )
+
+
 class Server:
     """One server process."""
 
     def __init__(
-        self, folder: Path, *configuration: str, sentinel: bool = False, linked: bool = False
+        self,
+        folder: Path,
+        *configuration: str,
+        sentinel: bool = False,
+        linked: bool = False,
+        tls: Tls | None = None,
     ) -> None:
         """``configuration``: lines; the server itself notes there what it is to remember of Sentinels and replicas.
 
@@ -57,7 +91,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True)
         where = (
-            f"port {self.listens}",
+            *(tls.lines(self.listens) if tls else (f"port {self.listens}",)),
             f"bind {HOST}",
             *((f"bind-source-addr {self.source}",) if linked else ()),
             f"dir {folder}",
@@ -66,7 +100,9 @@ class Server:
         )
         configured = folder / "server.conf"
         configured.write_text("".join(f"{line}\n" for line in (*where, *configuration)))
-        self._command = [find_broker(), str(configured), *(["--sentinel"] if sentinel else [])]
+        self._tls = tls
+        program = tls.program if tls else find_broker()
+        self._command = [program, str(configured), *(["--sentinel"] if sentinel else [])]
 
     @property
     def port(self) -> int:
@@ -111,6 +147,8 @@ class Server:
             socket_timeout=ASK_SECONDS,
             lib_name="",
             lib_version="",
+            ssl=self._tls is not None,
+            ssl_ca_certs=str(self._tls.authority) if self._tls else None,
         )
         redis.response_callbacks.clear()
         async with redis:
@@ -185,6 +223,7 @@ class Node(Server):
         *configuration: str,
         with_users: bool = False,
         linked: bool = False,
+        tls: Tls | None = None,
         appendfsync: str = "everysec",
     ) -> None:
         """``with_users``: has those of deploy/redis.acl, too, and copies as one of them; ``default`` may do anything.
@@ -209,6 +248,7 @@ class Node(Server):
             ),
             *configuration,
             linked=linked,
+            tls=tls,
         )
         if with_users:
             ours = "user default on nopass ~* &* +@all"
@@ -228,12 +268,15 @@ class Node(Server):
 class ClusterNode(Node):
     """One of a cluster."""
 
-    def __init__(self, folder: Path, *, with_users: bool = False, linked: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, with_users: bool = False, linked: bool = False, tls: Tls | None = None
+    ) -> None:
         bus = free_port()
         link = Link(bus) if linked else None
         super().__init__(
             folder,
             *((f"cluster-announce-bus-port {link.port}",) if link else ()),
+            *(("tls-cluster yes",) if tls else ()),
             "cluster-enabled yes",
             f"cluster-port {bus}",
             f"cluster-node-timeout {NODE_TIMEOUT_MS}",
@@ -242,6 +285,7 @@ class ClusterNode(Node):
             "cluster-replica-validity-factor 0",
             with_users=with_users,
             linked=linked,
+            tls=tls,
         )
         self.address = Address(HOST, self.port, link.port if link else bus)
         if link:
@@ -261,11 +305,12 @@ class RedisCluster:
         *,
         with_users: bool = False,
         linked: bool = False,
+        tls: Tls | None = None,
         replicas: bool = True,
     ) -> None:
         """``with_users``, ``linked``: see `Node`."""
         self._folder = folder
-        self._kind = {"with_users": with_users, "linked": linked}
+        self._kind: dict[str, Any] = {"with_users": with_users, "linked": linked, "tls": tls}
         self.primaries: list[ClusterNode] = []
         self.replicas: list[ClusterNode] = []
         for number in range(primaries):
@@ -286,7 +331,7 @@ class RedisCluster:
     @property
     def url(self) -> str:
         """For ``TURNSTREAM_SESSION_REDIS_URL``."""
-        return f"redis+cluster://{self.addresses}"
+        return f"redis{'s' if self._kind['tls'] else ''}+cluster://{self.addresses}"
 
     async def __aenter__(self) -> Self:
         """Start all, make them a cluster, and wait until it can be used and replicas are in sync."""
@@ -469,11 +514,14 @@ class Sentinels:
 
     NAME = "turnstream"
 
-    def __init__(self, folder: Path, *, with_users: bool = False, linked: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, with_users: bool = False, linked: bool = False, tls: Tls | None = None
+    ) -> None:
         """``with_users``, ``linked``: see `Node`; the Sentinels are one of the users, too."""
-        self.primary = Node(folder / "primary", with_users=with_users, linked=linked)
+        self._scheme = "rediss" if tls else "redis"
+        self.primary = Node(folder / "primary", with_users=with_users, linked=linked, tls=tls)
         follow = f"replicaof {HOST} {self.primary.port}"
-        self.replica = Node(folder / "replica", follow, with_users=with_users, linked=linked)
+        self.replica = Node(folder / "replica", follow, with_users=with_users, linked=linked, tls=tls)
         watch = [
             f"sentinel announce-ip {HOST}",
             f"sentinel monitor {self.NAME} {HOST} {self.primary.port} 2",
@@ -483,13 +531,14 @@ class Sentinels:
         if with_users:
             watch += [f"sentinel auth-user {self.NAME} {SERVER}", f"sentinel auth-pass {self.NAME} {SECRET}"]
         self.sentinels = [
-            Server(folder / f"sentinel-{number}", *watch, sentinel=True, linked=linked) for number in range(3)
+            Server(folder / f"sentinel-{number}", *watch, sentinel=True, linked=linked, tls=tls)
+            for number in range(3)
         ]
 
     @property
     def url(self) -> str:
         """For ``TURNSTREAM_REDIS_URL``."""
-        return f"redis+sentinel://{','.join(f'{HOST}:{each.port}' for each in self.sentinels)}/{self.NAME}"
+        return f"{self._scheme}+sentinel://{','.join(f'{HOST}:{each.port}' for each in self.sentinels)}/{self.NAME}"
 
     async def __aenter__(self) -> Self:
         """Start all; return when the Sentinels know the replica and each other."""
