@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.simulation.cluster import FORMS
 from tests.simulation.faults import WEIGHTS
-from tests.simulation.run import Outcome, Plan, simulate
+from tests.simulation.run import IN_TURN, Outcome, Plan, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +40,8 @@ def main() -> int:
     given = _arguments()
     faults = None if given.faults is None else tuple(given.faults)
     plans = [
-        Plan.of_seed(seed, given.turns, given.clients, faults, given.pace) for seed in seeds_of(given.seeds)
+        Plan.of_seed(seed, given.turns, given.clients, faults, given.pace, given.brokers)
+        for seed in seeds_of(given.seeds)
     ]
     begun, outcomes = time.monotonic(), list[Outcome]()
     with ThreadPoolExecutor(given.jobs) as pool:
@@ -93,6 +95,9 @@ def _arguments() -> argparse.Namespace:
         "--pace",
         type=float,
         help="how many times as often as usual faults come; the seed's choice by default",
+    )
+    parser.add_argument(
+        "--brokers", nargs="+", choices=FORMS, default=IN_TURN, help="what brokers the seeds have, in turn"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="seeds at once")
     parser.add_argument("--whole", action="store_true", help="do not make failing runs smaller")

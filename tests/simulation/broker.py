@@ -1,8 +1,12 @@
-"""The simulated broker: the embedded one behind a socket, which can restart, lose its newest writes, and refuse."""
+"""The simulated broker: the embedded one behind a socket, which can restart, lose its newest writes, and refuse.
+
+Those that stand in for each other: `tests.simulation.nodes`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import itertools
 import pickle
@@ -17,7 +21,7 @@ import lupa.lua51  # type: ignore[import-untyped]
 import redis
 from fakeredis import FakeServer
 from fakeredis._clients._tcp_server import encode_reply
-from fakeredis._commands import COMMANDS_WITH_SUB, Key, Signature
+from fakeredis._commands import COMMANDS_WITH_SUB, Key, Signature, command
 from fakeredis._core import CommandItem, Database
 from fakeredis._helpers import SimpleError, decode_command_bytes
 from fakeredis._msgs import (
@@ -38,7 +42,7 @@ from tests.simulation.steps import Steps
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.simulation.loop import Process, SimulatedLoop
 
@@ -75,47 +79,164 @@ class Command:
         return [b"EVAL", pattern.sub(clock, text), *self.words[2:]], shebang
 
 
-class SimulatedBroker:
+class Store:
+    """Data, at whatever servers, looked at past all connections.
+
+    Attributes:
+        unable: from when to when it took no writes, by the servers' clock, Unix milliseconds. (Of a full one those pass that
+            end turns.)
+        ahead: seconds that its servers' clock is ahead of others'.
+        steps: looks on at what its servers do.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        self.unable: list[tuple[float, float]] = []
+        self.ahead = 0.0
+        self.steps = steps
+
+    @property
+    def url(self) -> str:
+        """By which it is found."""
+        raise NotImplementedError
+
+    @property
+    def port(self) -> int:
+        """Of a server that has all of it."""
+        raise NotImplementedError
+
+    @property
+    def losses(self) -> int:
+        """How often it has lost its newest writes."""
+        return self.steps.losses
+
+    @property
+    def brokers(self) -> Sequence[SimulatedBroker]:
+        """All its servers."""
+        raise NotImplementedError
+
+    @property
+    def serving(self) -> Sequence[SimulatedBroker]:
+        """Those whose data it is."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Take connections."""
+        raise NotImplementedError
+
+    def item(self, key: bytes) -> Any:
+        """What a key holds now; None when there is no such key."""
+        raise NotImplementedError
+
+    def items(self) -> list[tuple[bytes, Any]]:
+        """All keys, and what they hold."""
+        found: list[tuple[bytes, Any]] = []
+        for each in self.serving:
+            with each.server.lock:
+                found += sorted(each.server.dbs[0].items())
+        return found
+
+    def field(self, key: str, field: str) -> str:
+        """A hash's field as it is now; empty when there is none."""
+        item = self.item(key.encode())
+        found = dict(item.value.items()).get(field.encode()) if item is not None else None
+        return found.decode() if found else ""
+
+    def expire(self, prefix: str) -> None:
+        """Have the time of some keys be over."""
+        for each in self.serving:
+            database = each.server.dbs[0]
+            for key in [name for name in database if name.startswith(prefix.encode())]:
+                del database[key]
+
+    def jump(self, seconds: float) -> None:
+        """Have its servers' clock jump."""
+        self.ahead += seconds
+        for each in self.brokers:
+            each.set_clock(self.ahead)
+
+    def now_ms(self) -> int:
+        """Its servers' clock, Unix milliseconds; asked in the process of one."""
+        return int(time.time() * 1000)
+
+    def clock_ms(self) -> float:
+        """The same, asked anywhere."""
+        return 1000 * (time.time() - current().ahead + self.ahead)
+
+
+class SimulatedBroker(Store):
     """One server: its data, and who it says it is.
 
     Attributes:
-        port: where it listens.
         full, replica: what it refuses writes for.
-        losses: how often it has lost its newest writes.
-        unable: from when to when it took no writes, by its clock, Unix milliseconds. (Of a full one those pass that end turns.)
         commands: what it has carried out, if that is to be recorded.
-        on_script: called with each script's name, who asked for it, and the reply, which is not sent yet.
-        lives: whether a worker, by its id, is one that others must not take for dead.
+        on_lost_write: called when it is asked to write what will not be kept: it was replaced, and does not know it yet.
     """
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, port: int) -> None:
+    socket: type[Socket]
+
+    def __init__(
+        self, loop: SimulatedLoop, rng: random.Random, port: int, steps: Steps | None = None
+    ) -> None:
+        """``steps``: of all that stand in for each other."""
+        super().__init__(steps or Steps(rng))
         self._loop = loop
         self._rng = rng
-        self.port = port
+        self._port = port
         self.server = self._fresh()
         self._kept = b""
         self.full = self.replica = False
-        self.losses = 0
-        self.unable: list[tuple[float, float]] = []
-        self.ahead = 0.0
         self.commands: list[Command] | None = None
-        self.on_script: Callable[[str, str, Any], None] | None = None
-        self.lives: Callable[[str], bool] = bool
+        self.on_lost_write: Callable[[], None] | None = None
         self.name = self._new_name()
         self._texts: dict[bytes, bytes] = {}
         self._process: Process | None = None
-        self.steps = Steps(self, rng)
+
+    @property
+    def context(self) -> contextvars.Context:
+        """In which to call what belongs to it; to be asked while it runs."""
+        assert self._process is not None
+        return self._process.context.copy()
+
+    @property
+    def brokers(self) -> Sequence[SimulatedBroker]:
+        """Itself."""
+        return (self,)
+
+    @property
+    def serving(self) -> Sequence[SimulatedBroker]:
+        """The same."""
+        return (self,)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """By which it is found."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it answers."""
+        return self._process is not None and not self._process.frozen
 
     def start(self) -> None:
         """Take connections."""
         self._process, _ = self._loop.begin(f"broker-{self.port}", self._listen)
         self._process.ahead = self.ahead
 
-    def jump(self, seconds: float) -> None:
-        """Have its clock jump."""
-        self.ahead += seconds
+    def set_clock(self, ahead: float) -> None:
+        """Have its clock be so many seconds ahead."""
+        self.ahead = ahead
         if self._process is not None:
-            self._process.ahead = self.ahead
+            self._process.ahead = ahead
+
+    def freeze(self, frozen: bool) -> None:
+        """Have it stand still, or go on where it was."""
+        if self._process is not None:
+            self._process.frozen = frozen
 
     async def _listen(self) -> None:
         self._loop.network.listen(lambda: _Connection(self), ("127.0.0.1", self.port))
@@ -140,38 +261,31 @@ class SimulatedBroker:
 
     def go_back(self) -> None:
         """Put the copy in the data's place; to be called while it is stopped."""
-        self.losses += 1
         self.steps.forget()
+        self._put(self._kept)
+
+    def take_place_of(self, other: SimulatedBroker, *, kept: bool) -> None:
+        """Be a primary, with all that another one has, or with what was copied of it before."""
+        self._put(other._kept if kept else _copied(other.server))
+        self.flush_scripts()
+        self.name = self._new_name()
+
+    def _put(self, copy: bytes) -> None:
         with self.server.lock:
-            for number, items in pickle.loads(self._kept).items():
-                database = self.server.dbs[number]
+            for database in self.server.dbs.values():
                 database.clear()
+            for number, items in pickle.loads(copy).items():
                 for key, item in items.items():
-                    database[key] = item
+                    self.server.dbs[number][key] = item
 
     def item(self, key: bytes) -> Any:
         """What a key holds now, past all connections; None when there is no such key."""
         return self.server.dbs[0].get(key)
 
-    def now_ms(self) -> int:
-        """Its clock, Unix milliseconds; asked in its process."""
-        return int(time.time() * 1000)
-
-    def clock_ms(self) -> float:
-        """The same, asked anywhere."""
-        return 1000 * (time.time() - current().ahead + self.ahead)
-
-    def field(self, key: str, field: str) -> str:
-        """A hash's field as it is now, past all connections; empty when there is none."""
-        item = self.item(key.encode())
-        found = dict(item.value.items()).get(field.encode()) if item is not None else None
-        return found.decode() if found else ""
-
-    def expire(self, prefix: str) -> None:
-        """Have the time of some keys be over."""
-        database = self.server.dbs[0]
-        for key in [each for each in database if each.startswith(prefix.encode())]:
-            del database[key]
+    def replication(self) -> bytes:
+        """What it says of its role."""
+        role = b"slave" if self.replica else b"master"
+        return b"role:%b\r\nmaster_replid:%b\r\n" % (role, self.name.encode())
 
     def flush_scripts(self) -> None:
         """Forget all scripts."""
@@ -187,10 +301,15 @@ class SimulatedBroker:
         server.dbs = defaultdict(lambda: _Database(server.lock))
         server.subscribers = defaultdict(Ordered)
         server.psubscribers = defaultdict(Ordered)
+        server.ssubscribers = defaultdict(Ordered)
         return server
 
     def _new_name(self) -> str:
         return f"{self._rng.getrandbits(160):040x}"
+
+    def reads(self, name: bytes, fields: list[bytes]) -> bool:
+        """Whether a command changes nothing."""
+        return name in _READS or (name == b"EVALSHA" and self.steps.name(fields[1]) == "read")
 
     def refuses(self, fields: list[bytes]) -> bytes:
         """The error with which a command is refused; empty when it is not."""
@@ -248,7 +367,7 @@ class _Connection(asyncio.Protocol):
         self._reader = hiredis.Reader()
 
     def connection_made(self, transport: Any) -> None:
-        self._fake = Socket(self._broker, transport)
+        self._fake = self._broker.socket(self._broker, transport)
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -256,6 +375,8 @@ class _Connection(asyncio.Protocol):
             self._fake._process_command(fields)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        for subscribers in self._fake._server.ssubscribers.values():
+            subscribers.discard(self._fake)
         self._fake.close()
 
     @property
@@ -285,18 +406,19 @@ class Socket(FakeSocket):
 
     def put_response(self, msg: Any) -> None:
         """Send a reply, or what a subscriber gets."""
-        self._transport.write(encode_reply(msg, 2) if isinstance(msg, str) else _encoded(msg))
+        self._transport.write(encode_reply(msg, 2) if isinstance(msg, str) else encoded(msg))
 
     def _process_command(self, fields: list[bytes]) -> None:
         broker = self._broker
         if broker.commands is not None:
             broker.note(fields)
         name = fields[0].upper()
+        if broker.on_lost_write is not None and not broker.reads(name, fields):
+            broker.on_lost_write()
         if error := broker.refuses(fields):
             self._transport.write(error)
         elif name == b"INFO":
-            role = b"slave" if broker.replica else b"master"
-            self.put_response(b"role:%b\r\nmaster_replid:%b\r\n" % (role, broker.name.encode()))
+            self.put_response(broker.replication())
         elif name == b"EVAL":
             self._carry_out(b"EVALSHA", [broker.learn(fields[1]), *fields[2:]])
         elif name in _OFTEN:
@@ -373,10 +495,15 @@ class Socket(FakeSocket):
             return self._convert_lua_result(result, nested=False)
 
         broker = self._broker
-        reply = broker.steps.carry_out(sha1, keys, args, run)
-        if broker.on_script is not None:
-            broker.on_script(broker.steps.name(sha1), self._transport.asked_by, reply)
+        reply = broker.steps.carry_out(broker, sha1, keys, args, run)
+        if broker.steps.on_script is not None:
+            broker.steps.on_script(broker.steps.name(sha1), self._transport.asked_by, reply)
         return reply
+
+    @command((), (bytes,))
+    def info(self, *_: bytes) -> bytes:
+        """What a script is told of the server."""
+        return self._broker.replication()
 
     def _lua_redis_call(self, lua_runtime: Any, expected_globals: set[Any], op: bytes, *args: Any) -> Any:
         words = [each if type(each) is bytes else _convert_redis_arg(each) for each in args]
@@ -408,6 +535,9 @@ class Socket(FakeSocket):
         if _PLAIN.issuperset(map(type, items)):
             return items
         return [each if type(each) in _PLAIN else self._convert_lua_result(each) for each in items]
+
+
+SimulatedBroker.socket = Socket
 
 
 def _signature(socket: Any, name: bytes) -> Any:
@@ -475,7 +605,8 @@ def _applied(signature: Signature, args: list[Any], database: Any) -> tuple[list
     return args, items
 
 
-def _encoded(value: Any) -> bytes:
+def encoded(value: Any) -> bytes:
+    """A reply."""
     parts: list[bytes] = []
     _encode(value, parts.append)
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""A deployment in one event loop: a broker, front ends and workers, each a simulated process."""
+"""A deployment in one event loop: brokers of one form or another, front ends and workers, each a simulated process."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.simulation.agents import ON_LOST
 from tests.simulation.broker import Ordered, SimulatedBroker
 from tests.simulation.loop import current
 from tests.simulation.network import Network, Socket
+from tests.simulation.nodes import ClusterOfNodes, Servers, Watched
 from tests.simulation.outside import Outside
 from turnstream.api.server import FrontEnd
 from turnstream.shared.agents import config
@@ -29,11 +30,19 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
 
+    from tests.simulation.broker import Store
     from tests.simulation.loop import Process, SimulatedLoop
     from tests.simulation.network import Endpoint
 
-# Where the first broker listens, and that of the sessions if it is another one.
+# Where the first broker listens, and that of the sessions if it is another one; or a pair and its Sentinels; or the nodes of the
+# sessions' cluster, and what is read of them at the end.
 PORTS = (6379, 6380)
+SENTINELS = (26379, 26380, 26381)
+NODES = range(7001, 7007)
+GATHERED = 7000
+
+# What brokers there are: one; another one for sessions; a pair that Sentinels watch; a cluster for sessions.
+ONE, TWO, SENTINEL, CLUSTER = FORMS = ("one", "two", "sentinel", "cluster")
 
 # Short times, as in the chaos suite: the promises are the same with any.
 GIVEN: dict[str, Any] = {
@@ -105,28 +114,48 @@ def _with_policy(spec: AgentSpec) -> AgentSpec:
 class Cluster:
     """Starts, kills, freezes and drains."""
 
-    def __init__(self, loop: SimulatedLoop, rng: random.Random, *, two_brokers: bool, **given: Any) -> None:
-        """``given`` are settings of all processes."""
+    def __init__(self, loop: SimulatedLoop, rng: random.Random, *, brokers: str = ONE, **given: Any) -> None:
+        """``brokers``: one of `FORMS`; ``given`` are settings of all processes."""
         self._loop = loop
         self._numbers = iter(range(1, 1_000_000))
         self.network = Network(loop, rng)
-        self.brokers = [SimulatedBroker(loop, rng, port) for port in PORTS[: 1 + two_brokers]]
         # What concerns all, and what sessions have.
-        self.primary, self.sessions = self.brokers[0], self.brokers[-1]
-        for broker in self.brokers:
-            broker.lives = self._lives
+        self.primary: Store
+        self.sessions: Store
+        self.stores: list[Store] = []
+        if brokers == SENTINEL:
+            self.primary = self.sessions = Watched(loop, rng, PORTS, SENTINELS)
+        else:
+            self.primary = self.sessions = SimulatedBroker(loop, rng, PORTS[0])
+            if brokers == TWO:
+                self.sessions = SimulatedBroker(loop, rng, PORTS[1])
+            elif brokers == CLUSTER:
+                self.sessions = ClusterOfNodes(loop, rng, NODES, GATHERED)
+        self.stores = list(dict.fromkeys((self.primary, self.sessions)))
+        for store in self.stores:
+            store.steps.lives = self._lives
         self.outside = Outside(loop, rng, self.sessions, self.primary, self._serves)
-        self._given = {**GIVEN, **given, "redis_url": f"redis://127.0.0.1:{self.primary.port}/0"}
-        if two_brokers:
-            self._given["session_redis_url"] = f"redis://127.0.0.1:{self.sessions.port}/0"
+        self._given = {**GIVEN, **given, "redis_url": self.primary.url}
+        if self.sessions is not self.primary:
+            self._given["session_redis_url"] = self.sessions.url
         self._agents = {version: agents(version) for version in (None, OTHER_VERSION)}
         self.running: list[Running] = []
+
+    @property
+    def brokers(self) -> list[SimulatedBroker]:
+        """Those whose data it is now."""
+        return [broker for store in self.stores for broker in store.serving]
+
+    @property
+    def groups(self) -> list[Servers]:
+        """Brokers that stand in for each other."""
+        return [store for store in self.stores if isinstance(store, Servers)]
 
     async def bring_keys(self, tokens: dict[str, str]) -> None:
         """Make each agent's key known; all are of one owner."""
         broker = Broker(Settings(**self._given))
         for agent, token in tokens.items():
-            await ApiKeys(broker.primary).register(token, owner="dev", agent=agent)
+            await ApiKeys(broker.retrying(OPERATOR_SECONDS).primary).register(token, owner="dev", agent=agent)
         await broker.close()
 
     async def hold_model(self, name: str) -> None:
@@ -187,16 +216,19 @@ class Cluster:
 
     def subscription(self, running: Running) -> list[Endpoint]:
         """The connection on which a worker hears its own channel, if it has one."""
-        name = f"{running.process}>broker-{self.primary.port}"
-        pairs = [pair for pair in self.network.connections.values() if pair[0].name == name]
+        names = {f"{running.process}>broker-{broker.port}" for broker in self.primary.brokers}
+        pairs = [pair for pair in self.network.connections.values() if pair[0].name in names]
         return [near for near, far in pairs if far.get_protocol() and far.get_protocol().subscribes]
 
     def _lives(self, worker: str) -> bool:
         """Whether a worker stands or runs, and has not lost its connections to the first broker lately: one is not all."""
         for each in self.running:
             if isinstance(each.server, WorkerProcess) and each.server.id == worker:
-                between = tuple(sorted((each.process.name, f"broker-{self.primary.port}")))
-                lost = self.network.lost.get(between, {}).values()
+                lost = [
+                    when
+                    for broker in self.primary.brokers
+                    for when in self.network.lost_between(each.process.name, f"broker-{broker.port}")
+                ]
                 return sum(self._loop.time() - when < LATELY_SECONDS for when in lost) < MOST_LOST
         return False
 

@@ -25,7 +25,7 @@ from deploy.ports import free_port
 from tests.simulation.__main__ import beside, seeds_of, with_fixed_hashes
 from tests.simulation.broker import SimulatedBroker, Socket
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.run import Plan
+from tests.simulation.run import ALONE, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def main() -> int:
     with_fixed_hashes("tests.simulation.compare")
     different = 0
     for seed in seeds_of(given.seeds):
-        outcome = beside(Plan.of_seed(seed, given.turns), record=True)
+        outcome = beside(Plan.of_seed(seed, given.turns, brokers=ALONE), record=True)
         print(outcome)
         with ValkeyServer(port=free_port(), save="", appendonly="no") as server:
             found = _differences(outcome.commands, redis.Redis(port=server.port))

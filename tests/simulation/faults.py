@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cluster import OTHER_VERSION
+from tests.simulation.cluster import CLUSTER, OTHER_VERSION, SENTINEL
+from tests.simulation.nodes import TIMEOUT_SECONDS, UNAWARE_SECONDS, ClusterOfNodes, Node, Watched, slot_of
 from tests.simulation.outside import GATED
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from tests.simulation.broker import SimulatedBroker
     from tests.simulation.cluster import Cluster, Running
     from tests.simulation.loop import SimulatedLoop
     from tests.simulation.network import Endpoint
+    from tests.simulation.nodes import Servers, Shard
     from turnstream.shared.session.outcomes import Attempt
 
 # Fault → how often beside the others.
@@ -50,7 +53,22 @@ WEIGHTS = {
     "overtake_asking": 4,
     "hold_model": 3,
     "other_version": 3,
+    "kill_node": 3,
+    "lose_node": 3,
+    "freeze_node": 3,
+    "part_node": 3,
+    "part_process": 4,
+    "move_slots": 16,
 }
+
+# Faults that only some forms of brokers have.
+FORMS_OF = {
+    **dict.fromkeys(("kill_node", "lose_node", "freeze_node", "part_process"), (SENTINEL, CLUSTER)),
+    **dict.fromkeys(("part_node", "move_slots"), (CLUSTER,)),
+}
+
+# Those that take something away that was written.
+LOSING = frozenset(("lose_writes", "lose_node", "freeze_node", "part_node"))
 
 # Those that leave the workers that there are, and what connects them to the brokers.
 CONNECTED = {
@@ -73,6 +91,14 @@ LOST_SECONDS = (0.01, 1.0)
 TROUBLE_SECONDS = (0.2, 4.0)
 HELD_SECONDS = ((0.03, 0.3), (0.05, 3.0))
 MODEL_HELD_SECONDS = ((0.5, 5.0), (25.0, 40.0))
+PARTED_SECONDS = ((0.1, 1.0), (2.0, 8.0))
+
+# The share of nodes that were replaced which do not come back; and of those whose slots go back to where they came from.
+GONE_SHARE = 0.2
+LEFT_SHARE = 0.5
+
+# The share of slots which move at once that do so when something was just said.
+SPEAKING_SHARE = 0.6
 START_SECONDS = (0.05, 1.0)
 SKEWS_SECONDS = (0.0, 0.0, 0.4, -0.4, 5.0, -5.0, 300.0)
 JUMPS_SECONDS = (0.5, 3.0, -0.3)
@@ -150,6 +176,7 @@ class Faults:
         self._busy_broker = asyncio.Lock()
         self._model_lock = asyncio.Lock()
         self._cutting = asyncio.Lock()
+        self._replacing = False
         # Processes that a fault waits for the right moment for.
         self._in_hand: list[Running] = []
         self.done: list[tuple[float, str, str]] = []
@@ -331,7 +358,8 @@ class Faults:
 
     async def kill_unheard(self) -> None:
         """A process dies whose script was carried out, and never hears of it: what it left to do is others' now."""
-        brokers, script = self._cluster.brokers, self._rng.choice(list(LEFT_TO_DO))
+        looking = [each.steps for each in self._cluster.stores]
+        script = self._rng.choice(list(LEFT_TO_DO))
         dying: list[Running] = []
         struck = asyncio.Event()
 
@@ -345,13 +373,13 @@ class Faults:
                 each.process.frozen = True
                 struck.set()
 
-        if any(broker.on_script for broker in brokers):
+        if any(steps.on_script for steps in looking):
             return
-        for broker in brokers:
-            broker.on_script = look
+        for steps in looking:
+            steps.on_script = look
         await asyncio.wait([asyncio.create_task(struck.wait())], timeout=UNHEARD_SECONDS)
-        for broker in brokers:
-            broker.on_script = None
+        for steps in looking:
+            steps.on_script = None
         for each in dying:
             self._note(f"kill {each.role} after {script}", each.process)
             self._cluster.kill(each)
@@ -422,7 +450,7 @@ class Faults:
 
     async def _stop_unheard(self, running: Running, appends: int = 1) -> None:
         """Freeze a worker that has not heard yet that one of its appends was carried out, if there are so many soon."""
-        broker, stopped = self._cluster.sessions, asyncio.Event()
+        steps, stopped = self._cluster.sessions.steps, asyncio.Event()
 
         def look(name: str, who: str, reply: Any) -> None:
             nonlocal appends
@@ -432,13 +460,13 @@ class Faults:
                     running.process.frozen = True
                     stopped.set()
 
-        if broker.on_script is not None:
+        if steps.on_script is not None:
             return
-        broker.on_script = look
+        steps.on_script = look
         self._in_hand.append(running)
         await asyncio.wait([asyncio.create_task(stopped.wait())], timeout=WRITES_SECONDS)
         self._in_hand.remove(running)
-        broker.on_script = None
+        steps.on_script = None
 
     def _was_overtaken(self, attempt: Attempt) -> bool:
         key = attempt.ref.keys.task(attempt.ref.task)
@@ -452,26 +480,46 @@ class Faults:
 
     async def repeat(self) -> None:
         """Operations are carried out twice: the first reply was lost."""
-        broker = self._cluster.sessions
-        self._note("repeat", broker.port)
-        broker.steps.repeated = REPEATED_SHARE
+        steps = self._cluster.sessions.steps
+        self._note("repeat")
+        steps.repeated = REPEATED_SHARE
         await asyncio.sleep(self._rng.uniform(*REPEATED_SECONDS))
-        broker.steps.repeated = 0.0
+        steps.repeated = 0.0
 
     def _broker(self) -> SimulatedBroker:
         return self._rng.choice(self._cluster.brokers)
 
+    @asynccontextmanager
+    async def _some_broker(self) -> AsyncIterator[SimulatedBroker]:
+        """One to which nothing else is done."""
+        async with self._busy_broker:
+            while not (free := [each for each in self._cluster.brokers if not self._in_hands(each)]):
+                await asyncio.sleep(LOOK_SECONDS)
+            broker = self._rng.choice(free)
+            shard = self._shards().get(broker)
+            if shard:
+                shard.in_hand = True
+            yield broker
+            if shard:
+                shard.in_hand = False
+
+    def _shards(self) -> dict[SimulatedBroker, Shard]:
+        """Those of primaries that can be replaced."""
+        return {shard.primary: shard for group in self._cluster.groups for shard in group.shards}
+
+    def _in_hands(self, broker: SimulatedBroker) -> bool:
+        shard = self._shards().get(broker)
+        return shard is not None and shard.in_hand
+
     async def restart_broker(self) -> None:
         """It is away for a while, and back with all it had."""
-        async with self._busy_broker:
-            broker = self._broker()
+        async with self._some_broker() as broker:
             self._note("restart broker", broker.port)
             await self._restart(broker)
 
     async def lose_writes(self) -> None:
         """It is back with what it had a moment before."""
-        async with self._busy_broker:
-            broker = self._broker()
+        async with self._some_broker() as broker:
             broker.remember()
             await asyncio.sleep(self._rng.uniform(*LOST_SECONDS))
             self._on_loss()
@@ -488,8 +536,7 @@ class Faults:
 
     async def fill_memory(self) -> None:
         """It refuses what would need some."""
-        async with self._busy_broker:
-            broker = self._broker()
+        async with self._some_broker() as broker:
             self._note("full", broker.port)
             broker.full = True
             await asyncio.sleep(self._rng.uniform(*REFUSING_SECONDS))
@@ -497,8 +544,10 @@ class Faults:
 
     async def become_replica(self) -> None:
         """It answers, and takes no writes."""
-        async with self._busy_broker:
-            broker = self._broker()
+        async with self._some_broker() as broker:
+            if isinstance(broker, Node):
+                # That is `freeze_node`, and others.
+                return
             self._note("replica", broker.port)
             since, broker.replica = broker.clock_ms(), True
             await asyncio.sleep(self._rng.uniform(*REFUSING_SECONDS))
@@ -514,8 +563,149 @@ class Faults:
         """The brokers' clocks do."""
         seconds = self._rng.choice(JUMPS_SECONDS)
         self._note("jump", seconds)
-        for broker in self._cluster.brokers:
-            broker.jump(seconds)
+        for store in self._cluster.stores:
+            store.jump(seconds)
+
+    # ── brokers that stand in for each other ──
+
+    @asynccontextmanager
+    async def _some_shard(self) -> AsyncIterator[tuple[Servers, Shard] | None]:
+        """One whose primary may be replaced; one at a time, as most must be left to decide."""
+        group = self._rng.choice(self._cluster.groups)
+        free = [shard for shard in group.shards if not shard.in_hand]
+        if self._replacing or not free:
+            yield None
+            return
+        shard = self._rng.choice(free)
+        self._replacing = shard.in_hand = True
+        yield group, shard
+        self._replacing = False
+        shard.in_hand = not shard.replica.runs
+
+    async def kill_node(self) -> None:
+        """A primary dies; its replica, which has all of it, takes its place."""
+        await self._kill_node(kept=False)
+
+    async def lose_node(self) -> None:
+        """The same; the replica lacks what was written in the last moments."""
+        await self._kill_node(kept=True)
+
+    async def _kill_node(self, *, kept: bool) -> None:
+        async with self._some_shard() as found:
+            if found is None:
+                return
+            group, shard = found
+            node = shard.primary
+            if kept:
+                node.remember()
+                await asyncio.sleep(self._rng.uniform(*LOST_SECONDS))
+            self._note("lose node" if kept else "kill node", node.port)
+            since = node.clock_ms()
+            node.stop()
+            sentinel = self._rng.choice(group.sentinels) if isinstance(group, Watched) else None
+            if sentinel and self._rng.random() < 0.5:
+                # It was at the same machine.
+                sentinel.stop()
+            await group.fail_over(shard, kept=kept)
+            group.unable.append((since, node.clock_ms()))
+            if isinstance(group, ClusterOfNodes):
+                others = [each.primary for each in group.shards if not each.in_hand]
+                if self._rng.random() < LEFT_SHARE:
+                    # Nothing was written there meanwhile.
+                    group.give_back(shard.primary, others)
+                if len(others) == len(group.shards) - 1 and self._rng.random() < GONE_SHARE:
+                    return
+            await asyncio.sleep(self._rng.uniform(*AWAY_SECONDS))
+            group.rejoin(shard)
+            if sentinel and not sentinel.runs:
+                sentinel.start()
+
+    async def freeze_node(self) -> None:
+        """A primary stands still; if for long, it is replaced meanwhile, and does not know it yet when it goes on."""
+        async with self._some_shard() as found:
+            if found is None:
+                return
+            group, shard = found
+            node, seconds = shard.primary, self._rng.uniform(*self._rng.choice(FROZEN_SECONDS))
+            self._note("freeze node", f"{node.port} {seconds:.2f} s")
+            since, until = node.clock_ms(), self._loop.time() + seconds
+            node.freeze(True)
+            if seconds > TIMEOUT_SECONDS:
+                await group.fail_over(shard, kept=False)
+            group.unable.append((since, node.clock_ms()))
+            await asyncio.sleep(until - self._loop.time())
+            node.freeze(False)
+            self._note("thaw node", node.port)
+            if node is not shard.primary:
+                await asyncio.sleep(self._rng.uniform(*UNAWARE_SECONDS))
+                group.demote(shard)
+
+    async def part_node(self) -> None:
+        """The other nodes do not reach a primary; its clients do. What it takes until it notices is lost."""
+        async with self._some_shard() as found:
+            if found is None:
+                return
+            group, shard = found
+            node = shard.primary
+            assert isinstance(node, Node)
+            self._note("part node", node.port)
+            node.remember()
+            node.alone = True
+            self._loop.call_later(TIMEOUT_SECONDS, setattr, node, "down", True)
+            since = node.clock_ms()
+            await group.fail_over(shard, kept=True)
+            group.unable.append((since, node.clock_ms()))
+            await asyncio.sleep(self._rng.uniform(*AWAY_SECONDS))
+            group.demote(shard)
+
+    async def part_process(self) -> None:
+        """A process does not reach a server that others reach."""
+        running, broker = self._rng.choice(self._cluster.running), self._broker()
+        seconds = self._rng.uniform(*self._rng.choice(PARTED_SECONDS))
+        self._note("part", f"{running.process} from {broker.port} {seconds:.2f} s")
+        self._cluster.network.part(str(running.process), f"broker-{broker.port}", seconds)
+        await asyncio.sleep(seconds)
+
+    async def move_slots(self) -> None:
+        """Some go to another node, key by key or at once."""
+        [nodes] = [each for each in self._cluster.groups if isinstance(each, ClusterOfNodes)]
+        free = [shard for shard in nodes.shards if not shard.in_hand]
+        if len(free) < 2:
+            return
+        pair = self._rng.sample(free, 2)
+        source, target = (shard.primary for shard in pair)
+        assert isinstance(source, Node)
+        assert isinstance(target, Node)
+        slots, at_once = nodes.some_slots(source), self._rng.random() < 0.5
+        if at_once and self._rng.random() < SPEAKING_SHARE:
+            slots = [each for each in await self._speaking(source) if nodes.map.owners[each] is source]
+        if not slots or [source, target] != [shard.primary for shard in pair if not shard.in_hand]:
+            return
+        self._note("move at once" if at_once else "move", f"{len(slots)} slots {source.port} {target.port}")
+        since = nodes.clock_ms()
+        if at_once:
+            nodes.move_at_once(slots, source, target)
+        else:
+            for shard in pair:
+                shard.in_hand = True
+            await nodes.move(slots, source, target)
+            for shard in pair:
+                shard.in_hand = False
+        nodes.unable.append((since, nodes.clock_ms()))
+
+    async def _speaking(self, node: Node) -> list[int]:
+        """The slot in which something is said next at a node, if that is soon."""
+        said: asyncio.Future[int] = self._loop.create_future()
+
+        def look(name: str, key: bytes) -> None:
+            slot = slot_of(key)
+            if name == "append" and node.view.owners[slot] is node and not said.done():
+                said.set_result(slot)
+
+        node.steps.on_key.append(look)
+        await asyncio.wait([said], timeout=WRITES_SECONDS)
+        node.steps.on_key.remove(look)
+        return [said.result()] if said.done() else []
 
     # ── the models' provider ──
 

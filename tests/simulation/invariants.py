@@ -105,7 +105,7 @@ def deadlines_end_turns(cluster: Cluster) -> Iterator[str]:
 
 def _able_ms(cluster: Cluster, since: float, until: float) -> float:
     """How long the brokers were able to end a turn, in that time of their clock, ms."""
-    unable = sorted(each for broker in cluster.brokers for each in broker.unable)
+    unable = sorted(each for store in cluster.stores for each in store.unable)
     able = 0.0
     for began, ended in [*unable, (until, until)]:
         able += max(0.0, min(began, until) - since)
@@ -171,11 +171,7 @@ RULES: list[Callable[[Cluster], Iterator[str]]] = [
 
 def _items(cluster: Cluster) -> list[tuple[bytes, Any]]:
     """What the brokers hold, read past the network: nothing happens meanwhile."""
-    found = []
-    for broker in cluster.brokers:
-        with broker.server.lock:
-            found += sorted(broker.server.dbs[0].items())
-    return found
+    return [each for store in cluster.stores for each in store.items()]
 
 
 def _field(value: Any, name: bytes) -> bytes:

@@ -88,9 +88,10 @@ class Scene:
                 for near in cluster.subscription(worker):
                     near.cut()
             case "restart":
-                cluster.primary.stop()
+                [broker] = cluster.brokers
+                broker.stop()
                 await asyncio.sleep(0.1)
-                cluster.primary.restart()
+                broker.restart()
         if worker.process.frozen:
             await asyncio.sleep(0.6 * LEASE_SECONDS)
             worker.process.frozen = False
@@ -125,7 +126,7 @@ def missed(case: str, seed: int) -> str:
     asyncio.set_event_loop(loop)
     loop.set_exception_handler(lambda *_: None)
     structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
-    cluster = Cluster(loop, random.Random(f"network {seed}"), two_brokers=False, lease_seconds=LEASE_SECONDS)
+    cluster = Cluster(loop, random.Random(f"network {seed}"), lease_seconds=LEASE_SECONDS)
     with seeded(loop, seed):
         scene = Scene(loop, cluster, random.Random(f"{case} {seed}"))
         _, task = loop.begin("scene", lambda: scene.play(case))

@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.simulation.__main__ import beside, with_fixed_hashes
-from tests.simulation.run import Plan
+from tests.simulation.cluster import CLUSTER
+from tests.simulation.run import ALONE, Plan
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +46,11 @@ class Mutant:
     old: str
     new: str
     faults: tuple[str, ...]
+    brokers: tuple[str, ...] = ALONE
+
+    def plan(self, seed: int, turns: int) -> Plan:
+        """What is simulated by a seed."""
+        return Plan.of_seed(seed, turns, faults=self.faults, pace=PACE, brokers=self.brokers)
 
     def apply(self, folder: Path) -> None:
         """Change a copy of the tree.
@@ -61,6 +67,10 @@ class Mutant:
 
 def _lua(name: str, script: str, old: str, new: str, faults: tuple[str, ...]) -> Mutant:
     return Mutant(name, f"shared/lua/{script}.lua", old, new, faults)
+
+
+def _of_cluster(name: str, file: str, old: str, new: str, faults: tuple[str, ...]) -> Mutant:
+    return Mutant(name, f"shared/{file}", old, new, faults, (CLUSTER,))
 
 
 # A few kinds of faults show what many hide.
@@ -355,6 +365,49 @@ MUTANTS = [
         "                followed.attached = False\n",
         CUT,
     ),
+    # ── a cluster of brokers ──
+    _of_cluster(
+        "nodes not told apart",
+        "lua/_session.lua",
+        "if CLUSTER then\n  -- Asked here",
+        "if false then\n  -- Asked here",
+        ("lose_node",),
+    ),
+    _of_cluster(
+        "tails of a slot that has moved are not read",
+        "broker/shards.py",
+        "            self._listener.lost(lost)\n",
+        "",
+        ("move_slots",),
+    ),
+    _of_cluster(
+        "tails lost with a node are not read",
+        "broker/shards.py",
+        "        self._work.set()\n        self.lost(channels)\n",
+        "        self._work.set()\n",
+        ("kill_node", "cut"),
+    ),
+    _of_cluster(
+        "tails do not follow their slot",
+        "broker/shards.py",
+        "if now is None or now == before:",
+        "if now is None or before is not None:",
+        ("move_slots",),
+    ),
+    _of_cluster(
+        "a node in trouble is asked again",
+        "broker/cluster.py",
+        "            with suppress(*TRANSIENT):\n                await self.nodes.learn()\n",
+        "            pass\n",
+        ("kill_node",),
+    ),
+    _of_cluster(
+        "who is sent on does not ask",
+        "broker/cluster.py",
+        "asking = not isinstance(error, MovedError)",
+        "asking = False",
+        ("move_slots",),
+    ),
     # ── the broker's moods ──
     Mutant(
         "forgotten scripts not sent again",
@@ -453,10 +506,7 @@ def _look_for(mutant: Mutant, seeds: int, known: tuple[int, int] | None) -> Foun
                 tried += tree.tried
                 following = tree.seed + 1
                 # What the tree as it is violates as well is no sign of the mutant.
-                if (
-                    tree.rule
-                    and not beside(Plan.of_seed(tree.seed, turns, faults=mutant.faults, pace=PACE)).wrong
-                ):
+                if tree.rule and not beside(mutant.plan(tree.seed, turns)).wrong:
                     return replace(tree, tried=tried)
     return None
 
@@ -470,6 +520,8 @@ def _simulate(folder: Path, mutant: Mutant, turns: int, first: int, last: int) -
         str(turns),
         "--pace",
         str(PACE),
+        "--brokers",
+        *mutant.brokers,
         "--jobs",
         "1",
         "--first",

@@ -55,6 +55,8 @@ class Network:
         self.connections: dict[int, tuple[Endpoint, Endpoint]] = {}
         self.trace = hashlib.sha256()
         self.lost: dict[tuple[str, ...], dict[int, float]] = {}
+        # Two processes → until when nothing passes between them.
+        self._parted: dict[frozenset[str], float] = {}
         loop.network = self
 
     def listen(self, factory: Callable[[], Any], address: Address) -> Listener:
@@ -77,6 +79,11 @@ class Network:
         """
         await asyncio.sleep(self.latency())
         listener = self._listening.get(("127.0.0.1", address[1]))
+        if listener is not None and self._parted:
+            parted = self._parted.get(frozenset((str(current()), str(listener.process))), 0.0)
+            if parted > self.now():
+                await asyncio.sleep(parted - self.now())
+                listener = self._listening.get(("127.0.0.1", address[1]))
         if listener is None:
             raise ConnectionRefusedError(f"nobody listens at {address}")
         number = next(self._numbers)
@@ -91,6 +98,18 @@ class Network:
         protocol.connection_made(near)
         self._loop.call_soon(listener.accept, far, context=far.context)
         return near, protocol
+
+    def lost_between(self, one: str, other: str) -> list[float]:
+        """When two processes have lost connections."""
+        return list(self.lost.get(tuple(sorted((one, other))), {}).values())
+
+    def part(self, one: str, other: str, seconds: float) -> None:
+        """Let nothing pass between two processes for a while; what was sent, is sent again by their systems then."""
+        self._parted[frozenset((one, other))] = self.now() + seconds
+        for pair in self.connections.values():
+            if set(pair[0].name.split(">")) == {one, other}:
+                for side in pair:
+                    side.hold(seconds)
 
     def latency(self) -> float:
         """How long the next bytes take, seconds."""

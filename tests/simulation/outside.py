@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from tests.chaos.records import Account, Turn
-    from tests.simulation.broker import SimulatedBroker
+    from tests.simulation.broker import Store
     from tests.simulation.loop import SimulatedLoop
     from turnstream.worker.turn import RunningTurn
 
@@ -87,8 +87,8 @@ class Outside:
         self,
         loop: SimulatedLoop,
         rng: random.Random,
-        broker: SimulatedBroker,
-        primary: SimulatedBroker,
+        broker: Store,
+        primary: Store,
         serves: Callable[[str | None], bool],
     ) -> None:
         """``broker`` has the sessions, ``primary`` what is noted of models; ``serves``: whether workers know that one serves a version."""

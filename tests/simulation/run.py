@@ -20,8 +20,8 @@ from tests.chaos.driver import account_of, unended
 from tests.chaos.records import ENDS
 from tests.simulation.broker import Command
 from tests.simulation.clients import KEYS, SimulatedClient, SimulatedTown
-from tests.simulation.cluster import Cluster
-from tests.simulation.faults import CONNECTED, WEIGHTS, Faults
+from tests.simulation.cluster import CLUSTER, FORMS, ONE, SENTINEL, TWO, Cluster
+from tests.simulation.faults import CONNECTED, FORMS_OF, LOSING, WEIGHTS, Faults
 from tests.simulation.invariants import REST_SECONDS, at_rest
 from tests.simulation.liteagent import wrong_streams
 from tests.simulation.loop import SimulatedLoop, current
@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 from turnstream.worker.agents import memory
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import MutableMapping, Sequence
 
     from tests.chaos.records import Account
 
@@ -54,6 +54,13 @@ LOOK_SECONDS = 1.0
 # The share of all kinds of faults that a seed has.
 FAULTS_SHARE = 0.6
 
+# The brokers of one seed, and the next ones; and of seeds whose servers cannot be replaced.
+IN_TURN = (ONE, CLUSTER, TWO, SENTINEL, CLUSTER, ONE)
+ALONE = (ONE, ONE, TWO)
+
+# The share of seeds with servers that are replaced in which nothing is lost thereby.
+WHOLE_SHARE = 0.5
+
 # How many times as often as usual faults come in one seed, and the next ones.
 PACES = (*(1.0,) * 7, 4.0)
 
@@ -73,6 +80,7 @@ class Plan:
         clients: how many users there are.
         faults: the kinds of fault, of `tests.simulation.faults.WEIGHTS`; those that `of_seed` chooses, if not given.
         pace: how many times as often as usual they are injected.
+        brokers: what brokers there are, one of `tests.simulation.cluster.FORMS`.
     """
 
     seed: int
@@ -80,11 +88,7 @@ class Plan:
     clients: int
     faults: tuple[str, ...]
     pace: float = 1.0
-
-    @property
-    def two_brokers(self) -> bool:
-        """Whether sessions have a broker of their own, as those of every third seed do."""
-        return self.seed % 3 == 0
+    brokers: str = ONE
 
     @classmethod
     def of_seed(
@@ -94,16 +98,25 @@ class Plan:
         clients: int = 20,
         faults: tuple[str, ...] | None = None,
         pace: float | None = None,
+        brokers: Sequence[str] = IN_TURN,
     ) -> Plan:
-        """What the seed chooses. Some faults hide what others show, so each seed has a part of them."""
+        """What the seed chooses. Some faults hide what others show, so each seed has a part of them.
+
+        ``brokers``: forms that seeds have in turn.
+        """
         rng = random.Random(f"plan {seed}")
-        chosen = tuple(kind for kind in WEIGHTS if rng.random() < FAULTS_SHARE)
+        form = brokers[(seed - 1) % len(brokers)]
+        known = [kind for kind in WEIGHTS if form in FORMS_OF.get(kind, FORMS)]
+        chosen = tuple(kind for kind in known if rng.random() < FAULTS_SHARE)
+        if form in (SENTINEL, CLUSTER) and rng.random() < WHOLE_SHARE:
+            chosen = tuple(kind for kind in chosen if kind not in LOSING)
         return cls(
             seed,
             turns,
             clients,
             chosen if faults is None else faults,
             PACES[seed % len(PACES)] if pace is None else pace,
+            form,
         )
 
     def arguments(self) -> list[str]:
@@ -113,6 +126,7 @@ class Plan:
             "--turns": self.turns,
             "--clients": self.clients,
             "--pace": self.pace,
+            "--brokers": self.brokers,
         }
         return [*(str(part) for pair in numbers.items() for part in pair), "--faults", *self.faults]
 
@@ -145,7 +159,7 @@ class Outcome:
     def __str__(self) -> str:
         head = (
             f"seed {self.plan.seed}: {self.turns} turns, {self.virtual:.1f} s virtual, {self.real:.1f} s real, {self.cpu:.1f} s CPU, "
-            f"trace {self.trace}; {dict(self.statuses)}; {sum(self.faults.values())} faults; {len(self.wrong)} violations"
+            f"trace {self.trace}; {self.plan.brokers}; {dict(self.statuses)}; {sum(self.faults.values())} faults; {len(self.wrong)} violations"
         )
         lines = [head]
         kinds: dict[str, list[str]] = {}
@@ -166,11 +180,11 @@ def simulate(plan: Plan, *, record: bool = False) -> Outcome:
     asyncio.set_event_loop(loop)
     loop.set_exception_handler(trace.failed)
     structlog.configure(processors=[trace.log], cache_logger_on_first_use=False)
-    cluster = Cluster(loop, random.Random(f"network {plan.seed}"), two_brokers=plan.two_brokers)
+    cluster = Cluster(loop, random.Random(f"network {plan.seed}"), brokers=plan.brokers)
     cluster.outside.connected = CONNECTED.issuperset(plan.faults)
     outcome = Outcome(plan)
     if record:
-        cluster.primary.commands = outcome.commands
+        cluster.brokers[0].commands = outcome.commands
     with seeded(loop, plan.seed):
         _, task = loop.begin("clients", lambda: _Run(plan, loop, cluster, trace).drive(outcome))
         loop.run_until_complete(task)
@@ -190,7 +204,7 @@ class _Run:
         self._cluster = cluster
         self._trace = trace
         fronts = [f"http://127.0.0.1:{port}" for port in FRONT_ENDS]
-        self._town = SimulatedTown(cluster, fronts, clears="lose_writes" not in plan.faults)
+        self._town = SimulatedTown(cluster, fronts, clears=LOSING.isdisjoint(plan.faults))
 
     async def drive(self, outcome: Outcome) -> None:
         await self._start()
@@ -227,8 +241,10 @@ class _Run:
 
     async def _start(self) -> None:
         cluster = self._cluster
-        for broker in cluster.brokers:
-            broker.start()
+        for store in cluster.stores:
+            store.start()
+        for group in cluster.groups:
+            group.on_loss = self._town.lose
         await cluster.bring_keys(KEYS)
         for port in FRONT_ENDS:
             cluster.start("api", port)
@@ -238,7 +254,7 @@ class _Run:
 
     def _wrong(self) -> list[str]:
         """What was seen to be wrong so far."""
-        steps = [each for broker in self._cluster.brokers for each in broker.steps.wrong]
+        steps = [each for store in self._cluster.stores for each in store.steps.wrong]
         return [*self._town.broken, *self._trace.wrong, *steps, *self._cluster.outside.wrong]
 
     async def _wait(self, seconds: float, tasks: list[asyncio.Task[None]]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Sequence
 
-    from tests.simulation.broker import SimulatedBroker
+    from tests.simulation.broker import SimulatedBroker, Store
 
 Fields = dict[str, str]
 
@@ -67,9 +67,12 @@ _REPEATED = {
 
 
 class Steps:
-    """Looks on at one broker.
+    """Looks on at one broker, or at all that stand in for each other.
 
     Attributes:
+        lives: whether a worker, by its id, is one that others must not take for dead.
+        on_script: called with each script's name, who asked for it, and the reply, which is not sent yet.
+        on_key: called with the name of each script on a session, and its first key, behind it.
         repeated: the share of operations that are carried out twice; who asked gets the second reply.
         waited: ref and attempt of each that was released to wait.
         wrote: ref and attempt of each that wrote into its log.
@@ -77,22 +80,30 @@ class Steps:
         ended: each task's key → when it ended the first time, by the broker's clock, Unix milliseconds. What the broker loses
             has to end again.
         on_gone: called with the ref of a turn that ends since no worker serves its version.
+        sent: process and slot → how it was sent to and fro between two nodes, which should not go on.
         wrong: what did not hold.
     """
 
-    def __init__(self, broker: SimulatedBroker, rng: random.Random) -> None:
-        self._broker = broker
+    # The one that carries out what is looked at.
+    _broker: SimulatedBroker
+
+    def __init__(self, rng: random.Random) -> None:
         self._rng = rng
+        self.lives: Callable[[str], bool] = bool
+        self.on_script: Callable[[str, str, Any], None] | None = None
+        self.on_key: list[Callable[[str, bytes], None]] = []
         self._names: dict[bytes, str] = {}
         self._bodies = {path.stem: _body(path.read_text()) for path in LUA.glob("*.lua")}
         # Operations that had their effect.
         self._done: set[tuple[bytes, bytes]] = set()
+        self.losses = 0
         self.repeated = 0.0
         self.waited: set[tuple[str, int]] = set()
         self.wrote: set[tuple[str, int]] = set()
         self.marked: set[tuple[str, int, str]] = set()
         self.ended: dict[bytes, int] = {}
         self.on_gone: Callable[[str], None] | None = None
+        self.sent: dict[tuple[str, int], list[bytes]] = {}
         self.wrong: list[str] = []
 
     def learn(self, digest: bytes, text: bytes) -> None:
@@ -108,12 +119,19 @@ class Steps:
 
     def forget(self) -> None:
         """The broker has lost writes: what was done may have to be done again."""
+        self.losses += 1
         self._done.clear()
 
     def carry_out(
-        self, digest: bytes, keys: Sequence[bytes], args: Sequence[bytes], run: Callable[[], Any]
+        self,
+        broker: SimulatedBroker,
+        digest: bytes,
+        keys: Sequence[bytes],
+        args: Sequence[bytes],
+        run: Callable[[], Any],
     ) -> Any:
         """What a script returns, which is carried out, and looked at."""
+        self._broker = broker
         name = self.name(digest)
         if len(keys) < len(FOR_SCRIPTS) or not keys[0].endswith(b":meta"):
             reply = run()
@@ -124,6 +142,8 @@ class Steps:
         step, before = _Step(self._broker, name, keys, args), self._log(keys)
         reply = run()
         self._note(name, step.ref, keys, args, reply)
+        for each in tuple(self.on_key):
+            each(name, keys[0])
         self._wrong(name, keys, args[_TASK], step.wrong(reply))
         self._wrong(name, keys, args[_TASK], self._twice(args, before, self._log(keys)))
         self._wrong(name, keys, args[_TASK], self._kept_for_ever(keys))
@@ -229,7 +249,7 @@ class _Step:
             if (
                 self._name == "sweep"
                 and int(before.get("lease", "0")) > self._now
-                and self._broker.lives(before.get("worker", ""))
+                and self._broker.steps.lives(before.get("worker", ""))
             ):
                 yield f"a_living_holder_keeps_its_turn: its lease has {int(before['lease']) - self._now} ms"
         if taken and after.get("holder") and int(after["attempt"]) != int(before.get("attempt", "0")) + 1:
@@ -311,7 +331,7 @@ class _Step:
         }
 
 
-def _looked_at_soon(broker: SimulatedBroker, ref: bytes) -> Iterator[str]:
+def _looked_at_soon(broker: Store, ref: bytes) -> Iterator[str]:
     """A rescuer looks at the task, whoever dies with it in hand."""
     due, now = broker.item(DUE.encode()), broker.now_ms()
     at = due.value[ref] if due is not None and ref in due.value else None

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.simulation.cluster import CLUSTER, FORMS, ONE, SENTINEL
 from tests.simulation.mutants import MUTANTS, ROOT
 
 # What a run may take at most; `make simulate` does many more.
@@ -26,12 +27,13 @@ def simulated(module: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_three_thousand_turns_hold_what_is_promised() -> None:
-    """Six seeds with faults of all kinds, both cores."""
+    """Six seeds with faults of all kinds and brokers of all forms, both cores."""
     done = simulated("tests.simulation", "--seeds", "1-6", "--turns", "500", "--whole")
     assert done.returncode == 0, done.stdout + done.stderr
     turns = sum(map(int, re.findall(r"seed \d+: (\d+) turns", done.stdout)))
     assert turns >= 3000, done.stdout
     assert all(map(int, re.findall(r"(\d+) faults", done.stdout))), done.stdout
+    assert set(re.findall(r"trace \w+; (\w+);", done.stdout)) == set(FORMS), done.stdout
 
 
 def test_a_killed_worker_is_missed_at_once_and_no_other_one() -> None:
@@ -54,12 +56,14 @@ def test_mutants_are_found() -> None:
     assert "6 of 6 found" in done.stdout, done.stdout
 
 
-def test_a_seed_gives_the_same_run_again() -> None:
+@pytest.mark.parametrize("brokers", [ONE, SENTINEL, CLUSTER])
+def test_a_seed_gives_the_same_run_again(brokers: str) -> None:
     """In another process, at another time: the same bytes arrived everywhere at the same moments."""
     (first, other), [again] = (
         re.findall(r"(\d+) turns, ([\d.]+) s virtual.*trace (\w+)", done.stdout)
         for done in (
-            simulated("tests.simulation", "--turns", "40", "--seeds", *seeds) for seeds in (("7", "8"), "7")
+            simulated("tests.simulation", "--turns", "40", "--brokers", brokers, "--seeds", *seeds)
+            for seeds in (("7", "8"), "7")
         )
     )
     assert first == again
