@@ -29,8 +29,10 @@ from turnstream.shared.agents import config
 from turnstream.shared.agents.config import Agents, AgentSpec, McpServer
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.client import Broker
+from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.errors import Refused, TurnstreamError, Unavailable
 from turnstream.shared.session import batch
+from turnstream.shared.session.event_log import Log
 from turnstream.shared.settings import Settings
 from turnstream.worker.worker import WorkerProcess
 
@@ -61,11 +63,21 @@ class Deployment:
         url: a front end as it is deployed.
         hasty_url: a front end that sends heartbeats all the time.
         keys: agent → an API key for it.
+        log: what the sessions' logs are read with.
     """
 
     url: str
     hasty_url: str
     keys: dict[str, str]
+    log: Log
+
+    async def parked(self, session: str) -> None:
+        """Wait until the session's turn is parked: that is an entry, and an answer which came sooner would spare it."""
+        keys = SessionKeys(OWNER, session)
+        while not [
+            task for task in await self.log.live(keys) if (await self.log.task(keys, task)).get("parks")
+        ]:
+            await asyncio.sleep(0.01)
 
 
 def _agents() -> Agents:
@@ -118,7 +130,7 @@ async def _deployment() -> AsyncIterator[Deployment]:
         keys = {spec.name: make_token() for spec in configured}
         for name, token in keys.items():
             await ApiKeys(broker.primary).register(token, owner=OWNER, agent=name)
-        yield Deployment(urls[0], urls[1], keys)
+        yield Deployment(urls[0], urls[1], keys, Log(broker.sessions))
     finally:
         worker.stop()
         await working
@@ -194,6 +206,10 @@ class Scene:
     def block(self, language: str, body: str) -> None:
         """A fenced block."""
         self._written.append(f"```{language}\n{body.rstrip(chr(10))}\n```\n")
+
+    async def parked(self, session: str) -> None:
+        """Wait until the session's turn waits for its client."""
+        await self._stage.parked(session)
 
     def client(self, agent: str = config.DEMO, *, hasty: bool = False) -> Client:
         """Somebody with a key of that agent."""
@@ -288,6 +304,7 @@ def _process(says: str, *, agent: str = config.DEMO, answer: Any = None, java: b
         ):
             if answer is not None:
                 await stream.until(calls)
+                await scene.parked(scene.name)
                 stream.write()
                 given = {"id": calls(stream)[0], "result": answer}
                 await client.ask("POST", f"/liteAgent/v1/callback?sessionId={scene.name}", given)
@@ -306,6 +323,7 @@ def _chat(says: str, *, agent: str = config.DEMO, answer: Any = None, stream: bo
             async with client.follow("POST", chat, said(says, stream=stream)) as reading:
                 if answer is not None:
                     await reading.until(calls)
+                    await scene.parked(session)
                     reading.write()
                     given = {"id": calls(reading)[0], "result": answer}
                     await client.ask("POST", f"/liteAgent/v1/callback?sessionId={session}", given)
@@ -337,6 +355,7 @@ async def _answered_through_process(scene: Scene) -> None:
     async with scene.client() as client:
         async with client.follow("POST", "/process", asked(scene.name, "/calls 2")) as stream:
             await stream.until(lambda read: len(calls(read)) == 2)
+            await scene.parked(scene.name)
             stream.write()
             ids = calls(stream)
         parts = [
@@ -353,6 +372,7 @@ async def _approved_through_process(scene: Scene) -> None:
     async with scene.client() as client:
         async with client.follow("POST", "/process", asked(scene.name, "/approve files")) as stream:
             await stream.until(calls)
+            await scene.parked(scene.name)
             stream.write()
             (call,) = calls(stream)
         data = {"approval_request_id": call, "approve": True, "reason": "Go ahead."}

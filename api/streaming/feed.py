@@ -50,7 +50,8 @@ class Feed:
         at_once: shows what it is given in the very call that brought it, and says whether it did. Most entries go
             this way, which spares them the wait for the follower's task; it is asked only while that waits.
         task: the only one that it follows, if any. When that is over, and the follower has all there is, it is ended.
-        parking: whether `entries` is to come back, with nothing, when a task may have been parked.
+        parking: whether `entries` is to come back, with nothing, when an earlier release may have parked a task: that
+            leaves no entry.
         operator: it is not one of those that the session's owner may have.
     """
 
@@ -158,7 +159,7 @@ class Feed:
         self.wake()
 
     def task_may_be_parked(self) -> None:
-        """A task may have been parked."""
+        """An earlier release may have parked a task."""
         if self.parking:
             self._maybe_parked = True
             self._wake_task()

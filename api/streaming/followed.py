@@ -224,7 +224,7 @@ class Followed:
                 feed.wake_in_turn(self.rounds)
 
     def task_may_be_parked(self) -> None:
-        """A task may have been parked."""
+        """An earlier release may have parked a task."""
         for feed in self.feeds:
             feed.task_may_be_parked()
 

@@ -2,7 +2,7 @@
 -- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); wait_ms: the client has to
 -- answer; policy: the agent's `parked`; batch: groups, entries, calls, state.
 -- → parked | launch n (all answers are already in) | superseded | behind launch | fenced | ended | gone | files_missing
-local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'fresh')
+local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'fresh', 'parks')
 if task[3] == OP and task[2] == attempt then
   if task[7] == '' then
     return { 'parked' }
@@ -33,20 +33,34 @@ if pending == 0 then
   return { 'launch', launch }
 end
 local until_ms = NOW + tonumber(wait_ms)
-redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '', 'number', number)
 -- The calls' strings outlive the wait, however long: a late answer is told that it is late.
-local life = int(tonumber(wait_ms) + TTL)
+local life, open = int(tonumber(wait_ms) + TTL), {}
 for _, call in ipairs(redis.call('HKEYS', CALLS)) do
   if string.sub(call, -7) ~= ':result' then
     local answered = redis.call('HEXISTS', CALLS, call .. ':result') == 1
     redis.call('SET', call_prefix .. call, TID .. (answered and ' answered' or ' pending'), 'PX', life)
+    if not answered then
+      open[#open + 1] = call
+    end
   end
 end
+-- The entry by which readers see it, spelled here: nobody else knows which calls are open by now. Ids of calls are ours, and
+-- need no escapes. Behind the batch, as if it had come with it.
+table.sort(open)
+local parks = task[10] and task[10] .. ' ' or ''
+local _, park = string.gsub(parks, ' ', '')
+ARGV[#ARGV + 1] = '1'
+local marker_at = #ARGV
+for _, each in ipairs({ 'h', '', 'parked', '{"object":"turnstream.parked","park":' .. int(park + 1) .. ',"calls":["'
+  .. table.concat(open, '","') .. '"],"until":' .. int(until_ms) .. '}', '' }) do
+  ARGV[#ARGV + 1] = each
+end
+_, seq = write(marker_at, number)
+redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '', 'number', number,
+  'parks', parks .. int(seq) .. '-' .. int(number))
 local hold = redis.call('HGET', META, 'hold')
 if not hold or tonumber(hold) < until_ms then
   redis.call('HSET', META, 'hold', int(until_ms))
 end
 touch(task[9], true, true)
--- Who waits for what this turn comes to is told, though nothing was said: of the entries from seq + 1 to seq.
-redis.call(PUBLISH, TAIL, session()[1] .. '-' .. int(seq + 1) .. '-' .. int(seq))
 return { 'parked' }

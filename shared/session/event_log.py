@@ -99,8 +99,8 @@ class Page:
 class Tail(NamedTuple):
     """One message of a session's tail channel.
 
-    ``entries`` is empty when the batch was too large to be published, when the log began a new epoch, or when a
-    task was parked without a word (then nothing stands between ``first`` and ``last``). ``written`` is when the entry
+    ``entries`` is empty when the batch was too large to be published, when the log began a new epoch, or when an earlier
+    release parked a task (then nothing stands between ``first`` and ``last``). ``written`` is when the entry
     at ``last`` was written, 0 if that is not said.
     """
 
@@ -129,7 +129,8 @@ class Log(Retrying):
     async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:
         """The task's hash without its larger fields; empty when there is no such task."""
         names = (
-            "status", "epoch", "first", "out", "number", "response", "metadata", "submitted", "why", "attempt", "parked_until"
+            "status", "epoch", "first", "out", "number", "response", "metadata", "submitted", "why", "attempt", "parked_until",
+            "parks",
         )  # fmt: skip
         values = await command(self._redis, "HMGET", keys.task(task), *names)
         return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.chaos.records import ENDS, Account, Row, Session, Turn, View
 from tests.conformance.capture import Capture
 from tests.conformance.checker import check as check_wire
+from turnstream.shared.session.entry import PARKED
 
 if TYPE_CHECKING:
     from tests.support.client import Frame
@@ -22,6 +23,9 @@ CLOSED = frozenset({"completed", "incomplete"})
 
 # What tells a client's call and its answer.
 CALLS = {"function_call": "function_call_output", "plugin_call": "plugin_call_output"}
+
+# What the client is asked, and how it answers.
+ASKED = {"function_call": "function_call_output", "mcp_approval_request": "mcp_approval_response"}
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,26 @@ def calls_are_made_and_answered_once(account: Account) -> Iterator[str]:
                 yield f"{session.name}/{task}: {call} twice"
             if rows[-1].event.get("status") == "completed" and set(made) != set(answered):
                 yield f"{session.name}/{task}: {len(made)} {call}, {len(answered)} answers"
+
+
+@rule
+def parks_are_in_the_log(account: Account) -> Iterator[str]:
+    """A task's parks are counted from 1, its hash has their places, and each names calls that wait for their answers."""
+    for session, task, rows in _tasks(account):
+        places = session.tasks.get(task, {}).get("parks", "").split()
+        parks = [row for row in rows if row.kind == PARKED]
+        if [row.event["park"] for row in parks] != list(range(1, len(parks) + 1)):
+            yield f"{session.name}/{task}: {[row.event['park'] for row in parks]}"
+        if [str(row.seq) for row in parks] != [place.partition("-")[0] for place in places]:
+            yield f"{session.name}/{task}: {len(parks)} in the log, the hash has {places}"
+        waiting: set[str] = set()
+        for row in rows:
+            if row.kind == PARKED and not set() < set(row.event["calls"]) <= waiting:
+                yield f"{session.name}/{task}: {row.seq} names {row.event['calls']}, not {sorted(waiting)}"
+            if row.kind in ASKED and _status(row.event) == ("message", "completed"):
+                waiting.add(_asked_of(row.event))
+            if row.kind in ASKED.values() and _status(row.event) == ("message", "completed"):
+                waiting.discard(_asked_of(row.event))
 
 
 @rule
@@ -338,6 +362,11 @@ def _bare(event: dict[str, Any]) -> dict[str, Any]:
 
 def _call_of(event: dict[str, Any]) -> str:
     return str(event["content"][0]["data"]["call_id"])
+
+
+def _asked_of(event: dict[str, Any]) -> str:
+    data = event["content"][0]["data"]
+    return str(data.get("call_id") or data.get("approval_request_id") or data["id"])
 
 
 def _text(message: dict[str, Any]) -> str:

@@ -189,7 +189,7 @@ async def account_of(redis: Any, town: Town) -> Account:
                 session.tasks[turn.task] = {
                     name.decode(): value.decode()
                     for name, value in fields.items()
-                    if name in (b"status", b"why", b"crashes", b"attempt", b"launch")
+                    if name in (b"status", b"why", b"crashes", b"attempt", b"launch", b"parks")
                 }
         for session in account.sessions.values():
             session.log = rows(await redis.xrange(_key(session.name, "log")))

@@ -13,14 +13,15 @@ import pytest
 from tests.chaos.checker import RULES, check
 from tests.chaos.records import Account, Row, Session, Turn, View, rows
 from tests.conftest import Place
-from tests.support.client import read_frame
+from tests.support.client import calls_of, read_frame
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.support.client import Frame
 
 # Ordinary turns, one that is answered, and one that two workers said: what the rules speak of is in them.
-PROMPTS = ("/tokens 5", "/tool add 1 2", "/dispatch look")
+PROMPTS = ("/tokens 5", "/tool add 1 2", "/dispatch look", "/call f {}")
 
 Spoil = Callable[[Account], None]
 
@@ -35,8 +36,12 @@ async def account(place: Place) -> Account:
         account = Account(sessions={"s1": Session("s1")})
         for number, prompt in enumerate(PROMPTS):
             turn = Turn("s1", f"t{number}", prompt, accepted=True, views=[View(), View()])
-            for frame in await client.turn("s1", prompt, id=turn.task):
-                turn.own.take(frame)
+            async with client.process("s1", prompt, id=turn.task) as stream:
+                for call in calls_of(await stream.until(calls_of)):
+                    await wait_until(lambda: _is_parked(stack, "t3"), "the turn to park")
+                    await client.callback("s1", call["call_id"], 1)
+                for frame in await stream.all():
+                    turn.own.take(frame)
             async with client.follow("s1", turn.task) as again:
                 for frame in await again.all():
                     turn.views[1].take(frame)
@@ -46,12 +51,18 @@ async def account(place: Place) -> Account:
         session.log = rows(await redis.xrange("ts:{dev/s1}:log"))
         session.history = rows(await redis.xrange("ts:{dev/s1}:history"))
         session.epochs = {int(row.cursor.partition("-")[0]): row.seq for row in session.log}
-        session.tasks = {turn.task: {"status": "completed", "crashes": "0"} for turn in account.turns}
+        for turn in account.turns:
+            task = await redis.hgetall(f"ts:{{dev/s1}}:task:{turn.task}")
+            session.tasks[turn.task] = {name.decode(): value.decode() for name, value in task.items()}
         answer = await client.http.get("/liteAgent/v1/history", params={"sessionId": "s1"})
         session.told = answer.json()
     finally:
         await stack.close()
     return account
+
+
+async def _is_parked(stack: Stack, task: str) -> bool:
+    return await stack.status("s1", task) == "parked"
 
 
 def _log(account: Account) -> list[Row]:
@@ -170,6 +181,20 @@ def _forget_history(account: Account) -> None:
     del account.sessions["s1"].history[1]
 
 
+def _forget_a_park(account: Account) -> None:
+    for stream in (_log(account), account.sessions["s1"].history):
+        stream[:] = [row for row in stream if row.kind != "parked"]
+    _renumber(account)
+
+
+def _park_for_nothing(account: Account) -> None:
+    next(row for row in _log(account) if row.kind == "parked").event["calls"].clear()
+
+
+def _count_parks_wrongly(account: Account) -> None:
+    next(row for row in _log(account) if row.kind == "parked").event["park"] = 2
+
+
 def _tell_otherwise(account: Account) -> None:
     account.sessions["s1"].told.reverse()
 
@@ -244,6 +269,7 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
     "ends_hold_the_output": (_forget_output,),
     "calls_are_made_and_answered_once": (_call_twice, _never_answer),
     "history_is_what_was_streamed": (_forget_history,),
+    "parks_are_in_the_log": (_forget_a_park, _park_for_nothing, _count_parks_wrongly),
     "history_is_told": (_tell_otherwise,),
     "accepted_turns_end": (_never_end, _unended_for_the_client, _lose_a_turn),
     "cursors_increase": (_swap_frames, _double_a_frame),

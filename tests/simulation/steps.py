@@ -231,6 +231,7 @@ class _Step:
         after = self._task()
         yield from self._move(after)
         yield from self._superseded(reply)
+        yield from self._parked(after, reply)
         if after and after.get("status") not in ENDS:
             yield from self._counts(after)
             yield from self._open(after)
@@ -264,6 +265,14 @@ class _Step:
         if before.get("attempt") != attempt or (holder and before.get("holder") != holder):
             now = f"{before.get('attempt')} of {before.get('holder')}"
             yield f"a_superseded_attempt_writes_nothing: attempt {attempt} of {holder}, now is {now}"
+
+    def _parked(self, after: Fields, reply: Any) -> Iterator[str]:
+        """Who parks leaves an entry, whose place it remembers; nobody else does."""
+        before, now = self._before.get("parks", "").split(), after.get("parks", "").split()
+        if self._name == "park" and reply[0] == b"parked" and self._before.get("status") == "running":
+            before.append(f"{self._hash('meta')['seq']}-{after['number']}")
+        if after and now != before:
+            yield f"each_park_has_its_entry: {now}, not {before}"
 
     def _counts(self, after: Fields) -> Iterator[str]:
         calls = self._hash("calls")

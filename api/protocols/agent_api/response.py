@@ -14,7 +14,7 @@ from turnstream.api.streaming.start_position import ended
 from turnstream.shared.errors import CursorGone, NoTask, SessionBusy, ShuttingDown
 from turnstream.shared.protocol import ResponseBuilder
 from turnstream.shared.session.endings import numbered, without_number
-from turnstream.shared.session.entry import END, Cursor
+from turnstream.shared.session.entry import END, PARKED, Cursor
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from turnstream.shared.errors import Overloaded, TooMany
     from turnstream.shared.session.entry import Entry
     from turnstream.shared.session.event_log import Log
-
-_CALLS = ("function_call", "mcp_approval_request")
-_ANSWERS = ("function_call_output", "mcp_approval_response")
 
 # Between two looks at nothing; news wake the waiter by themselves.
 _IDLE_SECONDS = 60.0
@@ -61,7 +58,8 @@ class WholeResponse:
         self._dialect = dialect
         self._log = reader
         self._headers = headers
-        self._unanswered: set[str] = set()
+        # Whether a park was seen that may be the present one.
+        self._asked = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Serve the response."""
@@ -101,9 +99,10 @@ class WholeResponse:
                     return end
                 last = news[-1].entry
                 feed.after, feed.written = Cursor(feed.after.epoch, last.seq), last.created
-            # Parking wakes us, too, though it is no entry.
-            if self._unanswered and (response := await self._parked()):
+            # An earlier release parks without an entry: nothing comes.
+            if (self._asked or not news) and (response := await self._parked()):
                 return response
+            self._asked = False
 
     async def _end_in_history(self, before: int) -> bytes:
         """As `_end_in`, of what was cut from the log before seq ``before``."""
@@ -122,16 +121,13 @@ class WholeResponse:
         return b""
 
     def _end_in(self, entries: Iterable[Entry]) -> bytes:
-        """The terminal event, or empty; on the way, note which calls are open."""
+        """The terminal event, or empty; on the way, note parks."""
         for entry in entries:
             if entry.task != self._task:
                 continue
             if entry.kind == END:
                 return entry.event
-            if entry.kind in _CALLS:
-                self._unanswered |= _ids(entry.event)
-            elif entry.kind in _ANSWERS:
-                self._unanswered -= _ids(entry.event)
+            self._asked |= entry.kind == PARKED
         return b""
 
     async def _parked(self) -> bytes | None:
@@ -170,12 +166,3 @@ def rejected(
     return Response(
         dialect.document(event), status_code=refusal.status, media_type="application/json", headers=headers
     )
-
-
-def _ids(event: bytes) -> set[str]:
-    """The calls that a completed message makes or answers."""
-    parsed = orjson.loads(event)
-    if parsed.get("object") != "message" or parsed.get("status") != "completed":
-        return set()
-    datas = [part.get("data") or {} for part in parsed.get("content") or []]
-    return {data.get("approval_request_id") or data.get("call_id") or data.get("id") or "" for data in datas}

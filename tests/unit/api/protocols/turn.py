@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from turnstream.shared.session.entry import Entry
+from turnstream.shared.session.entry import PARKED, Entry
 
 SESSION = "s-1"
 TASK = "t-1"
@@ -55,6 +55,12 @@ def message(
 def tool(kind: str, data: dict[str, Any], **more: Any) -> Entry:
     """A completed message of a tool with its one data part."""
     return message(kind, [{"type": "data", "data": data, "status": "completed"}], **more)
+
+
+def parked() -> Entry:
+    """What lua/park.lua writes."""
+    event = {"object": "turnstream.parked", "park": 1, "calls": ["call_1"], "until": CREATED}
+    return entry(PARKED, event, numbered=False)
 
 
 def part(kind: str = "message", **fields: Any) -> Entry:

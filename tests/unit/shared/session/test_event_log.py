@@ -46,8 +46,9 @@ async def test_places_and_numbers_are_dense_over_attempts_and_parking(place: Pla
     await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())
     await desk.finish(await desk.begin(ref(), 3))
     entries = await desk.sound()
-    assert [entry.seq for entry in entries] == list(range(1, 10))
-    assert numbers(entries) == [None, *range(8)]
+    assert [entry.seq for entry in entries] == list(range(1, 11))
+    # The user's message and the park have none.
+    assert numbers(entries) == [None, *range(6), None, 6, 7]
     assert entries[-1].kind == END
 
 

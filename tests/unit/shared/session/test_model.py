@@ -46,6 +46,7 @@ from tests.unit.shared.session.support import (
 from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import END, Cursor, Entry
+from turnstream.shared.session.entry import PARKED as PARK
 from turnstream.shared.session.outcomes import (
     Appended,
     Attempt,
@@ -126,6 +127,7 @@ class ModelTask:
     attempt: int = 0
     holder: str = ""
     crashes: int = 0
+    parks: int = 0
     ending: str = ""
     why: str = ""
     following: str = ""
@@ -218,6 +220,7 @@ class Model:
         if not task.pending:
             return task.queue(task.launch + 1)
         task.status = PARKED
+        task.parks += 1
         task.over -= {"parked_until", "lease"}
         return Parked()
 
@@ -970,12 +973,14 @@ class TaskMachine(RuleBasedStateMachine):
         for entry in entries:
             told = self.told.setdefault((meta.epoch, entry.seq), entry.event)
             assert told == entry.event, f"{meta.epoch}-{entry.seq} was given to two events"
+        parked = [(entry.task, entry.seq) for entry in entries if entry.kind == PARK]
         ends = [entry.task for entry in entries if entry.kind == END]
         assert len(ends) == len(set(ends))
         tasks = self.model.tasks.values()
         hashes = await desk.all_of(*(("HGETALL", keys.task(task.name)) for task in tasks))
         for task, raw in zip(tasks, hashes, strict=True):
             self.check_task(task, raw, meta, ends, waiting)
+            self.check_parks(task, raw, meta, [seq for name, seq in parked if name == task.name])
 
     def check_task(
         self,
@@ -1006,6 +1011,15 @@ class TaskMachine(RuleBasedStateMachine):
         assert status != PARKED or ("parked_until" in found and task.pending > 0)
         assert (status == QUEUED and task.launch == 0) == (waiting.count(task.name) == 1)
         assert status != QUEUED or "launched" in found
+
+    def check_parks(
+        self, task: ModelTask, raw: dict[bytes, bytes], meta: SessionMeta, parked: list[int]
+    ) -> None:
+        """Each of its parks has an entry, as long as it is in the log, and its place is known."""
+        places = [int(each.partition(b"-")[0]) for each in raw.get(b"parks", b"").split()]
+        assert len(places) == task.parks
+        if meta.has_epoch(int(raw[b"epoch"])):
+            assert [place for place in places if place >= meta.head] == parked
 
     def two_steps(self, before: str, status: str) -> bool:
         """Some rules take a task and end it at once."""

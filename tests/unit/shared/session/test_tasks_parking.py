@@ -5,14 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 
-from tests.unit.shared.session.support import HOUR_MS, Desk, answer, asking, opened, ref
+from tests.unit.shared.session.support import HOUR_MS, Desk, answer, asking, keys_of, opened, ref
 from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.entry import PARKED
 from turnstream.shared.session.outcomes import (
     Ended,
     Expired,
     Fenced,
+    GivesWay,
     Gone,
     Launch,
     MustEnd,
@@ -39,7 +42,76 @@ async def test_a_task_parks_with_its_calls(place: Place) -> None:
     assert await desk.field(ref(), "lease") is None
     assert await desk.field(ref(), "worker") == "w1"
     assert before + HOUR_MS <= int(await desk.field(ref(), "parked_until") or 0) <= await desk.now() + HOUR_MS
-    assert [entry.kind for entry in await desk.sound()][2:] == ["message", "message"]
+    assert [entry.kind for entry in await desk.sound()][2:] == ["message", "message", PARKED]
+
+
+async def test_a_park_leaves_an_entry(place: Place) -> None:
+    """In log and history, without a number: how often the task has parked, which calls are open, until when.
+
+    The task remembers its place, and the number of the event that comes next.
+    """
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.append(attempt, asking("c0"))
+    await desk.tasks.callback(ref(), "c0", b"1", answer("c0"), operation())
+    op = operation()
+    park = partial(desk.tasks.park, ref(), 1, asking("c2", "c1"), op, wait_ms=HOUR_MS, policy="block")
+    async with desk.tails() as tail:
+        assert await desk.twice(park) == Parked()
+        await tail()
+        told = (await tail()).entries
+    log = await desk.sound()
+    assert [entry for entry in log if entry.kind == PARKED] == told == log[-1:]
+    page = await desk.log.kept(keys_of())
+    assert page is not None
+    assert page.entries[-1:] == told
+    assert orjson.loads(told[0].event) == {
+        "object": "turnstream.parked",
+        "park": 1,
+        "calls": ["c1", "c2"],
+        "until": int(await desk.field(ref(), "parked_until") or 0),
+    }
+    assert await desk.field(ref(), "parks") == f"{told[0].seq}-{await desk.field(ref(), 'number')}"
+
+
+async def test_each_park_has_its_entry(place: Place) -> None:
+    """They are counted, over attempts; each is the last entry of its time."""
+    desk = Desk(place)
+    places = []
+    for number in (1, 2, 3):
+        attempt = await (desk.running() if number == 1 else desk.begin(ref(), number))
+        assert (
+            await desk.tasks.park(
+                ref(), attempt.claim, asking(f"c{number}"), operation(), wait_ms=HOUR_MS, policy="block"
+            )
+            == Parked()
+        )
+        last = (await desk.sound())[-1]
+        assert (last.kind, orjson.loads(last.event)["park"]) == (PARKED, number)
+        places.append(f"{last.seq}-{await desk.field(ref(), 'number')}")
+        await desk.tasks.callback(ref(), f"c{number}", b"1", answer(f"c{number}"), operation())
+    assert (await desk.field(ref(), "parks") or "").split() == places
+    await desk.finish(await desk.begin(ref(), 4))
+    assert [entry.kind for entry in await desk.sound()].count(PARKED) == 3
+
+
+async def test_who_does_not_wait_leaves_no_entry(place: Place) -> None:
+    """Neither a task that gives way to one that waits, nor one whose answers are in."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.submit(ref("t2"))
+    assert (
+        await desk.tasks.park(
+            ref(), attempt.claim, asking("c1"), operation(), wait_ms=HOUR_MS, policy="supersede"
+        )
+        == GivesWay()
+    )
+    await desk.tasks.callback(ref(), "c1", b"1", answer("c1"), operation())
+    assert await desk.tasks.park(
+        ref(), attempt.claim, Batch(), operation(), wait_ms=HOUR_MS, policy="block"
+    ) == Launch(2)
+    assert PARKED not in [entry.kind for entry in await desk.sound()]
+    assert await desk.field(ref(), "parks") is None
 
 
 async def test_a_repeated_park_gives_its_first_outcome(place: Place) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.api.protocols.turn import EPOCH, SESSION, message, part
+from tests.unit.api.protocols.turn import EPOCH, SESSION, message, parked, part
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE, AGENTSCOPE_JAVA
 from turnstream.shared.session.entry import Entry
 
@@ -65,6 +65,12 @@ def test_line_ends_of_unicode_are_escaped() -> None:
     frames = AGENTSCOPE.frames(SESSION, EPOCH, part(type="text", delta=True, text="a\u2028b\u2029c\x85d“"))
     assert "a\\u2028b\\u2029c\\u0085d“".encode() in frames
     assert len(frames.decode().splitlines()) == 3
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_parking_is_not_told(dialect: Dialect) -> None:
+    """That a turn was parked is no event of its response."""
+    assert dialect.frames(SESSION, EPOCH, parked()) == dialect.replay(SESSION, EPOCH, parked()) == b""
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -13,6 +13,7 @@ from tests.unit.api.protocols.turn import (
     SESSION,
     envelope,
     message,
+    parked,
     part,
     read,
     response,
@@ -108,3 +109,10 @@ def test_replay_tells_the_whole_answer(dialect: LiteAgent) -> None:
 def test_replay_of_the_rest_is_as_live(dialect: LiteAgent, one: Entry) -> None:
     """What never depended on content events is told the same way."""
     assert dialect.replay(SESSION, EPOCH, one) == dialect.frames(SESSION, EPOCH, one) != b""
+
+
+@BOTH
+def test_parking_is_not_told(dialect: LiteAgent) -> None:
+    """That a turn was parked is seen by its calls; the entry is neither in a stream nor in the history."""
+    assert dialect.frames(SESSION, EPOCH, parked()) == dialect.replay(SESSION, EPOCH, parked()) == b""
+    assert told(parked()) == []
