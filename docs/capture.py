@@ -386,6 +386,24 @@ async def _approved_through_process(scene: Scene) -> None:
             await stream.to_end()
 
 
+async def _completed_where_asked(scene: Scene) -> None:
+    """As the official web UI does it: two requests, two responses."""
+    async with scene.client() as client:
+        body = asked(scene.name, "/approve files", id="files-1")
+        async with client.follow("POST", "/process?on_park=complete", body) as stream:
+            await stream.to_end()
+            (call,) = calls(stream)
+        data = {"approval_request_id": call, "approve": True}
+        answer = {
+            "role": "user",
+            "type": "mcp_approval_response",
+            "content": [{"type": "data", "data": data}],
+        }
+        body = {"session_id": scene.name, "input": [answer]}
+        async with client.follow("POST", "/process?on_park=complete", body) as stream:
+            await stream.to_end()
+
+
 async def _every_content_sent(scene: Scene) -> None:
     """One part of each type in the input; an image by its link and as base64."""
     content = [
@@ -586,6 +604,7 @@ SCENES: dict[str, Script] = {
     "callback": _process('/call get_weather {"city": "Rome"}', answer={"sky": "blue"}),
     "answers-through-process": _answered_through_process,
     "approval": _approved_through_process,
+    "on-park": _completed_where_asked,
     "sub-agent": _process("/dispatch /tokens 2"),
     "critics": _process("/reflect"),
     "every-content": _process("What do you have?", agent="every-content"),

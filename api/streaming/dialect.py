@@ -48,6 +48,23 @@ class Dialect(Protocol):
         ...
 
 
+class Encoder(Protocol):
+    """One stream to one client, where what is written of an entry depends on those before it.
+
+    It is fed with all entries of its task from a place on that does not depend on the client, each once; what the client has
+    already is made, and dropped. So any front end writes the same bytes here, too.
+    """
+
+    @property
+    def over(self) -> bool:
+        """Whether the last frames were those of the end."""
+        ...
+
+    def feed(self, epoch: int, entry: Entry) -> bytes:
+        """The entry as complete SSE frames, or ``b""`` when this client does not see it."""
+        ...
+
+
 def one_line(json: bytes) -> bytes:
     """Escape the three characters that are legal in JSON strings but end a line for some clients.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from turnstream.api.http.connection import Connection
-    from turnstream.api.streaming.dialect import Dialect
+    from turnstream.api.streaming.dialect import Dialect, Encoder
     from turnstream.api.streaming.feed import Feed
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
@@ -66,14 +66,18 @@ class EventStream:
     __slots__ = (
         "_connection",
         "_dialect",
+        "_encoder",
+        "_fed",
         "_feed",
         "_fresh",
         "_gap_filter",
         "_headers",
         "_held",
         "_log",
+        "_made",
         "_number",
         "_over",
+        "_seen",
         "_send",
         "_session",
         "_settings",
@@ -93,7 +97,9 @@ class EventStream:
         settings: Settings,
         *,
         headers: Headers = (),
+        encoder: Encoder | None = None,
     ) -> None:
+        """With an ``encoder`` it writes the entries, from the start's place on, instead of the dialect."""
         self._feed = feed
         self._session = feed.keys.session
         feed.after = start.after
@@ -104,6 +110,11 @@ class EventStream:
         # The next number, where they are not the log's own.
         self._number: int | None = None
         self._dialect = dialect
+        self._encoder = encoder
+        self._seen = start.seen
+        # The last seq that the encoder was fed with, and by their seqs the frames that were made and are not written yet.
+        self._fed = 0
+        self._made: dict[int, bytes] = {}
         self._log = reader
         self._settings = settings
         self._headers = headers
@@ -196,20 +207,24 @@ class EventStream:
         if self._gap_filter is not None or self._connection is None:
             return False
         feed, task, dialect, session = self._feed, self._task, self._dialect, self._session
-        epoch = feed.after.epoch
+        epoch, encoder = feed.after.epoch, self._encoder
         frames = []
         over = False
         for shown in news:
             entry = shown.entry
             if task is None or entry.task == task:
-                frames.append(shown.frames(dialect, session, epoch))
-                if task is not None and entry.kind == END:
+                if encoder is None:
+                    frames.append(shown.frames(dialect, session, epoch))
+                else:
+                    frames.append(self._encoded(encoder, epoch, entry))
+                if task is not None and (entry.kind == END or self._ends(entry)):
                     over = True
                     break
         body = b"".join(frames)
         if body:
             if len(body) > SEND_BYTES or not self._connection.write_chunk(body):
                 return False
+            self._made.clear()
             metrics.bytes_out.n += len(body)
             self._wrote_at = self._time()
         last = news[-1].entry
@@ -227,23 +242,39 @@ class EventStream:
         Not more than is for one turn.
         """
         feed, task, dialect, session = self._feed, self._task, self._dialect, self._session
-        epoch = feed.after.epoch
+        epoch, encoder = feed.after.epoch, self._encoder
         written = 0
         for each in news:
             entry = each.entry
             if task is None or entry.task == task:
                 shown = view(each)
-                if shown is not None:
+                if shown is not None and encoder is None:
                     self._put(shown.frames(dialect, session, epoch), shown)
+                elif shown is not None and encoder is not None:
+                    self._put(self._encoded(encoder, epoch, shown.entry))
+                    self._made.pop(shown.entry.seq, None)
             feed.after, feed.written = Cursor(epoch, entry.seq), entry.created
             self._fresh = False
-            if task is not None and entry.task == task and entry.kind == END:
+            if task is not None and entry.task == task and (entry.kind == END or self._ends(entry)):
                 self._over = True
                 return
             if self._size >= SEND_BYTES:
                 written += self._size
                 if written >= TURN_BYTES or not self._flush_at_once():
                     return
+
+    def _encoded(self, encoder: Encoder, epoch: int, entry: Entry) -> bytes:
+        """What the encoder makes of an entry, which it is fed with once; nothing where the client has it already."""
+        if entry.seq > self._fed:
+            frames = encoder.feed(epoch, entry)
+            self._fed = entry.seq
+            if frames and entry.seq > self._seen:
+                self._made[entry.seq] = frames
+        return self._made.get(entry.seq, b"")
+
+    def _ends(self, entry: Entry) -> bool:
+        """Whether the encoder's last frames are this entry's."""
+        return self._encoder is not None and self._encoder.over and entry.seq >= self._fed
 
     def _behind_gap(self, shown: RenderedEntry) -> RenderedEntry | None:
         """How to show an entry of the log; behind a gap, perhaps not at all."""
@@ -284,9 +315,7 @@ class EventStream:
             if task is not None and self._fresh:
                 begun = await opening(self._log, feed.keys, task)
                 self._number = 0 if begun else None
-                for entry in begun:
-                    shown = self._replayed(RenderedEntry(entry))
-                    self._put(shown.frames(self._dialect, self._session, feed.after.epoch), shown)
+                self._show_opening(begun)
                 await self._flush()
             self._fresh = False
             while feed.after.seq < before - 1:
@@ -309,6 +338,16 @@ class EventStream:
             return True
         self._gap_filter = self._gap_filter or GapFilter()
         return True
+
+    def _show_opening(self, begun: Iterable[Entry]) -> None:
+        """Show how a task began whose first events are gone."""
+        epoch = self._feed.after.epoch
+        for entry in begun:
+            shown = self._replayed(RenderedEntry(entry))
+            if self._encoder is None:
+                self._put(shown.frames(self._dialect, self._session, epoch), shown)
+            else:
+                self._put(self._encoder.feed(epoch, shown.entry))
 
     async def _show_trimmed(self, page: Page, before: int) -> None:
         """Show a page of the history, or as much of it as is taken."""

@@ -37,12 +37,36 @@ class Start:
         task: the only task to follow; the stream ends with it. None: the whole session.
         over: the client has seen the task's end already.
         fresh: the task is wanted from its first event.
+        seen: up to this seq the client has all; what stands behind `after` is read for the sake of what comes then.
     """
 
     after: Cursor
     task: str | None = None
     over: bool = False
     fresh: bool = False
+    seen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a turn: what stands between two of its parks, or its beginning, or its end.
+
+    Attributes:
+        task: the turn.
+        number: from 0; it begins behind so many parks.
+        after: the place before its first entry.
+        end: the place of the park that ends it; None: it is the turn's last one, so far.
+        response, submitted, metadata: of the turn: its response's id, when it was submitted (Unix milliseconds), and what
+            its events tell as their metadata, JSON.
+    """
+
+    task: str
+    number: int
+    after: Cursor
+    end: int | None
+    response: str
+    submitted: int
+    metadata: bytes
 
 
 async def start(
@@ -79,6 +103,65 @@ async def start(
     if cursor and after == cursor and not over:
         await _check_kept(log, keys, meta, cursor)
     return Start(after, task, over=over, fresh=cursor is None)
+
+
+async def segment(
+    log: Log,
+    keys: SessionKeys,
+    meta: SessionMeta,
+    task: str,
+    *,
+    number: int | None = None,
+    place: int | None = None,
+) -> Segment:
+    """The segment of a task of that number, or the one that has the entry at a ``place``; else its newest one.
+
+    Raises:
+        NoTask: the session has no such task (any more), or the task no such segment yet.
+        CursorGone: the session was cleared since the task.
+        BrokerAway: the broker did not answer.
+    """
+    known = await log.task(keys, task)
+    if not known:
+        raise NoTask
+    if not meta.has_epoch(int(known["epoch"])):
+        raise CursorGone
+    parks = [int(park.partition("-")[0]) for park in known.get("parks", "").split()]
+    if number is None:
+        # A park is the last entry of the segment that it ends.
+        number = len(parks) if place is None else sum(park < place for park in parks)
+    if number > len(parks):
+        raise NoTask
+    first = parks[number - 1] + 1 if number else int(known["first"])
+    return Segment(
+        task=task,
+        number=number,
+        after=Cursor(meta.epoch, first - 1),
+        end=parks[number] if number < len(parks) else None,
+        response=known["response"],
+        submitted=int(known["submitted"]),
+        metadata=known.get("metadata", "").encode(),
+    )
+
+
+async def start_of(
+    log: Log, keys: SessionKeys, meta: SessionMeta, part: Segment, cursor: Cursor | None = None
+) -> Start:
+    """Where to start following a segment, from its first entry on, for who has all up to a ``cursor``, if any.
+
+    Raises:
+        CursorGone: as `start`; or what the client has cannot be told again as it was: its pieces were cut from the log.
+        BrokerAway: the broker did not answer.
+    """
+    cursor = max(_place(cursor, meta), part.after) if cursor else None
+    begun = await start(log, keys, meta, task=part.task, cursor=cursor)
+    seen = begun.after.seq if cursor else 0
+    over = begun.over or (part.end is not None and seen >= part.end)
+    if part.number and not over:
+        await _check_kept(log, keys, meta, part.after)
+        if cursor and part.after.seq < meta.head - 1:
+            raise CursorGone
+    return replace(begun, after=part.after, over=over, seen=seen, fresh=begun.fresh and not part.number)
 
 
 async def _check_kept(log: Log, keys: SessionKeys, meta: SessionMeta, cursor: Cursor) -> None:

@@ -10,13 +10,14 @@ from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from turnstream.api.access.auth import Caller
     from turnstream.api.access.session_access import Visitor
     from turnstream.api.services import Services
-    from turnstream.api.streaming.dialect import Dialect
+    from turnstream.api.streaming.dialect import Dialect, Encoder
     from turnstream.api.streaming.feed import Feed
+    from turnstream.api.streaming.start_position import Segment
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.entry import Cursor
 
@@ -64,3 +65,30 @@ async def watch(
         meta = visible(await feed.meta(cursor), visitor)
         start = await start_position.start(services.log, keys, meta, task=task, cursor=cursor)
         return EventStream(feed, start, dialect, services.log, services.settings)
+
+
+async def watch_segment(
+    services: Services,
+    keys: SessionKeys,
+    visitor: Visitor,
+    dialect: Dialect,
+    opened: Callable[[Segment], Encoder],
+    *,
+    caller: Caller | None,
+    task: str,
+    number: int,
+    cursor: Cursor | None,
+) -> EventStream:
+    """A stream of one segment of a task, as the encoder writes it that is ``opened`` for it, after ``cursor`` if there is one.
+
+    Raises:
+        TooMany, Overloaded, ShuttingDown: as `following`.
+        NoSession: as `visible`.
+        NoTask, CursorGone: as `start_position.segment` and `start_position.start_of`.
+        BrokerAway: the broker did not answer.
+    """
+    async with following(services, keys, caller) as feed:
+        meta = visible(await feed.meta(None), visitor)
+        segment = await start_position.segment(services.log, keys, meta, task, number=number)
+        start = await start_position.start_of(services.log, keys, meta, segment, cursor)
+        return EventStream(feed, start, dialect, services.log, services.settings, encoder=opened(segment))

@@ -269,6 +269,11 @@ class AgentSpec(BaseModel):
     )
     busy: Literal["serial", "parallel", "reject", "interrupt"] = "serial"
     parked: Literal["block", "supersede"] = "block"
+    on_park: Literal["follow", "complete"] = Field(
+        "follow",
+        description="Agent API: `follow` keeps a turn's stream open while its client is asked; `complete` ends it there, and an "
+        "answer through `/process` is a response of its own.",
+    )
     deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the whole turn, parking included.")
     retry_for: float = Field(
         600,

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "api/server": "behaviour/test_bad_connections",
     "api/streaming/dialect": "behaviour/test_new_protocol",
     "api/streaming/feed": "unit/api/streaming/test_hub",
+    "api/streaming/reading": "behaviour/test_long_after",
     "api/streaming/sse": "behaviour/test_bad_clients",
     "api/streaming/start_position": "behaviour/test_long_after",
     "api/turns/callbacks": "behaviour/test_parking",

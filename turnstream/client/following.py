@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 PATH = "/process"
 
+# A turn is followed over its calls, whatever its agent says for other clients.
+_ON_PARK = {"on_park": "follow"}
+
 # A connection that lasted so long was a good one, even if it brought nothing: a turn may be silent.
 LASTED_SECONDS = 5.0
 
@@ -106,9 +109,9 @@ class AsyncFollowing:
         method = self._method
         headers = {"Last-Event-ID": self.cursor} if self.cursor else {}
         given: dict[str, Any] = (
-            {"content": self._body, "headers": {"Content-Type": "application/json"}}
+            {"params": _ON_PARK, "content": self._body, "headers": {"Content-Type": "application/json"}}
             if method == "POST"
-            else {"params": self._params, "headers": headers}
+            else {"params": self._params | _ON_PARK, "headers": headers}
         )
         async with self._connection.stream(method, PATH, **given) as events:
             yield None

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from turnstream.shared.session.entry import Entry
 
 _FRAME = b"id: %d-%d\ndata: %b\n\n"
+_WITHOUT_CURSOR = b"data: %b\n\n"
+
+
+def framed(epoch: int, seq: int, events: list[bytes]) -> bytes:
+    """Events of one entry; the last one carries the cursor, so that who was cut off between them gets all of them again."""
+    *before, last = events
+    frame = _FRAME % (epoch, seq, one_line(last))
+    return b"".join([*(_WITHOUT_CURSOR % one_line(event) for event in before), frame]) if before else frame
 
 
 class Agentscope:
@@ -39,7 +47,7 @@ class Agentscope:
         event = entry.event
         if not event.startswith(NUMBERED):
             return b""
-        return _FRAME % (epoch, entry.seq, one_line(self.document(event)))
+        return framed(epoch, entry.seq, [self.document(event)])
 
     def replay(self, session: str, epoch: int, entry: Entry) -> bytes:
         """The same as `frames`: a closed message holds its whole content."""

@@ -19,7 +19,12 @@ from turnstream.shared.protocol import AgentRequest, AgentResponse, AnyContent, 
 
 _PARAMETERS = {
     "session_id": parameter("query", "session_id", "The session.", required=True, pattern=ID),
-    "response_id": parameter("query", "response_id", "The response; absent: all of the session.", pattern=ID),
+    "response_id": parameter(
+        "query",
+        "response_id",
+        "The response; absent: all of the session. `~` and a number behind it name a further segment of its turn.",
+        pattern=ID[:-1] + r"(?:~[1-9][0-9]{0,8})?$",
+    ),
     "user_id": parameter("query", "user_id", "The session's user, when it has one."),
     "dialect": parameter(
         "query",
@@ -27,6 +32,13 @@ _PARAMETERS = {
         "The edition of the protocol; `java` writes camelCase keys, upper-case message types and "
         "milliseconds. `Accept: text/event-stream;dialect=java` asks for the same.",
         enum=[AGENTSCOPE.name, AGENTSCOPE_JAVA.name],
+    ),
+    "on_park": parameter(
+        "query",
+        "on_park",
+        "Where the client is asked: `follow` keeps the stream open; `complete` ends it with `response` completed, and answers "
+        "through `/process` begin a response of their own. Absent: the agent's setting.",
+        enum=["follow", "complete"],
     ),
     "strict": parameter(
         "query",
@@ -57,7 +69,7 @@ _OPERATIONS = (
         "response when the task ends, or parks on calls to the client.",
         {200: (_STREAM, AgentResponse)},
         TURN_ERRORS | CALL_ERRORS,
-        ("dialect", "strict", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
+        ("dialect", "strict", "on_park", "cursor", "Last-Event-ID", "Idempotency-Key", "traceparent"),
         AgentRequest,
         {
             "turn": {"session_id": "s1", "id": "turn1", "input": [_SAID]},
@@ -74,7 +86,7 @@ _OPERATIONS = (
         "Follow a response, or without response_id the whole session.",
         {200: (_STREAM,)},
         FOLLOW_ERRORS,
-        ("session_id", "response_id", "user_id", "dialect", "strict", "cursor", "Last-Event-ID"),
+        ("session_id", "response_id", "user_id", "dialect", "strict", "on_park", "cursor", "Last-Event-ID"),
     ),
 )
 

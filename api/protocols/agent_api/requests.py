@@ -52,6 +52,9 @@ _EDITIONS = {
     (AGENTSCOPE_JAVA.name, "001"): AGENTSCOPE_JAVA_001,
 }
 
+COMPLETE = "complete"
+_ON_PARK = ("follow", COMPLETE)
+
 _ANSWERS = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
 
 
@@ -176,6 +179,18 @@ def dialect_of(request: Request) -> Agentscope:
     if edition is None:
         raise BadRequest(f"dialect: give {AGENTSCOPE.name!r} or {AGENTSCOPE_JAVA.name!r}")
     return edition
+
+
+def on_park_of(request: Request, spec: AgentSpec) -> str:
+    """What becomes of the stream where the client is asked: ``follow`` or ``complete``, of the query, else the agent's.
+
+    Raises:
+        BadRequest: it is another word.
+    """
+    word = request.query_params.get("on_park", spec.on_park)
+    if word not in _ON_PARK:
+        raise BadRequest(f"on_park: give {' or '.join(map(repr, _ON_PARK))}")
+    return word
 
 
 def _answers(message: Message, place: str) -> list[CallResult]:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.responses import Response
 
 from turnstream.api.http.connection import Watched, connection_of
-from turnstream.api.streaming.feed import Gap, Over
+from turnstream.api.streaming.reading import entries_of
 from turnstream.api.streaming.sse import HEADERS
-from turnstream.api.streaming.start_position import ended
-from turnstream.shared.errors import CursorGone, NoTask, SessionBusy, ShuttingDown
+from turnstream.shared.errors import NoTask, SessionBusy, ShuttingDown
 from turnstream.shared.protocol import ResponseBuilder
 from turnstream.shared.session.endings import numbered, without_number
 from turnstream.shared.session.entry import END, PARKED, Cursor
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from starlette.types import Receive, Scope, Send
 
     from turnstream.api.protocols.agent_api.frames import Agentscope
+    from turnstream.api.protocols.agent_api.segments import SegmentResponse
     from turnstream.api.streaming.feed import Feed
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
     from turnstream.shared.errors import Overloaded, TooMany
     from turnstream.shared.session.entry import Entry
     from turnstream.shared.session.event_log import Log
-
-# Between two looks at nothing; news wake the waiter by themselves.
-_IDLE_SECONDS = 60.0
 
 
 class WholeResponse:
@@ -49,7 +45,9 @@ class WholeResponse:
         reader: Log,
         *,
         headers: Headers = (),
+        part: SegmentResponse | None = None,
     ) -> None:
+        """With a ``part`` its response is the answer: `SegmentResponse.so_far` where more answers are awaited."""
         if start.task is None:
             raise NoTask
         self._feed = feed
@@ -58,8 +56,7 @@ class WholeResponse:
         self._dialect = dialect
         self._log = reader
         self._headers = headers
-        # Whether a park was seen that may be the present one.
-        self._asked = False
+        self._part = part
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Serve the response."""
@@ -84,51 +81,23 @@ class WholeResponse:
 
     async def _wait(self) -> bytes | None:
         """The response's JSON; None when the feed was ended."""
-        feed = self._feed
-        while True:
-            news = await feed.entries(_IDLE_SECONDS)
-            if news is Over.GONE:
-                raise CursorGone
-            if isinstance(news, Over):
-                return None
-            if isinstance(news, Gap):
-                if end := await self._end_in_history(news.before):
+        part = self._part
+        async with aclosing(entries_of(self._feed, self._log, self._task)) as entries:
+            async for entry in entries:
+                if entry is not None and (end := self._end(entry)):
                     return end
-            elif news:
-                if end := self._end_in(shown.entry for shown in news):
-                    return end
-                last = news[-1].entry
-                feed.after, feed.written = Cursor(feed.after.epoch, last.seq), last.created
-            # An earlier release parks without an entry: nothing comes.
-            if (self._asked or not news) and (response := await self._parked()):
-                return response
-            self._asked = False
+                # An earlier release parks without an entry: nothing comes.
+                waits = entry is None or entry.kind == PARKED or (part is not None and part.answering)
+                if waits and (response := await self._parked()):
+                    return response
+        return None
 
-    async def _end_in_history(self, before: int) -> bytes:
-        """As `_end_in`, of what was cut from the log before seq ``before``."""
-        feed = self._feed
-        epoch = feed.after.epoch
-        while feed.after.seq < before - 1:
-            page = await feed.trimmed(before)
-            if page is None:
-                return b""
-            if end := self._end_in(page.entries):
-                return end
-            feed.after, feed.written = page.last or Cursor(epoch, before - 1), 0
-        over = await ended(self._log, feed.keys, self._task)
-        if over is not None and over < before:
-            raise CursorGone
-        return b""
-
-    def _end_in(self, entries: Iterable[Entry]) -> bytes:
-        """The terminal event, or empty; on the way, note parks."""
-        for entry in entries:
-            if entry.task != self._task:
-                continue
-            if entry.kind == END:
-                return entry.event
-            self._asked |= entry.kind == PARKED
-        return b""
+    def _end(self, entry: Entry) -> bytes:
+        """The response's end, if that is the entry's; else empty."""
+        if self._part is None:
+            return entry.event if entry.kind == END else b""
+        events = self._part.events(entry)
+        return events[-1] if self._part.over else b""
 
     async def _parked(self) -> bytes | None:
         """The response in progress, when the task is parked."""
@@ -136,6 +105,9 @@ class WholeResponse:
         task = await self._log.task(keys, self._task)
         if task.get("status") != TaskStatus.PARKED:
             return None
+        if self._part is not None:
+            # It may have parked again meanwhile: that is still to come.
+            return self._part.so_far() if len(task.get("parks", "").split()) == self._part.number else None
         before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)
         output = [
             orjson.Fragment(without_number(entry.event))

@@ -7,14 +7,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import orjson
+
 from turnstream.api.access.session_access import visible_session
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
-from turnstream.api.protocols.agent_api.requests import CallResult, answers_in, dialect_of, parse_process
+from turnstream.api.protocols.agent_api.requests import (
+    COMPLETE,
+    CallResult,
+    answers_in,
+    dialect_of,
+    on_park_of,
+    parse_process,
+)
 from turnstream.api.protocols.agent_api.response import WholeResponse, rejected
+from turnstream.api.protocols.agent_api.segments import ANSWERS, AnsweredTurn, SegmentResponse
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer_call, task_of_call
-from turnstream.api.turns.follow import following, watch
+from turnstream.api.turns.follow import following, watch, watch_segment
+from turnstream.api.turns.ids import SegmentName
 from turnstream.api.turns.overrides import overrides_of
 from turnstream.api.turns.submit import (
     RESPONSE_PREFIX,
@@ -28,8 +39,7 @@ from turnstream.api.turns.submit import (
 )
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import InvalidBody, Overloaded, SessionBusy, TooMany
-from turnstream.shared.protocol import MessageType
-from turnstream.shared.session.entry import Cursor
+from turnstream.shared.session.entry import PARKED, Cursor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -62,6 +72,9 @@ class _Asked:
     digest: str
     trace: str
     size: int
+    dialect: Agentscope
+    # Whether each segment of the turn is a response of its own.
+    complete: bool
 
     @property
     def response(self) -> str | None:
@@ -71,6 +84,23 @@ class _Asked:
     @property
     def user(self) -> str:
         return self.body.user_id or ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Following:
+    """What a POST is answered with.
+
+    Attributes:
+        start: where to follow, and what.
+        headers: more than every answer has.
+        part: the segment that is a response of its own.
+        joined: the turn's response for who gave answers; without both it is told as it is.
+    """
+
+    start: Start
+    headers: Headers = ()
+    part: SegmentResponse | None = None
+    joined: AnsweredTurn | None = None
 
 
 class ProcessRoutes:
@@ -88,18 +118,20 @@ class ProcessRoutes:
         services = self._services
         caller = await services.auth.caller(request)
         dialect = dialect_of(request)
+        complete = on_park_of(request, caller.spec) == COMPLETE
         async with services.limiter.counting_refusals(caller):
             parse = partial(parse_process, spec=caller.spec)
             raw, parsed = await services.bodies.read(request, caller, parse)
             if parsed.request.tools:
                 # Their schemas are checked, which may take long.
-                asked = await services.offload.run(caller.owner, self._read, request, caller, parsed, raw)
+                asked = await services.offload.run(
+                    caller.owner, self._read, request, caller, parsed, raw, dialect, complete
+                )
             else:
-                asked = self._read(request, caller, parsed, raw)
+                asked = self._read(request, caller, parsed, raw, dialect, complete)
         try:
             async with following(services, asked.keys, caller) as feed:
-                start, headers = await self._start(asked)
-                return await self._respond(feed, start, headers, asked, dialect)
+                return await self._respond(feed, await self._start(asked), asked)
         except (SessionBusy, TooMany, Overloaded) as refusal:
             return rejected(asked.keys.session, asked.response, refusal, dialect)
 
@@ -109,12 +141,28 @@ class ProcessRoutes:
         caller = await services.auth.caller(request)
         dialect = dialect_of(request)
         keys = caller.keys(session_id(request, "session_id"))
-        task = task_id(task_of_response(request.query_params.get("response_id", "")))
+        named = request.query_params.get("response_id")
+        response, number = SegmentName.parse(named) if named else ("", 0)
+        task = task_id(task_of_response(response))
         visitor = caller.visitor(request.query_params.get("user_id", ""))
         cursor = cursor_of(request)
-        return await watch(services, keys, visitor, dialect, caller=caller, task=task, cursor=cursor)
+        complete = on_park_of(request, caller.spec) == COMPLETE
+        if task is None or not (number or complete):
+            return await watch(services, keys, visitor, dialect, caller=caller, task=task, cursor=cursor)
+        opened = partial(SegmentResponse, dialect, keys.session)
+        return await watch_segment(
+            services, keys, visitor, dialect, opened, caller=caller, task=task, number=number, cursor=cursor
+        )
 
-    def _read(self, request: Request, caller: Caller, parsed: Parsed, raw: bytes) -> _Asked:
+    def _read(
+        self,
+        request: Request,
+        caller: Caller,
+        parsed: Parsed,
+        raw: bytes,
+        dialect: Agentscope,
+        complete: bool,
+    ) -> _Asked:
         body, idempotency = parsed.request, idempotency_of(request)
         session = body.session_id
         if session is None:
@@ -130,29 +178,54 @@ class ProcessRoutes:
             digest=parsed.digest,
             trace=trace_of(request),
             size=len(raw),
+            dialect=dialect,
+            complete=complete,
         )
 
-    async def _start(self, asked: _Asked) -> tuple[Start, Headers]:
+    async def _start(self, asked: _Asked) -> _Following:
         answers = answers_in(asked.body.input)
         if answers:
-            return await self._answer(asked, answers), ()
-        log, keys = self._services.log, asked.keys
-        task = task_of_response(asked.response) if asked.response else None
+            return await self._answer(asked, answers)
+        log, keys, cursor = self._services.log, asked.keys, asked.cursor
+        if not asked.body.reconnect and cursor is None:
+            return await self._begin(asked)
         if asked.body.reconnect:
             _named(asked, "to reconnect")
-            meta = await self._visible(asked)
-            task = task or await start_position.running_task(log, keys, meta)
-            return await start_position.start(log, keys, meta, task=task, cursor=asked.cursor), ()
-        if asked.cursor is not None:
+        elif asked.response is None and not asked.idempotency:
             # Whatever else it says: who has received something of a task wants the rest of it.
-            if asked.response is None and not asked.idempotency:
-                _named(asked, "with Last-Event-ID")
-            meta = await self._visible(asked)
-            task = task or await start_position.task_of(log, keys, meta, asked.cursor)
-            return await start_position.start(log, keys, meta, task=task, cursor=asked.cursor), ()
-        return await self._begin(asked, task or new_task_id())
+            _named(asked, "with Last-Event-ID")
+        meta = await self._visible(asked)
+        if asked.response:
+            task = task_of_response(asked.response)
+        elif cursor is None or asked.body.reconnect:
+            task = await start_position.running_task(log, keys, meta)
+        else:
+            task = await start_position.task_of(log, keys, meta, cursor)
+        if not asked.complete:
+            return _Following(await start_position.start(log, keys, meta, task=task, cursor=cursor))
+        # The turn's id is that of its first response, too.
+        number, place = 0 if asked.response else None, cursor.seq if cursor else None
+        return await self._part(asked, meta, task, number=number, place=place, cursor=cursor)
 
-    async def _begin(self, asked: _Asked, task: str) -> tuple[Start, Headers]:
+    async def _part(
+        self,
+        asked: _Asked,
+        meta: SessionMeta,
+        task: str,
+        *,
+        number: int | None = None,
+        place: int | None = None,
+        cursor: Cursor | None = None,
+    ) -> _Following:
+        """A segment of a task as a response; see `start_position.segment`."""
+        log, keys = self._services.log, asked.keys
+        segment = await start_position.segment(log, keys, meta, task, number=number, place=place)
+        # One JSON object is the whole response, whatever the client has of it.
+        start = await start_position.start_of(log, keys, meta, segment, cursor if asked.body.stream else None)
+        return _Following(start, part=SegmentResponse(asked.dialect, keys.session, segment))
+
+    async def _begin(self, asked: _Asked) -> _Following:
+        task = task_of_response(asked.response) if asked.response else new_task_id()
         turn = NewTurn(
             ref=TaskRef(asked.keys.owner, asked.keys.session, task),
             response=asked.response or RESPONSE_PREFIX + task,
@@ -166,10 +239,12 @@ class ProcessRoutes:
             overrides=asked.overrides,
             size=asked.size,
         )
-        return await begin(self._services, asked.caller, turn)
+        start, headers = await begin(self._services, asked.caller, turn)
+        # The turn is accepted: nothing is read any more that could fail.
+        return _Following(start, headers, SegmentResponse(asked.dialect) if asked.complete else None)
 
-    async def _answer(self, asked: _Asked, answers: list[CallResult]) -> Start:
-        """Answer calls, and follow their task from before the answers."""
+    async def _answer(self, asked: _Asked, answers: list[CallResult]) -> _Following:
+        """Answer calls, and follow their task from before the answers; or the response that begins with them."""
         services, keys = self._services, asked.keys
         _named(asked, "to answer a call")
         meta = await self._visible(asked)
@@ -179,31 +254,63 @@ class ProcessRoutes:
             ref = TaskRef(keys.owner, keys.session, task)
             new, _ = await answer_call(services, ref, each.call, each.result)
             first = first or new
+        calls = {each.call for each in answers}
         cursor = asked.cursor
+        if asked.complete:
+            return await self._answered_part(asked, meta, tasks[0], calls, after=meta.seq if first else 0)
         if cursor is None:
-            before = meta.seq if first else await self._before_answers(keys, {each.call for each in answers})
+            before = meta.seq if first else await self._before_answers(keys, calls)
             cursor = Cursor(meta.epoch, before)
         # The answers may have found that the log begins a new epoch.
         meta = await self._visible(asked)
-        return await start_position.start(services.log, keys, meta, task=tasks[0], cursor=cursor)
+        start = await start_position.start(services.log, keys, meta, task=tasks[0], cursor=cursor)
+        return _Following(start, joined=AnsweredTurn(asked.dialect, calls))
+
+    async def _answered_part(
+        self, asked: _Asked, before: SessionMeta, task: str, calls: set[str], *, after: int
+    ) -> _Following:
+        """The response that the answers to calls belong to; they stand behind ``after``, seen ``before`` they were given."""
+        log, keys = self._services.log, asked.keys
+        place = await self._before_answers(keys, calls, Cursor(before.epoch, after)) + 1
+        meta = await self._visible(asked)
+        segment = await start_position.segment(log, keys, meta, task, place=place)
+        cursor = asked.cursor
+        if cursor is None and not (segment.number and calls & await self._asked_at(keys, segment.after)):
+            # They came before the turn was parked: its response goes on.
+            cursor = Cursor(meta.epoch, place + ENTRIES_PER_ANSWER - 1)
+        return await self._part(asked, meta, task, number=segment.number, cursor=cursor)
+
+    async def _asked_at(self, keys: SessionKeys, park: Cursor) -> set[str]:
+        """The calls that were open when a turn was parked."""
+        entry = await self._services.log.at(keys, park)
+        return (
+            set(orjson.loads(entry.event)["calls"]) if entry is not None and entry.kind == PARKED else set()
+        )
 
     async def _visible(self, asked: _Asked) -> SessionMeta:
         return await visible_session(self._services.log, asked.keys, asked.caller.visitor(asked.user))
 
-    async def _before_answers(self, keys: SessionKeys, calls: set[str]) -> int:
-        """The place before answers that were given earlier: their first reply may have been lost."""
-        kinds = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
-        async for entry in self._services.log.all_kept(keys):
-            if entry.kind in kinds and any(call.encode() in entry.event for call in calls):
+    async def _before_answers(self, keys: SessionKeys, calls: set[str], after: Cursor | None = None) -> int:
+        """The place before answers that were given, earlier perhaps: their first reply may have been lost."""
+        async for entry in self._services.log.all_kept(keys, after):
+            if entry.kind in ANSWERS and any(call.encode() in entry.event for call in calls):
                 return entry.seq - ENTRIES_PER_ANSWER
         return 0
 
-    async def _respond(
-        self, feed: Feed, start: Start, headers: Headers, asked: _Asked, dialect: Agentscope
-    ) -> EventStream | WholeResponse:
-        services = self._services
+    async def _respond(self, feed: Feed, followed: _Following, asked: _Asked) -> EventStream | WholeResponse:
+        services, start, headers, dialect = self._services, followed.start, followed.headers, asked.dialect
         if asked.body.stream:
-            return EventStream(feed, start, dialect, services.log, services.settings, headers=headers)
+            return EventStream(
+                feed,
+                start,
+                dialect,
+                services.log,
+                services.settings,
+                headers=headers,
+                encoder=followed.part or followed.joined,
+            )
+        if followed.part is not None:
+            return WholeResponse(feed, start, dialect, services.log, headers=headers, part=followed.part)
         # The outcome holds the whole output, so the cursor does not matter; open calls do, from the first on.
         meta = await self._visible(asked)
         whole = await start_position.start(services.log, feed.keys, meta, task=start.task)

@@ -1,0 +1,341 @@
+"""Where the client is asked: with `on_park = "complete"` a response ends there, and the answers begin one of its own.
+
+The official web UI works so: each of its POSTs is a card, and a card's output is what its stream ended with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from tests.behaviour.conftest import team
+from tests.support.client import asked, calls_of, terminal, text_of
+from tests.support.scripted import script
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+from turnstream import AsyncClient
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.outcomes import Attempt, Launch
+from turnstream.shared.session.tasks import operation
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.conftest import Place
+    from tests.support.client import Client, Frame
+
+COMPLETE = {"on_park": "complete"}
+# Two questions, one after the other, then the answer.
+TWICE = script([("f", {})], [("f", {})], "done {results}")
+
+
+@pytest.fixture
+async def stack(place: Place) -> AsyncIterator[Stack]:
+    """The demo agent, and one that is asked twice."""
+    stack = Stack(place, team(lead={"client_tools": [{"name": "f"}], "on_park": "complete"}))
+    await stack.worker()
+    yield stack
+    await stack.close()
+
+
+@pytest.fixture
+async def client(stack: Stack) -> Client:
+    """A client of the demo agent."""
+    return await stack.front_end()
+
+
+@pytest.fixture
+async def twice(stack: Stack) -> Client:
+    """A client of the agent that completes by itself."""
+    return await stack.front_end(dev_agent="lead")
+
+
+def outputs(**results: Any) -> list[dict[str, Any]]:
+    """The answers to calls, as an input."""
+    return [
+        {
+            "role": "tool",
+            "type": "function_call_output",
+            "content": [{"type": "data", "data": {"call_id": call, "output": output}}],
+        }
+        for call, output in results.items()
+    ]
+
+
+def approval(call: str) -> list[dict[str, Any]]:
+    """Consent, as an input."""
+    data = {"approval_request_id": call, "approve": True}
+    return [{"role": "user", "type": "mcp_approval_response", "content": [{"type": "data", "data": data}]}]
+
+
+async def post(client: Client, body: dict[str, Any], **params: str) -> list[Frame]:
+    """A POST to `/process`, read to its end."""
+    async with client.open("POST", "/process", json=body, params=params) as stream:
+        assert stream.response.status_code == 200, await stream.response.aread()
+        frames: list[Frame] = await stream.all()
+        return frames
+
+
+async def get(client: Client, session: str, response: str, cursor: str = "", **params: str) -> list[Frame]:
+    """A response, from its beginning or behind a cursor."""
+    async with client.follow(session, response, cursor, **params) as stream:
+        assert stream.response.status_code == 200, await stream.response.aread()
+        frames: list[Frame] = await stream.all()
+        return frames
+
+
+def check_response(frames: list[Frame], name: str, status: str = "completed") -> dict[str, Any]:
+    """Check a stream as a response of its own; its end."""
+    assert [frame.data["sequence_number"] for frame in frames] == list(range(len(frames)))
+    told = [frame.data for frame in frames if frame.data["object"] == "response"]
+    assert {event["id"] for event in told} == {name}
+    assert [event["status"] for event in told if event["status"] != "queued"] == [
+        "created",
+        "in_progress",
+        status,
+    ]
+    assert told[-1] is frames[-1].data
+    closed = [
+        {key: value for key, value in frame.data.items() if key != "sequence_number"}
+        for frame in frames
+        if frame.data["object"] == "message" and frame.data["status"] in ("completed", "incomplete")
+    ]
+    assert told[-1]["output"] == closed
+    cursors = [frame.id for frame in frames if frame.id]
+    assert len(set(cursors)) == len(cursors)
+    end: dict[str, Any] = told[-1]
+    return end
+
+
+def types(event: dict[str, Any]) -> list[str]:
+    """What a response's output holds."""
+    return [message["type"] for message in event["output"]]
+
+
+async def test_an_approval_is_shown_once(client: Client) -> None:
+    """As the official web UI does it: one card with the request, another one with what came of it."""
+    first = await post(client, asked("s1", "/approve files", id="t1"), **COMPLETE)
+    assert types(check_response(first, "t1")) == ["mcp_approval_request"]
+    (request,) = calls_of(first, "mcp_approval_request")
+    body = {"session_id": "s1", "input": approval(request["id"])}
+    second = await post(client, body, **COMPLETE)
+    assert types(check_response(second, "t1~1")) == ["plugin_call", "plugin_call_output", "message"]
+
+
+async def test_a_follow_up_does_not_repeat_what_it_did_not_carry(client: Client) -> None:
+    """With `follow`, the other one: the answers and what comes of them are the end's output, for their stream alone."""
+    async with client.process("s1", "/approve files", id="t1") as stream:
+        (request,) = calls_of(
+            await stream.until(lambda frames: calls_of(frames, "mcp_approval_request")),
+            "mcp_approval_request",
+        )
+        second = await post(client, {"session_id": "s1", "input": approval(request["id"])})
+        first = await stream.all()
+    rest = ["mcp_approval_response", "plugin_call", "plugin_call_output", "message"]
+    assert types(first[-1].data) == ["mcp_approval_request", *rest]
+    assert types(second[-1].data) == rest
+    assert {**second[-1].data, "output": []} == {**first[-1].data, "output": []}
+    assert [frame.raw for frame in second[:-1]] == [frame.raw for frame in first[-len(second) : -1]]
+    # Whoever comes back to the turn has the whole of it.
+    assert types((await get(client, "s1", "t1"))[-1].data) == ["mcp_approval_request", *rest]
+
+
+async def test_each_segment_is_a_response(twice: Client) -> None:
+    """A turn that asks twice is three responses, each found by its id, at any time; other ids are not."""
+    told = [await post(twice, asked("s1", TWICE, id="t1"))]
+    for answer in ("one", "two"):
+        (call,) = calls_of(told[-1])
+        told.append(await post(twice, {"session_id": "s1", "input": outputs(**{call["call_id"]: answer})}))
+    names = ["t1", "t1~1", "t1~2"]
+    for name, frames, kinds in zip(
+        names, told, (["function_call"], ["function_call"], ["message"]), strict=True
+    ):
+        assert types(check_response(frames, name)) == kinds
+        assert [frame.raw for frame in await get(twice, "s1", name)] == [frame.raw for frame in frames]
+    assert text_of(told[2]) == "done one | two "
+    for name in ("t1~3", "t1~0", "t1~01", "t1~", "t1~x", "~1", "t1~1~1", "t2~1", f"t1~{'9' * 30}"):
+        async with twice.follow("s1", name) as stream:
+            assert stream.response.status_code == 404, name
+            await stream.response.aread()
+            assert stream.response.json()["code"] == "task_not_found"
+    whole = await get(twice, "s1", "t1", on_park="follow")
+    assert types(whole[-1].data) == [
+        *("function_call", "function_call_output"),
+        *("function_call", "function_call_output", "message"),
+    ]
+    assert {frame.data["id"] for frame in whole if frame.data["object"] == "response"} == {"t1"}
+
+
+async def test_a_segment_is_resumed_from_each_event(client: Client, stack: Stack) -> None:
+    """Behind any of its events, at any front end, the rest of it comes with the same bytes."""
+    other = await stack.front_end()
+    first = await post(client, asked("s1", "/call f {}", id="t1"), **COMPLETE)
+    (call,) = calls_of(first)
+    body = {"session_id": "s1", "input": outputs(**{call["call_id"]: "noon"})}
+    second = await post(client, body, **COMPLETE)
+    for name, frames in (("t1", first), ("t1~1", second)):
+        for at, frame in enumerate(frames):
+            if frame.id:
+                rest = await get(other, "s1", name, frame.id, **COMPLETE)
+                assert [each.raw for each in rest] == [each.raw for each in frames[at + 1 :]]
+    # The lost reply to the answers is asked for again; so is the rest of it, by the whole request.
+    assert [frame.raw for frame in await post(other, body, **COMPLETE)] == [frame.raw for frame in second]
+    async with other.open(
+        "POST", "/process", json=body, params=COMPLETE, headers={"Last-Event-ID": second[4].id}
+    ) as stream:
+        assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in second[5:]]
+    again = {"session_id": "s1", "id": "t1", "reconnect": True}
+    assert [frame.raw for frame in await post(other, again, **COMPLETE)] == [frame.raw for frame in first]
+
+
+async def test_one_json_object_is_a_response(client: Client) -> None:
+    """Without a stream: the same ends."""
+    first = await client.http.post(
+        "/process", json=asked("s1", "/calls 2", id="t1", stream=False), params=COMPLETE
+    )
+    told = first.json()
+    assert (told["status"], told["id"], types(told)) == ("completed", "t1", ["function_call"] * 2)
+    assert told == (await get(client, "s1", "t1", **COMPLETE))[-1].data
+    one, two = (message["content"][0]["data"]["call_id"] for message in told["output"])
+    half = await client.http.post(
+        "/process", json={"session_id": "s1", "input": outputs(**{one: 1}), "stream": False}, params=COMPLETE
+    )
+    # The other one is awaited still.
+    assert (half.json()["status"], half.json()["id"], half.json()["output"]) == ("in_progress", "t1~1", [])
+    rest = await client.http.post(
+        "/process", json={"session_id": "s1", "input": outputs(**{two: 2}), "stream": False}, params=COMPLETE
+    )
+    assert (rest.json()["status"], rest.json()["id"], types(rest.json())) == (
+        "completed",
+        "t1~1",
+        ["message"],
+    )
+    assert rest.json() == (await get(client, "s1", "t1~1"))[-1].data
+
+
+async def test_answers_may_come_one_by_one(client: Client) -> None:
+    """They belong to one response: its stream waits for the last of them."""
+    first = await post(client, asked("s1", "/calls 2", id="t1"), **COMPLETE)
+    one, two = (call["call_id"] for call in calls_of(first))
+    async with client.open(
+        "POST", "/process", json={"session_id": "s1", "input": outputs(**{one: "1"})}, params=COMPLETE
+    ) as stream:
+        await stream.until(lambda frames: len(frames) == 2)
+        second = await post(client, {"session_id": "s1", "input": outputs(**{two: "2"})}, **COMPLETE)
+        assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in second]
+    assert types(check_response(second, "t1~1")) == ["message"]
+
+
+async def test_a_turn_that_is_stopped_while_it_waits_ends_its_next_response(
+    client: Client, stack: Stack
+) -> None:
+    """The one that asked is completed; what ends the turn is all that is told of the next one."""
+    await post(client, asked("s1", "/call f {}", id="t1"), **COMPLETE)
+    assert await stack.status("s1", "t1") == "parked"
+    async with client.follow("s1", "t1~1") as stream:
+        assert (await client.stop("s1", "t1")).status_code == 200
+        assert types(check_response(await stream.all(), "t1~1", "canceled")) == []
+
+
+async def test_the_query_goes_before_the_agent(twice: Client) -> None:
+    """A client that follows calls over a park says so; another word is refused."""
+    async with twice.open(
+        "POST", "/process", json=asked("s1", TWICE, id="t1"), params={"on_park": "follow"}
+    ) as stream:
+        for answer in (1, 2):
+            found = await stream.until(lambda frames, answer=answer: len(calls_of(frames)) == answer)  # type: ignore[misc]
+            await twice.callback("s1", calls_of(found)[-1]["call_id"], answer)
+        assert terminal(await stream.all())
+    wrong = await twice.http.post("/process", json=asked("s1", "hi"), params={"on_park": "wait"})
+    assert wrong.status_code == 400
+    assert "on_park: give 'follow' or 'complete'" in wrong.json()["message"]
+
+
+async def test_our_own_client_follows_over_the_calls(twice: Client) -> None:
+    """It asks for that, whatever the agent says."""
+    async with AsyncClient(twice.base_url, twice.key) as ours:
+
+        @ours.function("f")
+        def f() -> str:
+            return "yes"
+
+        assert (await ours.chat(TWICE).text()).rstrip().endswith("done yes | yes")
+
+
+async def test_who_reconnects_without_an_id_gets_the_newest_response(twice: Client) -> None:
+    """That of the turn that is live: the one that waits for answers, from its beginning."""
+    first = await post(twice, asked("s1", TWICE, id="t1"))
+    (call,) = calls_of(first)
+    async with twice.open("POST", "/process", json={"session_id": "s1", "reconnect": True}) as stream:
+        second = await post(twice, {"session_id": "s1", "input": outputs(**{call["call_id"]: 1})})
+        assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in second]
+    check_response(second, "t1~1")
+
+
+async def test_long_after_a_response_is_told_whole(place: Place) -> None:
+    """When the log has no more of it: from its messages, numbered anew. What a cursor stands for is gone."""
+    stack = Stack(place, log_grace_seconds=0, lease_seconds=1)
+    await stack.worker()
+    client = await stack.front_end()
+    first = await post(client, asked("s1", "/approve files", id="t1"), **COMPLETE)
+    (request,) = calls_of(first, "mcp_approval_request")
+    second = await post(client, {"session_id": "s1", "input": approval(request["id"])}, **COMPLETE)
+
+    async def is_cut() -> bool:
+        return not await stack.entries("s1")
+
+    await wait_until(is_cut, "the turn's events to be cut")
+    # Another front end has nothing in its ring.
+    other = await stack.front_end()
+    for name, frames in (("t1", first), ("t1~1", second)):
+        again = await get(other, "s1", name, **COMPLETE)
+        assert check_response(again, name)["output"] == frames[-1].data["output"]
+        assert await get(other, "s1", name, frames[-1].id, **COMPLETE) == []
+    async with other.follow("s1", "t1~1", second[3].id) as stream:
+        assert stream.response.status_code == 410
+    await stack.close()
+
+
+async def test_an_answer_before_the_park_goes_on_with_the_response_that_asks(place: Place) -> None:
+    """There is no other one: nothing was parked."""
+    stack = Stack(place)
+    client = await stack.front_end()
+    ref = TaskRef("dev", "s1", "t1")
+    async with client.open("POST", "/process", json=asked("s1", "hi", id="t1"), params=COMPLETE) as stream:
+        await stream.until(len)
+        attempt = await stack.tasks.begin(ref, 1, "w", operation())
+        assert isinstance(attempt, Attempt)
+        await stack.tasks.append(ref, attempt.claim, _call("call_1"), operation())
+        await stream.until(calls_of)
+        async with client.open(
+            "POST",
+            "/process",
+            json={"session_id": "s1", "input": outputs(call_1="soon")},
+            params=COMPLETE,
+        ) as rest:
+            await wait_until(lambda: stack.tasks.answered(ref, ["call_1"]), "the answer")
+            park = await stack.tasks.park(
+                ref, attempt.claim, Batch(), operation(), wait_ms=60_000, policy="block"
+            )
+            assert park == Launch(2)
+            second = await stack.tasks.begin(ref, 2, "w", operation())
+            assert isinstance(second, Attempt)
+            end = Batch()
+            end.end(b'{"object":"response","status":"completed","id":"t1","output":[]}')
+            await stack.tasks.finish(
+                ref, second.claim, end, operation(), status="completed", why="", memory=b"{}"
+            )
+            assert [frame.raw for frame in await rest.all()] == [(await stream.all())[-1].raw]
+    await stack.close()
+
+
+def _call(call: str) -> Batch:
+    batch = Batch()
+    batch.call(call, b'{"kind":"function","name":"f"}')
+    data = {"call_id": call, "name": "f", "arguments": "{}"}
+    said = {"object": "message", "status": "completed", "id": "m1", "type": "function_call"}
+    batch.closing("m1", "function_call", orjson.dumps({**said, "content": [{"type": "data", "data": data}]}))
+    return batch
