@@ -505,7 +505,7 @@ class RedisCluster:
         for each in self._running():
             if each is not node:
                 await each.ask("CLUSTER", "FORGET", name)
-        node.kill()
+        node.close()
         (self.primaries if node in self.primaries else self.replicas).remove(node)
 
 
