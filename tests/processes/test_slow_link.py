@@ -85,7 +85,7 @@ async def test_turns_go_on_beside_a_fat_one(place: Place, monkeypatch: pytest.Mo
     """One session's large turns, through a narrow link of the worker's: a neighbour's events keep coming."""
     monkeypatch.setattr(pipeline, "COMMAND_SECONDS", 1.5)
     port = int(place.url.rpartition(":")[2].partition("/")[0])
-    async with Link(port, 4 * MIB) as link:
+    async with Link(port, 2 * MIB) as link:
         stack = Stack(place)
         try:
             url = place.credentials("worker")["redis_url"].replace(f":{port}/", f":{link.port}/")

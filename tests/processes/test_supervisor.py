@@ -47,9 +47,9 @@ def children(process: Process) -> list[psutil.Process]:
     return found
 
 
-async def hears(process: Process, event: str) -> None:
-    """Wait until its log says this."""
-    await wait_until(lambda: said(process, event), f"{event} of {process.role}", START_SECONDS)
+async def hears(process: Process, event: str, starts: int = 1) -> None:
+    """Wait until its log says this, for which so many processes are started one after the other."""
+    await wait_until(lambda: said(process, event), f"{event} of {process.role}", starts * START_SECONDS)
 
 
 def listening(front_end: Process) -> int:
@@ -192,7 +192,7 @@ async def test_sighup_replaces_all_while_chats_stream(deployment: Deployment) ->
             talking.create_task(talk(number))
         for role in (front_end, worker):
             role.signal(signal.SIGHUP)
-            await hears(role, "supervisor.rolled")
+            await hears(role, "supervisor.rolled", N)
         rolled.set()
     after = {each.pid for role in (front_end, worker) for each in children(role)}
     assert len(after) == 2 * N
