@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import math
 import random
 import signal
@@ -109,8 +108,7 @@ class Stand:
 
     def missed(self) -> list[dict[str, Any]]:
         """What the workers logged of those that they missed."""
-        lines = [line for worker in self.since for line in worker.log.read_bytes().splitlines()]
-        return [json.loads(line) for line in lines if b"rescuer.worker_dead" in line]
+        return [line for worker in self.since for line in worker.logged("rescuer.worker_dead")]
 
 
 async def kills(stand: Stand, count: int) -> list[float]:

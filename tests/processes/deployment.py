@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
+import orjson
 
 from deploy.ports import free_port
 from tests.support import log_watch
@@ -37,6 +38,12 @@ class Process:
         self.port = 0
         self.popen = popen
         self.log = log
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """What it has logged of an event; not what it is writing just now."""
+        whole, _, _ = self.log.read_bytes().rpartition(b"\n")
+        named = (line for line in whole.splitlines() if line.startswith(b"{") and event.encode() in line)
+        return [line for line in map(orjson.loads, named) if line["event"] == event]
 
     def signal(self, number: int) -> None:
         """Send it a signal."""

@@ -6,7 +6,6 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import pytest
 
 from tests.processes.broker import Broker
@@ -99,9 +98,4 @@ async def test_processes_start_without_their_broker(broker: Broker, tmp_path: Pa
 
 def _lines(process: Process, what: str) -> list[dict[str, Any]]:
     """What a process has logged of waiting for its broker."""
-    lines = [
-        orjson.loads(line)
-        for line in process.log.read_bytes().splitlines(keepends=True)
-        if line[-1:] == b"\n"
-    ]
-    return [line for line in lines if line["event"] == f"broker.{what}"]
+    return process.logged(f"broker.{what}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import time
 from typing import TYPE_CHECKING, Any
@@ -65,8 +64,7 @@ class Trio:
 
     async def said(self, what: str) -> list[dict[str, Any]]:
         """All that workers logged of it."""
-        lines = [line for worker in self.workers for line in worker.log.read_bytes().splitlines()]
-        return [json.loads(line) for line in lines if what.encode() in line]
+        return [line for worker in self.workers for line in worker.logged(what)]
 
     def cut(self, worker: Process, kind: str) -> None:
         """Have the broker close a worker's connection of that kind."""

@@ -8,10 +8,9 @@ import re
 import signal
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
-import orjson
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,12 +34,6 @@ N = 2
 FRESH = httpx.Limits(max_keepalive_connections=0)
 
 
-def said(process: Process, event: str) -> list[dict[str, Any]]:
-    """What its log says of an event, its children's lines included."""
-    lines = [line for line in process.log.read_bytes().splitlines() if line.startswith(b"{")]
-    return [found for line in lines if (found := orjson.loads(line))["event"] == event]
-
-
 def children(process: Process) -> list[psutil.Process]:
     """The processes under a supervisor."""
     found: list[psutil.Process] = psutil.Process(process.popen.pid).children()
@@ -49,7 +42,7 @@ def children(process: Process) -> list[psutil.Process]:
 
 async def hears(process: Process, event: str, starts: int = 1) -> None:
     """Wait until its log says this, for which so many processes are started one after the other."""
-    await wait_until(lambda: said(process, event), f"{event} of {process.role}", starts * START_SECONDS)
+    await wait_until(lambda: process.logged(event), f"{event} of {process.role}", starts * START_SECONDS)
 
 
 def listening(front_end: Process) -> int:
@@ -68,7 +61,7 @@ async def start(deployment: Deployment, role: str, *arguments: str, **more: str)
 async def front_ends(deployment: Deployment, **more: str) -> tuple[Process, Client]:
     """N front ends on one port, and a client of them."""
     process = await start(deployment, "api", "--port", "0", **more)
-    (ready,) = said(process, "supervisor.ready")
+    (ready,) = process.logged("supervisor.ready")
     process.port = ready["ports"]["TURNSTREAM_PORT"]
     client = Client(f"http://127.0.0.1:{process.port}", deployment.key)
     await client.http.aclose()
@@ -117,7 +110,7 @@ async def counted(url: str) -> dict[str, float]:
 
 def watched(worker: Process) -> str:
     """Where the workers answer operators."""
-    return f"http://127.0.0.1:{said(worker, 'worker.status')[0]['port']}"
+    return f"http://127.0.0.1:{worker.logged('worker.status')[0]['port']}"
 
 
 async def test_a_turn_is_followed_answered_and_stopped_at_any_process(
@@ -224,7 +217,7 @@ async def test_a_killed_process_is_replaced_and_its_turns_go_on(
         frames += await rest.all()
     check_whole(frames)
     for role in (front_end, worker):
-        (ended,) = said(role, "supervisor.process_ended")
+        (ended,) = role.logged("supervisor.process_ended")
         assert ended["code"] == -signal.SIGKILL
         await wait_until(partial(_is_whole, role), "another process", START_SECONDS)
         assert ended["pid"] not in {each.pid for each in children(role)}
@@ -291,17 +284,17 @@ async def test_sigterm_drains_all_and_a_second_one_ends_them(deployment: Deploym
     async with client.process("s1", "/tokens 200 5", id="t1") as stream:
         await stream.until(lambda frames: len(frames) >= 10)
         worker.signal(signal.SIGTERM)
-        await wait_until(lambda: len(said(worker, "worker.draining")) == N, "all to drain")
+        await wait_until(lambda: len(worker.logged("worker.draining")) == N, "all to drain")
         check_whole(await stream.all())
     assert await worker.ended() == 0
-    assert not said(worker, "supervisor.process_killed")
+    assert not worker.logged("supervisor.process_killed")
 
     again = await start(deployment, "worker", TURNSTREAM_DRAIN_SECONDS="600")
     under = children(again)
     async with client.process("s2", "/tokens 100000 20", id="t2") as stream:
         await stream.until(lambda frames: len(frames) >= 10)
         again.signal(signal.SIGINT)
-        await wait_until(lambda: len(said(again, "worker.draining")) == N, "all to drain")
+        await wait_until(lambda: len(again.logged("worker.draining")) == N, "all to drain")
         again.signal(signal.SIGINT)
         assert await again.ended() == 128 + signal.SIGINT
         await wait_until(lambda: not any(each.is_running() for each in under), "the processes to be gone")
@@ -317,7 +310,7 @@ async def test_a_wrong_setting_ends_the_supervisor_at_once(deployment: Deploymen
         assert await process.ended() == 2
         log = process.log.read_text()
         assert log.count("none.toml") == 1
-        assert not said(process, "supervisor.process_ended")
+        assert not process.logged("supervisor.process_ended")
     process, _ = await front_ends(deployment)
     second = deployment.start("api", "--processes", "2", "--port", str(process.port))
     assert await second.ended() == 2
@@ -337,13 +330,13 @@ async def test_what_cannot_start_later_on_takes_nothing_down(deployment: Deploym
     assert children(front_end) == before
     before[0].kill()
     failed = "two of its successors to fail"
-    await wait_until(lambda: len(said(front_end, "supervisor.process_ended")) >= 3, failed, START_SECONDS)
+    await wait_until(lambda: len(front_end.logged("supervisor.process_ended")) >= 3, failed, START_SECONDS)
     # So that no connection waits for what does not start: the kernel gives all to the one that listens.
     await wait_until(lambda: listening(front_end) == 1, "the other's socket to be closed", START_SECONDS)
     for number in range(8):
         check_whole(await chat(client, f"s{number}", "hi"))
     agents.write_text('[agents.demo]\nmodel = "demo"\n')
-    await wait_until(lambda: len(said(front_end, "api.serving")) == N + 1, "one that starts", START_SECONDS)
+    await wait_until(lambda: len(front_end.logged("api.serving")) == N + 1, "one that starts", START_SECONDS)
     assert before[1].is_running()
 
 
@@ -356,7 +349,7 @@ async def test_processes_end_with_their_supervisor(deployment: Deployment) -> No
     await wait_until(
         lambda: not any(each.is_running() for each in under), "the processes to be gone", START_SECONDS
     )
-    assert len(said(front_end, "siblings.supervisor_lost")) == N
+    assert len(front_end.logged("siblings.supervisor_lost")) == N
     again = await start(deployment, "api", "--port", str(front_end.port))
     again.signal(signal.SIGTERM)
     assert await again.ended() == 0
@@ -374,10 +367,10 @@ async def test_a_system_without_room_for_a_process_takes_nothing_down(deployment
     await hears(worker, "supervisor.not_rolled")
     lost.kill()
     failed = "its successor to fail"
-    await wait_until(lambda: len(said(worker, "supervisor.not_started")) >= 2, failed, START_SECONDS)
+    await wait_until(lambda: len(worker.logged("supervisor.not_started")) >= 2, failed, START_SECONDS)
     assert left.is_running()
     supervisor.rlimit(psutil.RLIMIT_NOFILE, (most, most))
-    await wait_until(lambda: len(said(worker, "worker.started")) == N + 1, "one that starts", START_SECONDS)
+    await wait_until(lambda: len(worker.logged("worker.started")) == N + 1, "one that starts", START_SECONDS)
     assert left in children(worker)
 
 
@@ -401,7 +394,7 @@ async def test_a_process_whose_own_children_outlive_it_is_replaced(
         worker = await start(deployment, "worker", PYTHONPATH=str(tmp_path), FORKED=str(forked))
         children(worker)[0].kill()
         await hears(worker, "supervisor.process_ended")
-        await wait_until(lambda: len(said(worker, "worker.started")) == N + 1, "another one", START_SECONDS)
+        await wait_until(lambda: len(worker.logged("worker.started")) == N + 1, "another one", START_SECONDS)
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
     finally:
