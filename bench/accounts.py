@@ -11,9 +11,13 @@ if TYPE_CHECKING:
 
 
 class Spent:
-    """User and system seconds of some processes since this was made, by name."""
+    """User and system seconds of some processes since this was made, by name.
 
-    def __init__(self, pids: Mapping[str, int]) -> None:
+    ``families``: of their children as well, also those that have ended.
+    """
+
+    def __init__(self, pids: Mapping[str, int], *, families: bool = False) -> None:
+        self._of = _family if families else _own
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
         self._begun = self._read()
 
@@ -26,11 +30,24 @@ class Spent:
         return {name: 1e6 * seconds / count for name, seconds in self.seconds().items()}
 
     def _read(self) -> dict[str, float]:
-        read = {}
-        for name, process in self._processes.items():
+        return {name: self._of(process) for name, process in self._processes.items()}
+
+
+def _own(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _family(process: psutil.Process) -> float:
+    """Read again where a child ended meanwhile: what it spent is then in its parent's account."""
+    while True:
+        try:
             times = process.cpu_times()
-            read[name] = times.user + times.system
-        return read
+            ended = float(times.children_user + times.children_system)
+            return _own(process) + ended + sum(map(_family, process.children()))
+        except psutil.NoSuchProcess:
+            if not process.is_running():
+                raise
 
 
 def memory(pid: int) -> tuple[float, float]:

@@ -15,7 +15,8 @@ import uvloop
 from bench import streams
 from bench.accounts import Spent
 from bench.agents import TOKENS
-from bench.peers.agentscope import NAME, NotInstalledError, agentscope
+from bench.peers.agentscope import NAME, agentscope
+from bench.peers.environment import NotInstalledError
 from bench.table import Row, number, percentile
 
 if TYPE_CHECKING:

@@ -1,15 +1,19 @@
-"""The broker's memory for each token that it keeps: of agents that say them as fast as they can."""
+"""The broker's memory for each token that it keeps: of agents that say them as fast as they can, beside Agno's."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from bench import streams
+from bench import provider, streams
 from bench.agents import TOKENS
+from bench.peers.agno import NAME, agno, check, post
+from bench.peers.environment import NotInstalledError
+from bench.processes import helper
 from bench.table import Row, number
 from bench.topology import OWNER
 from turnstream.shared.broker.client import Broker
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
     from bench.topology import Topology
 
 CHATS = 200
+
+# Each of Agno's logs takes as much as the next.
+PEER_CHATS = 24
+PEER_RATE = 1000
 
 
 def run(built: Topology, scale: Scale) -> Iterator[Row]:
@@ -41,15 +49,30 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
     everything = int(client.info("memory")["used_memory_dataset"]) - before
     logs = sum(client.memory_usage(SessionKeys(OWNER, name).log, samples=0) for name in names)
     events, tokens = asyncio.run(_events(built.url, names)), TOKENS * len(names)
-    yield Row(
+    row = Row(
         "broker's memory per token kept, of the log",
         logs / tokens,
         "B",
-        423,
-        "Agno, measured earlier",
         note=f"all that a chat of {TOKENS} tokens in {events // len(names)} events leaves, by the broker's total: "
         f"{number(everything / tokens)} B per token",
-    ).at_most(120)
+    )
+    if scale.peers:
+        row = _beside_agno(row, built.provider_port, scale.count(PEER_CHATS, 2))
+    yield row.at_most(120)
+
+
+def _beside_agno(ours: Row, provider_port: int, chats: int) -> Row:
+    """The row, with the figure of one that is started for it and says the same text, or why there is none."""
+    try:
+        with helper(provider.serve, provider_port) as paced, agno(provider_port) as peer:
+            paced.answer()
+            asks = [post(f"{TOKENS} {PEER_RATE} count") for _ in range(chats)]
+            arrived, _ = uvloop.run(streams.closed_loop(peer.port, 8, asks))
+            for each in arrived:
+                check(each, TOKENS)
+            return replace(ours, theirs=peer.logs() / (TOKENS * chats), other=NAME)
+    except NotInstalledError as error:
+        return replace(ours, note=f"{ours.note}; {NAME} is left out: {error}")
 
 
 async def _events(url: str, names: list[str]) -> int:

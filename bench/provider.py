@@ -1,9 +1,10 @@
 """A model's provider that paces: OpenAI's chat completions and Responses, each token a server-sent event of its own.
 
 The last user message says what is wanted: ``COUNT RATE`` streams so many tokens at so many a second, each with the
-time at which it was written. Words behind that change the form: ``think`` puts them into the reasoning field,
-``refuse`` into a refusal, and ``call`` ends the answer with a call of a tool ``look``. The server is a bare protocol of
-asyncio, so that it takes little of the machine that it shares with what is measured.
+time at which it was written, or with its number if the word ``count`` follows. Other words change the form: ``think``
+puts them into the reasoning field, ``refuse`` into a refusal, and ``call`` ends the answer with a call of a tool
+``look``. The server is a bare protocol of asyncio, so that it takes little of the machine that it shares with what is
+measured.
 """
 
 from __future__ import annotations
@@ -222,6 +223,7 @@ class _Connection(asyncio.Protocol):
         count, rate, *words = _said(body).split()
         self._form = Responses(words) if path.endswith(b"/responses") else ChatCompletions(words)
         self._left = self._count = int(count)
+        self._numbered = "count" in words
         self._gap = 1 / float(rate)
         self._transport.write(_HEAD)
         self._write(*self._form.begin())
@@ -234,8 +236,9 @@ class _Connection(asyncio.Protocol):
             self._write(*self._form.end(self._count))
             self._transport.write(b"0\r\n\r\n")
             return
+        said = f"tok{self._count - self._left} " if self._numbered else f"at{time.perf_counter_ns()} "
         self._left -= 1
-        self._write(self._form.token(f"at{time.perf_counter_ns()} "))
+        self._write(self._form.token(said))
         self._next += self._gap
         self._due = self._loop.call_at(self._next, self._token)
 

@@ -12,7 +12,7 @@ class Scale:
     Attributes:
         length: share of the full run's durations and counts.
         size: share of how much there is at once: sessions, followers, events a second.
-        peers: whether to compare with AgentScope Runtime.
+        peers: whether to compare with AgentScope Runtime and Agno, which are installed for it.
     """
 
     length: float = 1.0

@@ -132,11 +132,12 @@ def post(key: str, text: str, session: str = "", **more: Any) -> bytes:
 
 
 def head(method: str, path: str, key: str, body: bytes = b"", **headers: str) -> bytes:
-    """A request as bytes."""
+    """A request as bytes; its body is JSON unless a header says otherwise."""
+    headers = {"content_type": "application/json", **headers}
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return (
         f"{method} {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {key}\r\n{more}"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     ).encode() + body
 
 

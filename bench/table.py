@@ -38,6 +38,10 @@ class Row:
         """Wanted: no more than so much."""
         return replace(self, reach=f"≤ {number(most)} {self.unit}".rstrip(), reached=self.ours <= most)
 
+    def at_least(self, least: float) -> Row:
+        """Wanted: no less than so much."""
+        return replace(self, reach=f"≥ {number(least)} {self.unit}".rstrip(), reached=self.ours >= least)
+
     def ratio_at_most(self, most: float) -> Row:
         """Wanted: no more than so many times what it is compared with; not decided where that was not measured."""
         reached = None if self.ratio is None else self.ratio <= most

@@ -42,7 +42,7 @@ class Topology:
         self.ports: list[int] = []
         # Where the agents look for their model's provider; who measures with it starts it.
         self.provider_port = free_port()
-        self.pids: dict[str, int] = {"broker": _pid_of(broker)}
+        self.pids: dict[str, int] = {"broker": pid_of(broker)}
         self.folder = folder
         self._keys: dict[str, str] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -196,6 +196,7 @@ def answers(url: str) -> bool:
         return False
 
 
-def _pid_of(broker: ValkeyServer) -> int:
+def pid_of(broker: ValkeyServer) -> int:
+    """Its process id."""
     with broker.client() as client:
         return int(client.info("server")["process_id"])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bench import quota
 from bench.__main__ import GROUPS, measure
+from bench.accounts import Spent
 from bench.scale import TINY
 from bench.table import markdown
 from bench.topology import Topology, topology
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 # Those of `OWN` have a deployment of their own.
 QUICK_ONES = ("following", "worker", "chats", "providers", "cores", "stopping", "keeping")
 OWN = ("standing", "turns", "slope")
+
+BUSY = "import time\nwhile time.process_time() < 0.2: pass"
+PARENT = f"import subprocess, sys\ninput()\nsubprocess.run([sys.executable, '-c', {BUSY!r}])\nprint('over', flush=True)\ninput()"
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +47,19 @@ def test_a_group_of_rows_can_be_measured(built: Topology, group: str) -> None:
     assert rows
     assert all(math.isfinite(row.ours) for row in rows)
     assert markdown(rows).count("\n") == len(rows) + 1
+
+
+def test_what_a_family_spent_has_that_of_children_that_ended() -> None:
+    """A peer's Postgres is the parent of many, some of whom end while a load is counted."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdin
+        assert parent.stdout
+        spent = Spent({"parent": parent.pid}, families=True)
+        parent.stdin.write("\n")
+        parent.stdin.flush()
+        assert parent.stdout.readline() == "over\n"
+        took = spent.seconds()
+        parent.stdin.close()
+    assert took["parent"] >= 0.19
