@@ -74,11 +74,12 @@ class SegmentResponse:
 
     def events(self, entry: Entry) -> list[bytes]:
         """The events of an entry, as canonical JSON."""
-        if entry.kind == PARKED:
+        if not numbered(entry.event):
+            # An agent may call a message of its own so; that one has a number.
+            if entry.kind != PARKED:
+                return []
             self.over = True
             return [*self._beginning(), self._completed(entry.created // 1000)]
-        if not numbered(entry.event):
-            return []
         if not self._further:
             if entry.kind == RESPONSE:
                 said = orjson.loads(entry.event)

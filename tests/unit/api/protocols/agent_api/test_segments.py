@@ -153,6 +153,13 @@ def test_a_further_segment_passes_over_the_answers_that_begin_it() -> None:
     assert {each["id"] for each in told if each["object"] == "response"} == {"response_1~1"}
 
 
+def test_only_a_park_is_one() -> None:
+    """An agent may give a message of its own any type."""
+    said = [message("parked", status="created", seq=1), message("parked", seq=2)]
+    told = _fed(SegmentResponse(AGENTSCOPE), response("queued", seq=0), *said, parked())
+    assert [each["object"] for each in told] == ["response", "message", "message", "response"]
+
+
 def test_an_end_without_the_answers_is_told_whole() -> None:
     """Where they were not kept, nobody can say where to begin."""
     (told,) = _fed(
