@@ -15,7 +15,7 @@ import orjson
 from turnstream.shared.errors import CursorGone, NoTask
 from turnstream.shared.session.endings import numbered, without_number
 from turnstream.shared.session.entry import RESPONSE, Cursor, Entry
-from turnstream.shared.session.status import TERMINAL
+from turnstream.shared.session.status import TERMINAL, TaskStatus
 
 if TYPE_CHECKING:
     from turnstream.shared.broker.keys import SessionKeys
@@ -116,6 +116,8 @@ async def segment(
 ) -> Segment:
     """The segment of a task of that number, or the one that has the entry at a ``place``; else its newest one.
 
+    While a task is parked, that is the one at whose end the client is asked: the next one has yet to begin.
+
     Raises:
         NoTask: the session has no such task (any more), or the task no such segment yet.
         CursorGone: the session was cleared since the task.
@@ -129,7 +131,8 @@ async def segment(
     parks = [int(park.partition("-")[0]) for park in known.get("parks", "").split()]
     if number is None:
         # A park is the last entry of the segment that it ends.
-        number = len(parks) if place is None else sum(park < place for park in parks)
+        newest = max(len(parks) - (known["status"] == TaskStatus.PARKED), 0)
+        number = newest if place is None else sum(park < place for park in parks)
     if number > len(parks):
         raise NoTask
     first = parks[number - 1] + 1 if number else int(known["first"])

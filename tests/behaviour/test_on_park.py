@@ -266,13 +266,16 @@ async def test_our_own_client_follows_over_the_calls(twice: Client) -> None:
 
 
 async def test_who_reconnects_without_an_id_gets_the_newest_response(twice: Client) -> None:
-    """That of the turn that is live: the one that waits for answers, from its beginning."""
-    first = await post(twice, asked("s1", TWICE, id="t1"))
-    (call,) = calls_of(first)
-    async with twice.open("POST", "/process", json={"session_id": "s1", "reconnect": True}) as stream:
-        second = await post(twice, {"session_id": "s1", "input": outputs(**{call["call_id"]: 1})})
-        assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in second]
-    check_response(second, "t1~1")
+    """That of the turn that is live: while it waits, the one that asks, whose stream its client may have lost before that."""
+    again = {"session_id": "s1", "reconnect": True}
+    told = [await post(twice, asked("s1", TWICE, id="t1"))]
+    (call,) = calls_of(told[0])
+    assert [frame.raw for frame in await post(twice, again)] == [frame.raw for frame in told[0]]
+    told.append(await post(twice, {"session_id": "s1", "input": outputs(**{call["call_id"]: 1})}))
+    check_response(told[1], "t1~1")
+    assert [frame.raw for frame in await post(twice, again)] == [frame.raw for frame in told[1]]
+    whole = await twice.http.post("/process", json=again | {"stream": False})
+    assert whole.json() == told[1][-1].data
 
 
 async def test_long_after_a_response_is_told_whole(place: Place) -> None:
