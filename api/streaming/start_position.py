@@ -37,6 +37,7 @@ class Start:
         task: the only task to follow; the stream ends with it. None: the whole session.
         over: the client has seen the task's end already.
         fresh: the task is wanted from its first event.
+        new: the task was made just now.
         seen: up to this seq the client has all; what stands behind `after` is read for the sake of what comes then.
     """
 
@@ -44,6 +45,7 @@ class Start:
     task: str | None = None
     over: bool = False
     fresh: bool = False
+    new: bool = False
     seen: int = 0
 
 
@@ -58,6 +60,7 @@ class Segment:
         end: the place of the park that ends it; None: it is the turn's last one, so far.
         response, submitted, metadata: of the turn: its response's id, when it was submitted (Unix milliseconds), and what
             its events tell as their metadata, JSON.
+        ended: the turn has.
     """
 
     task: str
@@ -67,6 +70,7 @@ class Segment:
     response: str
     submitted: int
     metadata: bytes
+    ended: bool = False
 
 
 async def start(
@@ -144,6 +148,7 @@ async def segment(
         response=known["response"],
         submitted=int(known["submitted"]),
         metadata=known.get("metadata", "").encode(),
+        ended=known["status"] in TERMINAL,
     )
 
 
@@ -158,11 +163,15 @@ async def start_of(
     """
     cursor = max(_place(cursor, meta), part.after) if cursor else None
     begun = await start(log, keys, meta, task=part.task, cursor=cursor)
+    if cursor and part.ended and not part.number and part.end is None:
+        # It was never parked: its events are the log's own, whatever was before.
+        return begun
     seen = begun.after.seq if cursor else 0
     over = begun.over or (part.end is not None and seen >= part.end)
-    if part.number and not over:
+    if not over and (part.number or cursor):
         await _check_kept(log, keys, meta, part.after)
-        if cursor and part.after.seq < meta.head - 1:
+        # The first one's numbers are the log's own: what is left of it is told as it was.
+        if part.number and seen > part.after.seq and part.after.seq < meta.head - 1:
             raise CursorGone
     return replace(begun, after=part.after, over=over, seen=seen, fresh=begun.fresh and not part.number)
 

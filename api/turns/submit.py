@@ -166,7 +166,7 @@ async def begin(services: Services, caller: Caller, turn: NewTurn) -> tuple[Star
     """
     taken = await submit(services, caller, turn)
     if isinstance(taken, Accepted):
-        start = Start(Cursor(taken.epoch, taken.first - 1), turn.ref.task, fresh=True)
+        start = Start(Cursor(taken.epoch, taken.first - 1), turn.ref.task, fresh=True, new=True)
         return start, replica_headers(taken.replicas)
     meta = await visible_session(services.log, turn.ref.keys, caller.visitor(turn.user))
     return await start_position.start(services.log, turn.ref.keys, meta, task=taken.task), ()

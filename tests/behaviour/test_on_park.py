@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 from turnstream import AsyncClient
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.outcomes import Attempt, Launch
+from turnstream.shared.session.outcomes import Attempt, Launch, Parked
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
@@ -299,6 +299,74 @@ async def test_long_after_a_response_is_told_whole(place: Place) -> None:
         assert await get(other, "s1", name, frames[-1].id, **COMPLETE) == []
     async with other.follow("s1", "t1~1", second[3].id) as stream:
         assert stream.response.status_code == 410
+    # The first one has the log's own numbers: what is left of it goes on from a cursor, and ends as it did.
+    rest = await get(other, "s1", "t1", first[3].id, **COMPLETE)
+    assert [frame.raw for frame in rest] == [frame.raw for frame in first[-2:]]
+    # So does one JSON object, whoever asks for it.
+    reconnect = {"session_id": "s1", "id": "t1", "reconnect": True, "stream": False}
+    for body in (reconnect, asked("s1", "/approve files", id="t1", stream=False)):
+        whole = await other.http.post("/process", json=body, params=COMPLETE)
+        assert whole.json() == first[-1].data
+    await stack.close()
+
+
+async def test_what_cannot_be_told_from_its_beginning_is_refused(place: Place) -> None:
+    """Where messages behind the beginning were cut from the history, too, the end could not say what it held."""
+    stack = Stack(place, log_grace_seconds=0, lease_seconds=1)
+    await stack.worker()
+    client = await stack.front_end()
+    first = await post(client, asked("s1", "/approve files", id="t1"), **COMPLETE)
+    (request,) = calls_of(first, "mcp_approval_request")
+    await post(client, {"session_id": "s1", "input": approval(request["id"])}, **COMPLETE)
+
+    async def is_cut() -> bool:
+        return not await stack.entries("s1")
+
+    await wait_until(is_cut, "the turn's events to be cut")
+    keys = TaskRef("dev", "s1", "t1").keys
+    await stack.broker.sessions.xtrim(keys.history, minid=first[-2].id, approximate=False)
+    await stack.broker.sessions.hset(keys.meta, "forgotten", "1")
+    other = await stack.front_end()
+    async with other.follow("s1", "t1", first[-2].id, **COMPLETE) as stream:
+        assert stream.response.status_code == 410
+    await stack.close()
+
+
+async def test_a_turn_that_was_never_parked_goes_on_as_it_was(client: Client, stack: Stack) -> None:
+    """With `complete` as with `follow`: what was cut from the log before the cursor does not matter."""
+    frames = await post(client, asked("s1", "/tokens 20", id="t1"), **COMPLETE)
+    keys = TaskRef("dev", "s1", "t1").keys
+    await stack.broker.sessions.xtrim(keys.log, minid=frames[8].id, approximate=False)
+    await stack.broker.sessions.hset(keys.meta, "head", str(frames[8].seq))
+    # Another front end has nothing in its ring.
+    other = await stack.front_end()
+    rest = await get(other, "s1", "t1", frames[12].id, **COMPLETE)
+    assert [frame.raw for frame in rest] == [frame.raw for frame in frames[13:]]
+
+
+async def test_a_turn_may_be_parked_between_answers_of_one_request(place: Place) -> None:
+    """They get the response that begins with the last of them, and so does their repeat."""
+    stack = Stack(place)
+    client = await stack.front_end()
+    ref = TaskRef("dev", "s1", "t1")
+    async with client.open("POST", "/process", json=asked("s1", "hi", id="t1"), params=COMPLETE) as stream:
+        await stream.until(len)
+        attempt = await stack.tasks.begin(ref, 1, "w", operation())
+        assert isinstance(attempt, Attempt)
+        for call in ("call_1", "call_2"):
+            await stack.tasks.append(ref, attempt.claim, _call(call), operation())
+        await client.callback("s1", "call_1", "early")
+        park = stack.tasks.park(ref, attempt.claim, Batch(), operation(), wait_ms=60_000, policy="block")
+        assert await park == Parked()
+        asking = ["function_call", "function_call", "function_call_output"]
+        assert types((await stream.all())[-1].data) == asking
+    body = {"session_id": "s1", "input": outputs(call_1="early", call_2="late")}
+    told = []
+    for _ in range(2):
+        async with client.open("POST", "/process", json=body, params=COMPLETE) as answered:
+            told.append([frame.raw for frame in await answered.until(lambda frames: len(frames) == 2)])
+            assert {frame.data["id"] for frame in answered.frames} == {"t1~1"}
+    assert told[0] == told[1]
     await stack.close()
 
 
@@ -336,9 +404,11 @@ async def test_an_answer_before_the_park_goes_on_with_the_response_that_asks(pla
 
 
 def _call(call: str) -> Batch:
+    """A call's message that is begun and completed."""
     batch = Batch()
     batch.call(call, b'{"kind":"function","name":"f"}')
     data = {"call_id": call, "name": "f", "arguments": "{}"}
-    said = {"object": "message", "status": "completed", "id": "m1", "type": "function_call"}
-    batch.closing("m1", "function_call", orjson.dumps({**said, "content": [{"type": "data", "data": data}]}))
+    name = f"m_{call}"
+    said = {"object": "message", "status": "completed", "id": name, "type": "function_call"}
+    batch.closing(name, "function_call", orjson.dumps({**said, "content": [{"type": "data", "data": data}]}))
     return batch

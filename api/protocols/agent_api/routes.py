@@ -20,7 +20,12 @@ from turnstream.api.protocols.agent_api.requests import (
     parse_process,
 )
 from turnstream.api.protocols.agent_api.response import WholeResponse, rejected
-from turnstream.api.protocols.agent_api.segments import ANSWERS, AnsweredTurn, SegmentResponse
+from turnstream.api.protocols.agent_api.segments import (
+    ANSWERS,
+    AnsweredTurn,
+    SegmentResponse,
+    answers_one_of,
+)
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer_call, task_of_call
@@ -38,7 +43,7 @@ from turnstream.api.turns.submit import (
     trace_of,
 )
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.errors import InvalidBody, Overloaded, SessionBusy, TooMany
+from turnstream.shared.errors import CursorGone, InvalidBody, Overloaded, SessionBusy, TooMany
 from turnstream.shared.session.entry import PARKED, Cursor
 
 if TYPE_CHECKING:
@@ -240,8 +245,13 @@ class ProcessRoutes:
             size=asked.size,
         )
         start, headers = await begin(self._services, asked.caller, turn)
-        # The turn is accepted: nothing is read any more that could fail.
-        return _Following(start, headers, SegmentResponse(asked.dialect) if asked.complete else None)
+        if not asked.complete:
+            return _Following(start, headers)
+        if start.new:
+            # The turn is accepted: nothing is read any more that could fail.
+            return _Following(start, headers, SegmentResponse(asked.dialect))
+        meta = await self._visible(asked)
+        return await self._part(asked, meta, start.task or task, number=0)
 
     async def _answer(self, asked: _Asked, answers: list[CallResult]) -> _Following:
         """Answer calls, and follow their task from before the answers; or the response that begins with them."""
@@ -259,8 +269,8 @@ class ProcessRoutes:
         if asked.complete:
             return await self._answered_part(asked, meta, tasks[0], calls, after=meta.seq if first else 0)
         if cursor is None:
-            before = meta.seq if first else await self._before_answers(keys, calls)
-            cursor = Cursor(meta.epoch, before)
+            given = [] if first else await self._before_answers(keys, tasks[0], calls)
+            cursor = Cursor(meta.epoch, meta.seq if first else given[0] if given else 0)
         # The answers may have found that the log begins a new epoch.
         meta = await self._visible(asked)
         start = await start_position.start(services.log, keys, meta, task=tasks[0], cursor=cursor)
@@ -271,13 +281,17 @@ class ProcessRoutes:
     ) -> _Following:
         """The response that the answers to calls belong to; they stand behind ``after``, seen ``before`` they were given."""
         log, keys = self._services.log, asked.keys
-        place = await self._before_answers(keys, calls, Cursor(before.epoch, after)) + 1
+        given = await self._before_answers(keys, task, calls, Cursor(before.epoch, after))
+        if not given:
+            raise CursorGone
         meta = await self._visible(asked)
-        segment = await start_position.segment(log, keys, meta, task, place=place)
+        # The turn may have been parked between two of them.
+        segment = await start_position.segment(log, keys, meta, task, place=given[-1] + 1)
         cursor = asked.cursor
         if cursor is None and not (segment.number and calls & await self._asked_at(keys, segment.after)):
             # They came before the turn was parked: its response goes on.
-            cursor = Cursor(meta.epoch, place + ENTRIES_PER_ANSWER - 1)
+            first = next(place for place in given if place >= segment.after.seq)
+            cursor = Cursor(meta.epoch, first + ENTRIES_PER_ANSWER)
         return await self._part(asked, meta, task, number=segment.number, cursor=cursor)
 
     async def _asked_at(self, keys: SessionKeys, park: Cursor) -> set[str]:
@@ -290,12 +304,17 @@ class ProcessRoutes:
     async def _visible(self, asked: _Asked) -> SessionMeta:
         return await visible_session(self._services.log, asked.keys, asked.caller.visitor(asked.user))
 
-    async def _before_answers(self, keys: SessionKeys, calls: set[str], after: Cursor | None = None) -> int:
-        """The place before answers that were given, earlier perhaps: their first reply may have been lost."""
-        async for entry in self._services.log.all_kept(keys, after):
-            if entry.kind in ANSWERS and any(call.encode() in entry.event for call in calls):
-                return entry.seq - ENTRIES_PER_ANSWER
-        return 0
+    async def _before_answers(
+        self, keys: SessionKeys, task: str, calls: set[str], after: Cursor | None = None
+    ) -> list[int]:
+        """The places before each answer to a task's calls, given earlier perhaps: their first reply may have been lost."""
+        return [
+            entry.seq - ENTRIES_PER_ANSWER
+            async for entry in self._services.log.all_kept(keys, after)
+            if entry.task == task
+            and entry.kind in ANSWERS
+            and answers_one_of(calls, orjson.loads(entry.event))
+        ]
 
     async def _respond(self, feed: Feed, followed: _Following, asked: _Asked) -> EventStream | WholeResponse:
         services, start, headers, dialect = self._services, followed.start, followed.headers, asked.dialect

@@ -48,7 +48,7 @@ class SegmentResponse:
     """
 
     def __init__(self, dialect: Agentscope, session: str = "", segment: Segment | None = None) -> None:
-        """Without a ``segment`` it is a turn's first one, whose own events say all that is told of the response."""
+        """Without a ``segment`` it is that of a turn that has just been taken, whose own events say all that is told of it."""
         self.number = segment.number if segment else 0
         self.over = False
         self.answering = self._further = self.number > 0
@@ -57,7 +57,7 @@ class SegmentResponse:
         self._number = 0
         # What each of its response events says.
         self._response: dict[str, Any] = {}
-        if segment is not None and self._further:
+        if segment is not None:
             name = str(SegmentName(segment.response, segment.number))
             self._response = {"id": name, "session_id": session, "created_at": segment.submitted // 1000}
             if segment.metadata:
@@ -176,14 +176,13 @@ class AnsweredTurn:
     def _ended(self, event: bytes) -> bytes:
         end = orjson.loads(event)
         output = end.get("output") or []
-        first = next((at for at, message in enumerate(output) if self._answers(message)), 0)
+        first = next((at for at, message in enumerate(output) if answers_one_of(self._calls, message)), 0)
         return orjson.dumps({**end, "output": output[first:]})
 
-    def _answers(self, message: dict[str, Any]) -> bool:
-        if message.get("type") not in ANSWERS:
-            return False
-        datas = [part.get("data") or {} for part in message.get("content") or []]
-        return any(
-            data.get("approval_request_id") in self._calls or data.get("call_id") in self._calls
-            for data in datas
-        )
+
+def answers_one_of(calls: Collection[str], message: dict[str, Any]) -> bool:
+    """Whether a completed message is the client's answer to one of these calls."""
+    if message.get("type") not in ANSWERS:
+        return False
+    datas = [part.get("data") or {} for part in message.get("content") or []]
+    return any(data.get("approval_request_id") in calls or data.get("call_id") in calls for data in datas)
