@@ -325,7 +325,8 @@ async def test_what_cannot_be_told_from_its_beginning_is_refused(place: Place) -
     await wait_until(is_cut, "the turn's events to be cut")
     keys = TaskRef("dev", "s1", "t1").keys
     await stack.broker.sessions.xtrim(keys.history, minid=first[-2].id, approximate=False)
-    await stack.broker.sessions.hset(keys.meta, "forgotten", "1")
+    redis: Any = stack.broker.sessions
+    await redis.hset(keys.meta, "forgotten", "1")
     other = await stack.front_end()
     async with other.follow("s1", "t1", first[-2].id, **COMPLETE) as stream:
         assert stream.response.status_code == 410
@@ -337,7 +338,8 @@ async def test_a_turn_that_was_never_parked_goes_on_as_it_was(client: Client, st
     frames = await post(client, asked("s1", "/tokens 20", id="t1"), **COMPLETE)
     keys = TaskRef("dev", "s1", "t1").keys
     await stack.broker.sessions.xtrim(keys.log, minid=frames[8].id, approximate=False)
-    await stack.broker.sessions.hset(keys.meta, "head", str(frames[8].seq))
+    redis: Any = stack.broker.sessions
+    await redis.hset(keys.meta, "head", str(frames[8].seq))
     # Another front end has nothing in its ring.
     other = await stack.front_end()
     rest = await get(other, "s1", "t1", frames[12].id, **COMPLETE)
