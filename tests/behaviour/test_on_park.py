@@ -346,15 +346,21 @@ async def test_a_turn_that_was_never_parked_goes_on_as_it_was(client: Client, st
     assert [frame.raw for frame in rest] == [frame.raw for frame in frames[13:]]
 
 
+async def _taken(stack: Stack, ref: TaskRef, stream: Any) -> Attempt:
+    """The attempt of a turn that was posted, for a test that does what a worker would."""
+    await stream.until(len)
+    attempt = await stack.tasks.begin(ref, 1, "w", operation())
+    assert isinstance(attempt, Attempt)
+    return attempt
+
+
 async def test_a_turn_may_be_parked_between_answers_of_one_request(place: Place) -> None:
     """They get the response that begins with the last of them, and so does their repeat."""
     stack = Stack(place)
     client = await stack.front_end()
     ref = TaskRef("dev", "s1", "t1")
     async with client.open("POST", "/process", json=asked("s1", "hi", id="t1"), params=COMPLETE) as stream:
-        await stream.until(len)
-        attempt = await stack.tasks.begin(ref, 1, "w", operation())
-        assert isinstance(attempt, Attempt)
+        attempt = await _taken(stack, ref, stream)
         for call in ("call_1", "call_2"):
             await stack.tasks.append(ref, attempt.claim, _call(call), operation())
         await client.callback("s1", "call_1", "early")
@@ -378,9 +384,7 @@ async def test_an_answer_before_the_park_goes_on_with_the_response_that_asks(pla
     client = await stack.front_end()
     ref = TaskRef("dev", "s1", "t1")
     async with client.open("POST", "/process", json=asked("s1", "hi", id="t1"), params=COMPLETE) as stream:
-        await stream.until(len)
-        attempt = await stack.tasks.begin(ref, 1, "w", operation())
-        assert isinstance(attempt, Attempt)
+        attempt = await _taken(stack, ref, stream)
         await stack.tasks.append(ref, attempt.claim, _call("call_1"), operation())
         await stream.until(calls_of)
         async with client.open(
