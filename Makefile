@@ -69,8 +69,9 @@ streams: $(INSTALLED) ## Generated provider streams to the library's client and 
 	STREAM_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/unit/worker/agents/test_openai_stream.py
 
 chaos: SEEDS ?= 1 2 3 4 5
-chaos: $(INSTALLED) ## Kill, freeze and cut a deployment for MINUTES (10) with each of SEEDS (1 2 3 4 5)
-	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES)
+chaos: BROKER ?= server
+chaos: $(INSTALLED) ## Kill, freeze and cut a deployment for MINUTES (10) with each of SEEDS (1 2 3 4 5); BROKER=server, sentinel or cluster
+	$(BIN)/python -m tests.chaos --seeds $(SEEDS) --minutes $(MINUTES) --broker $(BROKER)
 
 simulate: SEEDS ?= 1-40
 simulate: TURNS ?= 500
