@@ -31,7 +31,8 @@ PARAMETERS: dict[str, Json] = {
     "Idempotency-Key": parameter(
         "header",
         "Idempotency-Key",
-        "The same key with the same body gives the same task, as the same id or taskId does; another body is refused.",
+        "The same key with the same body gives the same task, as the same id or taskId does; another body is refused. A clear "
+        "with the key of the one before does nothing.",
         pattern="^[ -~]{1,256}$",
     ),
     "traceparent": parameter(

@@ -54,8 +54,12 @@ async def stop_all(
         metrics.stop_seconds.add(time.monotonic() - begun)
 
 
-async def clear(services: Services, keys: SessionKeys, epoch: int | None, why: str, *, who: str) -> None:
+async def clear(
+    services: Services, keys: SessionKeys, epoch: int | None, why: str, *, who: str, idempotency: str = ""
+) -> None:
     """End what is live in a session, and forget all that was said in it since ``epoch`` began; None: delete it.
+
+    ``idempotency``, where it is given, names this clear: when the session's latest one had the same name, nothing is done.
 
     Raises:
         NoSession: it is gone.
@@ -63,7 +67,7 @@ async def clear(services: Services, keys: SessionKeys, epoch: int | None, why: s
         BrokerAway: the broker did not answer.
     """
     for _ in range(MOST_CLEAR_ROUNDS):
-        outcome = await services.tasks.clear(keys, epoch)
+        outcome = await services.tasks.clear(keys, epoch, idempotency)
         if isinstance(outcome, Cleared):
             await services.storage.try_report(keys)
             return

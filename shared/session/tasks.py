@@ -176,7 +176,7 @@ _sweep = Script(
         "quiet_ms",
     ),
 )
-_clear = Script("clear", session=True, args=("ending_epoch",))
+_clear = Script("clear", session=True, args=("ending_epoch", "idempotency"))
 _stage = Script("stage", keys=("files",), args=("digest", "data", "life_ms"), large=True)
 _unstage = Script("unstage", keys=("files",), rest="digests")
 
@@ -511,13 +511,16 @@ class Tasks(Retrying):
         """The turn that `Passed` named was launched: nobody need look for that any more."""
         await command(self.redis, "HDEL", ref.keys.task(ref.task), "next")
 
-    async def clear(self, keys: SessionKeys, epoch: int | None) -> Cleared | Live | Missing:
+    async def clear(
+        self, keys: SessionKeys, epoch: int | None, idempotency: str = ""
+    ) -> Cleared | Live | Missing:
         """Drop log, memory and history of a session without live tasks, and begin a new epoch after ``epoch``.
 
-        Where that has ended already nothing is done: `Cleared` then has the present one. None: in whatever epoch it is,
+        Where that has ended already, or the latest clear had the same ``idempotency``, nothing is done: `Cleared` then has the present one. None: in whatever epoch it is,
         the session itself is deleted, but for what its turns left under names of their own.
         """
-        reply = await self._run(_clear, keys, "", "", ending_epoch="" if epoch is None else epoch)
+        ending = "" if epoch is None else epoch
+        reply = await self._run(_clear, keys, "", "", ending_epoch=ending, idempotency=idempotency)
         match reply:
             case [b"cleared", epoch]:
                 return Cleared(int(epoch))

@@ -185,6 +185,35 @@ async def test_clear_ends_what_runs(client: Client, stack: Stack) -> None:
     await wait_until(lambda: not len(worker.leases), "the worker to give up the cleared turn")
 
 
+async def test_a_clear_that_is_repeated_late_leaves_what_was_said_since(client: Client) -> None:
+    """Its key tells: one whose answer was lost may still be on its way when the next turn begins. Another key is another clear."""
+    session = await client.init()
+    await chat(client, session, "/echo one")
+
+    async def clear(key: str) -> None:
+        answer = await client.http.post(
+            "/liteAgent/v1/clear", params={"sessionId": session}, headers={"Idempotency-Key": key}
+        )
+        assert answer.json() == {"id": session, "sessionId": session}
+
+    async def said() -> list[str]:
+        history = await client.http.get("/liteAgent/v1/history", params={"sessionId": session})
+        return [each["content"] for each in history.json() if each["role"] == "assistant"]
+
+    await clear("first")
+    assert await said() == []
+    await chat(client, session, "/tokens 2")
+    kept = await said()
+    assert kept
+    async with client.chat(session, "/tokens 1000 10") as stream:
+        await stream.until(lambda frames: len(frames) >= 5)
+        await clear("first")
+        assert (await said())[:1] == kept
+        await clear("second")
+        await stream.all()
+    assert await said() == []
+
+
 async def test_the_stream_has_no_byte_that_clients_choke_on(client: Client) -> None:
     """No space after the colons, no comment, no CR, heartbeats as events."""
     session = await client.init()

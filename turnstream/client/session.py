@@ -164,10 +164,13 @@ class AsyncSession:
         Raises:
             As `stop`.
         """
-        await self._call("POST", "clear")
+        # One that comes twice, the second time late, must not clear what was said since.
+        await self._call("POST", "clear", key=str(uuid.uuid4()))
 
-    async def _call(self, method: str, what: str, *, json: Any = None, **params: str) -> Any:
+    async def _call(self, method: str, what: str, *, json: Any = None, key: str = "", **params: str) -> Any:
         given: dict[str, Any] = {"params": {"sessionId": self.id, **params}}
+        if key:
+            given["headers"] = {"Idempotency-Key": key}
         if json is not None:
             given["json"] = json
         return await self._connection.call(method, f"{_LITEAGENT}/{what}", **given)

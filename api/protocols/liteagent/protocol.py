@@ -128,10 +128,11 @@ _OPERATIONS = (
         ("GET", "POST"),
         f"{BASE}/clear",
         "clear",
-        "End what runs, then forget everything that was said.",
+        "End what runs, then forget everything that was said. With the `Idempotency-Key` of the session's latest clear nothing is "
+        "done: what was said since stays.",
         {200: (SessionCleared,)},
         SESSION_ERRORS | {SessionBusy},
-        ("sessionId", "agentId"),
+        ("sessionId", "agentId", "Idempotency-Key"),
     ),
 )
 

@@ -170,7 +170,7 @@ class LiteAgentRoutes:
             )
         keys = caller.keys(session_id(request, "sessionId"))
         meta = await visible_session(services.log, keys, caller.visitor())
-        await clear(services, keys, meta.epoch, "clear", who="client")
+        await clear(services, keys, meta.epoch, "clear", who="client", idempotency=idempotency_of(request))
         return answer(SessionCleared, {"id": keys.session, "sessionId": keys.session})
 
     async def _begin(
