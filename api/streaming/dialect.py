@@ -32,6 +32,11 @@ class Dialect(Protocol):
         """A frame that keeps an idle connection open and that its clients ignore."""
         ...
 
+    @property
+    def cuts(self) -> bool:
+        """Whether its clients take a stream that just ends for a whole one: without the end of what it tells, it is cut."""
+        ...
+
     def frames(self, session: str, epoch: int, entry: Entry) -> bytes:
         """Write one entry of the log as complete SSE frames, or ``b""`` when this client does not see it.
 

@@ -50,6 +50,10 @@ class SlowClientError(Exception):
     """The client did not take what it was sent in time."""
 
 
+class UnfinishedError(Exception):
+    """The stream ends before what it tells does, to a client that would not see the difference."""
+
+
 class EventStream:
     """Sends a session's or a task's entries until the end.
 
@@ -60,7 +64,7 @@ class EventStream:
         3. keep a silent connection open with heartbeats, also while the broker is away;
         4. end between two frames: after the task's end, after the longest time for a session, when the
            session is cleared or its log is not what it was, when the client leaves and at shutdown. The turn itself
-           goes on.
+           goes on. A dialect that `cuts` has its connection cut, but for the first of these.
     """
 
     __slots__ = (
@@ -149,13 +153,15 @@ class EventStream:
             await self._served(connection, self._follow())
 
     async def _served(self, connection: Connection, part: Awaitable[None]) -> bool:
-        """Serve a part; False when the client was too slow, and is cut."""
+        """Serve a part; False when the connection is cut."""
         try:
             with Watched(connection, self._feed.end):
                 await part
         except SlowClientError:
             metrics.cut_readers.n += 1
             log.info("stream.slow_client", session=self._session, task=self._task)
+        except UnfinishedError:
+            log.info("stream.unfinished", session=self._session, task=self._task)
         else:
             return True
         self._feed.leave()
@@ -200,6 +206,8 @@ class EventStream:
             # While it waits for the client it keeps nothing but what it writes: the rest is read again.
             del news
             await self._flush()
+        if self._dialect.cuts and not self._over:
+            raise UnfinishedError
         await self._give({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _show_at_once(self, news: list[RenderedEntry]) -> bool:
@@ -231,6 +239,7 @@ class EventStream:
         feed.after, feed.written = Cursor(epoch, last.seq), last.created
         self._fresh = False
         if over:
+            self._over = True
             feed.end()
         return True
 

@@ -19,6 +19,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from deploy.ports import free_port
 from tests.support import plain_protocol
+from tests.support.client import calls_of, terminal
 from tests.support.waiting import wait_until
 from turnstream.api import protocols
 from turnstream.api.openapi.table import OPERATIONS
@@ -26,6 +27,7 @@ from turnstream.api.openapi.table import OPERATIONS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from tests.support.client import Client
     from tests.support.stack import Stack
 
 ROOT = Path(__file__).parents[2]
@@ -155,6 +157,71 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     protocols.protocols.cache_clear()
     yield
     protocols.protocols.cache_clear()
+
+
+async def asked(client: Client, words: str) -> dict[str, str]:
+    """Take a turn; how to follow it."""
+    return {"session": "s1", "task": await ask(client.http, words)}
+
+
+async def to_the_end(answer: httpx.Response) -> list[tuple[str, str]]:
+    """All lines of a stream that ends."""
+    lines = [line.partition(" ") async for line in answer.aiter_lines() if line]
+    return [(cursor, orjson.loads(words)) for cursor, _, words in lines]
+
+
+@pytest.mark.usefixtures("plain")
+async def test_half_an_answer_is_never_taken_for_all_of_it(client: Client, stack: Stack) -> None:
+    """Where a front end stops in mid-turn, a client that would take the end of the stream for the turn's is cut off; others are not."""
+    other = await stack.front_end()
+    turn = await asked(other, "/call weather {}")
+    get = partial(client.http.stream, "GET")
+    async with (
+        get("/plain", params=turn) as cut,
+        get("/plain", params={"session": "s1"}) as cut_session,
+        client.follow("s1", turn["task"]) as ended,
+    ):
+        await ended.until(calls_of)
+        await stack.stop_front_end(client)
+        await ended.all()
+        for each in (cut, cut_session):
+            with pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"):
+                await each.aread()
+    call = calls_of(ended.frames)[0]["call_id"]
+    async with other.http.stream("GET", "/plain", params=turn) as live:
+        assert (await other.callback("s1", call, {"sky": "blue"})).status_code == 200
+        lines = await to_the_end(live)
+    assert lines[-1][1] == "(completed)"
+    # Who comes back, whatever it has, is told the end, and that it is the end.
+    for cursor, _ in lines:
+        async with other.http.stream("GET", "/plain", params=turn, headers={"Last-Event-ID": cursor}) as rest:
+            assert await to_the_end(rest) == [line for line in lines if int(line[0][14:]) > int(cursor[14:])]
+
+
+@pytest.mark.usefixtures("plain")
+async def test_a_session_that_is_cleared_is_not_an_end(client: Client, stack: Stack) -> None:
+    """What was followed is no more: only who knows how a turn ends sees a stream end."""
+    turn = await asked(client, "/tokens 2")
+    async with client.http.stream("GET", "/plain", params=turn) as whole:
+        assert (await to_the_end(whole))[-1][1] == "(completed)"
+    async with (
+        client.http.stream("GET", "/plain", params={"session": "s1"}) as cut,
+        client.follow("s1") as ended,
+    ):
+        await ended.until(terminal)
+        assert (await client.http.post("/liteAgent/v1/clear", params={"sessionId": "s1"})).status_code == 200
+        await ended.all()
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"):
+            await cut.aread()
+
+
+@pytest.mark.usefixtures("plain")
+async def test_the_longest_time_for_a_session_is_not_an_end(stack: Stack) -> None:
+    """A client that sees no end of anything comes back."""
+    client = await stack.front_end(stream_seconds=1)
+    async with client.http.stream("GET", "/plain", params={"session": await client.init()}) as cut:
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"):
+            await cut.aread()
 
 
 async def broken(*_: object) -> None:

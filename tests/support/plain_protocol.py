@@ -50,6 +50,7 @@ class Plain:
     name = "plain"
     content_type = "text/plain; charset=utf-8"
     ping = b"\n"
+    cuts = True
 
     def frames(self, session: str, epoch: int, entry: Entry) -> bytes:
         """One line, if there is something to write."""

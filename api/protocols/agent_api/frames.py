@@ -32,6 +32,7 @@ class Agentscope:
 
     content_type = EVENT_STREAM
     ping = b": ping\n\n"
+    cuts = False
 
     def __init__(self, name: str, respell: Callable[[bytes], bytes] | None = None) -> None:
         """``respell`` writes an event in the words of another edition."""

@@ -45,6 +45,7 @@ class LiteAgent:
     name = "liteagent"
     content_type = EVENT_STREAM
     ping = b"event:ping\ndata:{}\n\n"
+    cuts = False
 
     def __init__(self, stream: bool) -> None:
         self.stream = stream
