@@ -74,7 +74,10 @@ async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) 
         _write_output(batch, call, call_record, result)
     body = orjson.dumps(result)
     outcome, replicas = await accept(
-        services, ref, lambda tasks: tasks.callback(ref, call, body, batch, ""), what="callback"
+        services,
+        ref,
+        lambda tasks, look: tasks.callback(ref, call, body, batch, "", look),
+        what="callback",
     )
     match outcome:
         case Unknown():

@@ -7,6 +7,7 @@ launches it: the script leaves it a hint. Where hints are on another server than
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
@@ -16,8 +17,7 @@ from turnstream.shared.broker.client import command
 from turnstream.shared.broker.cluster import ApartCluster
 from turnstream.shared.broker.retry import is_transient, retry
 from turnstream.shared.errors import BrokerAway
-from turnstream.shared.session.outcomes import Launch, Repeated, Same, Stored, Waits
-from turnstream.shared.session.queue import LAUNCH_GRACE_MS
+from turnstream.shared.session.outcomes import HintUsed, Launch, Repeated, Same, Stored, Waits
 from turnstream.shared.session.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ _STORED = (Launch, Repeated, Same, Stored, Waits)
 # TTL of the key that gives WAIT a write to wait for.
 MARK_MS = 1_000
 
+# Runs the script with these tasks; the text is the look that is known of (`turnstream.shared.session.outcomes.HintUsed`).
+Ask: TypeAlias = "Callable[[Tasks, str], Awaitable[T | HintUsed]]"
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 async def accept(
-    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], *, what: str, number: int = 0
+    services: Services, ref: TaskRef, ask: Ask[T], *, what: str, number: int = 0
 ) -> tuple[T, int | None]:
     """Run a script for a task, with a hint for the rescuers, and launch the task if the script says so.
 
@@ -65,26 +67,20 @@ async def accept(
     return outcome, replicas
 
 
-async def _ask(
-    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], tasks: Tasks, what: str
-) -> T:
+async def _ask(services: Services, ref: TaskRef, ask: Ask[T], tasks: Tasks, what: str) -> T:
     """Run the script; where it cannot leave a hint itself, the hint comes right before each try."""
 
     async def attempt() -> T:
-        if not tasks.notes:
-            await services.launches.once.remind(ref, LAUNCH_GRACE_MS)
-        return await ask(tasks.once)
+        return await services.launches.once.hinted(ref, partial(ask, tasks.once), here=tasks.notes)
 
     return await retry(attempt, seconds=services.tasks.retry_seconds, what=what)
 
 
-async def _accept_at_once(
-    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], number: int
-) -> T:
+async def _accept_at_once(services: Services, ref: TaskRef, ask: Ask[T], number: int) -> T:
     """Send script and launch without waiting in between: one connection carries them in this order."""
     task = ref.keys.task(ref.task)
     outcome, launched = await asyncio.gather(
-        ask(services.tasks),
+        services.launches.hinted(ref, partial(ask, services.tasks), here=True),
         # A retry of its own could come before that of the submit.
         services.launches.once.launch(ref, number, if_queued=task),
         return_exceptions=True,
@@ -97,9 +93,7 @@ async def _accept_at_once(
     return outcome
 
 
-async def _accept_safely(
-    services: Services, ref: TaskRef, ask: Callable[[Tasks], Awaitable[T]], what: str
-) -> tuple[T, int | None]:
+async def _accept_safely(services: Services, ref: TaskRef, ask: Ask[T], what: str) -> tuple[T, int | None]:
     """Wait for replicas before anything else happens."""
     async with services.broker.apart() as connection:
         tasks = Tasks(connection, services.settings, notes=services.tasks.notes, offload=services.offload)
@@ -109,9 +103,6 @@ async def _accept_safely(
             return outcome, None
         asked = connection.asked if isinstance(connection, ApartCluster) else connection
         replicas = await _replicas(services, asked, ref.keys.mark) if asked is not None else 0
-    if not tasks.notes:
-        # The first one may have been looked at meanwhile.
-        await _remind(services, ref)
     if replicas < services.settings.wait_replicas:
         log.warning("accept.few_replicas", what=what, ref=str(ref), replicas=replicas)
     return outcome, replicas
@@ -143,14 +134,6 @@ async def _replicas(services: Services, connection: PipedRedis, mark: str) -> in
         return 0
     # A new connection may lead to another primary, which never had it.
     return int(replicas) if connection.pipe.connections == asked_by else 0
-
-
-async def _remind(services: Services, ref: TaskRef) -> None:
-    """Leave a hint for what is accepted already: the next one to launch it may be a rescuer."""
-    try:
-        await services.launches.remind(ref, LAUNCH_GRACE_MS)
-    except BrokerAway:
-        log.warning("remind.failed", ref=str(ref))
 
 
 async def launch(services: Services, ref: TaskRef, number: int) -> None:

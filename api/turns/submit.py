@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import time
@@ -200,7 +201,7 @@ async def _submit(
         outcome, replicas = await accept(
             services,
             turn.ref,
-            lambda tasks: tasks.submit(turn.ref, prepared, op),
+            lambda tasks, look: tasks.submit(turn.ref, prepared, op, look),
             what="submit",
             number=FIRST_LAUNCH,
         )
@@ -247,10 +248,11 @@ async def _admit(services: Services, caller: Caller, turn: NewTurn, op: str, siz
     except (TooMany, BodyTooLarge, Overloaded):
         keys = turn.ref.keys
         sessions = services.broker.sessions
-        known = await command(
-            sessions, "EXISTS", keys.task(turn.ref.task), keys.idempotency(turn.idempotency or "-")
+        known = await asyncio.gather(
+            command(sessions, "HEXISTS", keys.task(turn.ref.task), "status"),
+            command(sessions, "EXISTS", keys.idempotency(turn.idempotency or "-")),
         )
-        if not known:
+        if not any(known):
             raise
         return None
 

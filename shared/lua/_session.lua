@@ -624,6 +624,15 @@ local function newest(most, limit)
   return count, bytes
 end
 
+-- Whether a rescuer has put off its next look at this task (`looked`, sweep.lua) since the look that the caller knows of. Where
+-- the hints are on another server, one that was left there before this script may have been used up before it came, however
+-- late that is: nothing may then be done that needs a look soon. `known_look`: '-' where the hint is left here.
+-- → the script's reply, or nil
+local function hint_used(looked, known_look)
+  looked = looked or ''
+  return known_look ~= '-' and known_look ~= looked and { 'looked', looked } or nil
+end
+
 -- Have a rescuer look at this task in `look_ms`, where the hints are on this server (`due` is nil where they are not);
 -- as remind.lua does.
 local function remind(due, ref, look_ms)

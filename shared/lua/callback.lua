@@ -1,14 +1,14 @@
 -- Take a client's answer. call_key: the call's string; due (or none).
--- call: its id; result: the answer; look_ms: after which a rescuer looks at a task that goes on; ref: the task's; entries:
--- the …_output message.
+-- call: its id; result: the answer; look_ms: after which a rescuer looks at a task that goes on; ref: the task's; known_look:
+-- see hint_used; entries: the …_output message.
 -- → stored pending | launch n (it was the last one) | repeat status launch | unknown | withdrawn | expired | ended
---   | files_missing
+--   | looked op | files_missing
 local known = redis.call('GET', call_key)
 if not known then
   return { 'unknown' }
 end
 local answered = TID .. ' answered'
-local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch', 'ending', 'number', 'fresh')
+local task = redis.call('HMGET', TASK, 'status', 'why', 'parked_until', 'launch', 'ending', 'number', 'fresh', 'looked')
 local status = task[1]
 if known == answered then
   -- The launch may have been lost with the first reply: the caller launches again, to no effect if not. One that waits for a
@@ -32,7 +32,10 @@ elseif redis.call('HEXISTS', CALLS, call) == 0 then
 elseif status == 'parked' and tonumber(task[3]) < NOW then
   return { 'expired' }
 end
-if files_missing() then
+local used = hint_used(task[8], known_look)
+if used then
+  return used
+elseif files_missing() then
   return { 'files_missing' }
 end
 redis.call('HSET', CALLS, call .. ':result', result)

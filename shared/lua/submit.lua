@@ -2,10 +2,10 @@
 -- agent, user: whose it is; create: '1' if the session may be made here; busy: the mode; parked_policy: the agent's `parked`;
 -- max_waiting, max_live: of the session; request; response: its id; deadline_ms: from now, 0 for none; digest: of what is
 -- asked; trace; memory_turns: most turns in memory; look_ms: after which a rescuer looks at the task; ref: the task's;
--- metadata: of the response, or ''; entries: the user's message and the response's first events.
+-- metadata: of the response, or ''; known_look: see hint_used; entries: the user's message and the response's first events.
 -- → launch n epoch first | waits epoch first | same task digest
---   | files_missing | missing | foreign | busy task status | interrupt task | full
-local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'first', 'digest')
+--   | looked op | files_missing | missing | foreign | busy task status | interrupt task | full
+local prior = redis.call('HMGET', TASK, 'status', 'submit_op', 'submit_launch', 'first', 'digest', 'looked')
 if prior[1] then
   if prior[2] ~= OP then
     return { 'same', TID, prior[5] or '' }
@@ -21,7 +21,10 @@ if idempotent == '1' then
     return { 'same', string.sub(known, 1, at - 1), string.sub(known, at + 1) }
   end
 end
-if files_missing() then
+local used = hint_used(prior[6], known_look)
+if used then
+  return used
+elseif files_missing() then
   return { 'files_missing' }
 end
 

@@ -2,7 +2,8 @@
 -- Look at one due task, for the rescuer. launch_ms: after which a launch is taken for lost; max_crashes: that end a task;
 -- strange_ms: between looks at what is not understood; stay_ms: that an ended task's events stay; backlog_ms: between
 -- looks at what waits, in the queue or for its turn; gone: a process that seems to have been killed ('': none), which held
--- launch gone_launch; quiet_ms: for how long an attempt of its must have written nothing, to be over before its lease.
+-- launch gone_launch; quiet_ms: for how long an attempt of its must have written nothing, to be over before its lease;
+-- apart: '1' where the hints are on another server.
 -- → launch n ms | passed task n | end attempt launch why | redate ms | lives (what is said to be gone was heard of just now)
 --   | drop task (who may have waited for it, or none)
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
@@ -32,10 +33,21 @@ local function pass_on_again()
   redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', '1', 'sweep_passed', following)
   return { 'passed', following, '1' }
 end
+-- The next look may be far off: who comes with a hint of before leaves another one first (see hint_used).
+local function put_off(reply)
+  if apart == '1' then
+    redis.call('HSET', TASK, 'looked', OP)
+  end
+  return reply
+end
 if not status or redis.call('HEXISTS', META, 'epoch') == 0 then
   -- Its hash was lost. It will never end, and must not keep what others said from being cut, nor their turn.
   redis.call('ZREM', LIVE, TID)
   redis.call('LREM', WAITING, 0, TID)
+  put_off()
+  if apart == '1' and not status then
+    redis.call('PEXPIRE', TASK, backlog_ms)
+  end
   return { 'drop', redis.call('LINDEX', WAITING, 0) or nil }
 elseif task[10] == OP then
   if task[15] ~= '' then
@@ -107,7 +119,7 @@ elseif status == 'parked' then
     until_ms, why = deadline, 'failed deadline'
   end
   if until_ms > NOW then
-    return { 'redate', int(until_ms - NOW) }
+    return put_off({ 'redate', int(until_ms - NOW) })
   end
   return { 'end', attempt, launch, why }
 elseif status ~= 'queued' then
@@ -120,7 +132,7 @@ elseif launch == '0' then
   local active = redis.call('HGET', META, 'active')
   local holder = active and active ~= '' and redis.call('HGET', sibling(TASK, active), 'status')
   if holder and not TERMINAL[holder] then
-    return pass_on_again() or { 'redate', int(patient()) }
+    return pass_on_again() or put_off({ 'redate', int(patient()) })
   end
   -- First come, first served: the turn goes to the one that has waited longest.
   local first
@@ -136,7 +148,7 @@ elseif launch == '0' then
   end
 elseif task[18] then
   if num(task[18]) > NOW then
-    return { 'redate', int(math.min(num(task[18]) - NOW, patient())) }
+    return put_off({ 'redate', int(math.min(num(task[18]) - NOW, patient())) })
   end
   -- It waits for a worker from now on.
   redis.call('HDEL', TASK, 'not_before', 'waits_for')
@@ -156,4 +168,4 @@ end
 redis.call('HSET', TASK, 'status', 'queued', 'launch', launch, 'launched', int(NOW), 'sweep_op', OP,
   'sweep_launch', launch, 'sweep_passed', '')
 touch(task[17])
-return { 'launch', launch, int(patient()) }
+return put_off({ 'launch', launch, int(patient()) })

@@ -25,14 +25,13 @@ from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import BACKGROUND, Batch
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.entry import END, Cursor, Entry
-from turnstream.shared.session.outcomes import Attempt, Ended, Finished, Gone, Moved
-from turnstream.shared.session.queue import LAUNCH_GRACE_MS
+from turnstream.shared.session.outcomes import Attempt, Ended, Finished, Gone, HintUsed, Moved
 from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from redis.asyncio import Redis
 
@@ -246,10 +245,11 @@ async def _take(
     for a worker) is looked at rarely.
     """
     op = operation()
-    if look and not ender.tasks.notes:
-        # The script cannot leave the hint: it comes first.
-        await ender.launches.remind(ref, LAUNCH_GRACE_MS)
-    return await ender.tasks.take(ref, who, ending, op, seen, look=look)
+
+    def take(known_look: str) -> Awaitable[Attempt | Moved | HintUsed | Ended | Gone]:
+        return ender.tasks.take(ref, who, ending, op, seen, look=look, known_look=known_look)
+
+    return await ender.launches.hinted(ref, take, here=not look or ender.tasks.notes)
 
 
 async def _tell_and_read(

@@ -81,6 +81,17 @@ class Interrupt:
 
 
 @dataclass(frozen=True, slots=True)
+class HintUsed:
+    """Nothing was done: the hint that was left before may be used up, by this ``look`` of a rescuer (its operation).
+
+    Leave another hint, then ask again and show that you know of the look; `LaunchQueue.hinted` does. Only where the hints are on
+    another server than sessions: what comes there after the hint, however late, must not be overlooked.
+    """
+
+    look: str
+
+
+@dataclass(frozen=True, slots=True)
 class Full:
     """Too many turns of the session have not ended."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -19,11 +19,14 @@ from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import Retrying
 from turnstream.shared.broker.scripts import Script
+from turnstream.shared.session.outcomes import HintUsed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from redis.asyncio import Redis
+
+T = TypeVar("T")
 
 # The one function that workers run.
 FUNCTION = "run_task"
@@ -294,6 +297,20 @@ class LaunchQueue(Retrying):
     async def remind(self, ref: TaskRef, ms: int) -> None:
         """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""
         await _remind(self._redis, due=keys.DUE, recent=None, live=None, ref=str(ref), look_ms=ms)
+
+    async def hinted(self, ref: TaskRef, ask: Callable[[str], Awaitable[T | HintUsed]], *, here: bool) -> T:
+        """What a script says that makes the task need a look soon. It leaves the hint itself ``here``; else that comes first.
+
+        ``ask`` runs it, and is given the look that is known of (`HintUsed`).
+        """
+        look = ""
+        while True:
+            if not here:
+                await self.remind(ref, LAUNCH_GRACE_MS)
+            outcome = await ask(look)
+            if not isinstance(outcome, HintUsed):
+                return outcome
+            look = outcome.look
 
     async def note(self, ref: TaskRef) -> None:
         """Put a task that is not launched yet on the operators' lists, and have a rescuer look at it."""

@@ -38,6 +38,7 @@ from turnstream.shared.session.outcomes import (
     GivesWay,
     Gone,
     Heavy,
+    HintUsed,
     Interrupt,
     Launch,
     Live,
@@ -78,6 +79,9 @@ STRANGE_LOOK_MS = 15_000
 
 # For how long a turn must have been silent whose worker seems to have been killed.
 QUIET_MS = 900
+
+# For a look that is known: there is none to be known, since hints and sessions are on one server.
+NOT_APART = "-"
 
 # TTL of a session without a turn.
 EMPTY_MS = 15 * 60_000
@@ -131,6 +135,7 @@ _submit = Script(
         "metadata",
         "max_live",
         "idempotent",
+        "known_look",
     ),
     rest="entries",
 )
@@ -145,7 +150,7 @@ _take = Script(
     "take",
     session=True,
     optional=("due",),
-    args=("taker", "ending", "seen", "ref", "look_ms"),
+    args=("taker", "ending", "seen", "ref", "look_ms", "known_look"),
     large=True,
 )
 _finish = Script(
@@ -159,7 +164,7 @@ _callback = Script(
     session=True,
     keys=("call_key",),
     optional=("due",),
-    args=("call", "result", "look_ms", "ref"),
+    args=("call", "result", "look_ms", "ref", "known_look"),
     rest="entries",
 )
 _sweep = Script(
@@ -174,6 +179,7 @@ _sweep = Script(
         "gone",
         "gone_launch",
         "quiet_ms",
+        "apart",
     ),
 )
 _clear = Script("clear", session=True, args=("ending_epoch", "idempotency"))
@@ -215,9 +221,12 @@ class Tasks(Retrying):
 
     @whole
     async def submit(
-        self, ref: TaskRef, turn: TurnSubmission, op: str
-    ) -> Launch | Waits | Same | Missing | Foreign | Busy | Interrupt | Full:
-        """Accept a turn: creates the task with the user's message and ``response`` queued in the log."""
+        self, ref: TaskRef, turn: TurnSubmission, op: str, known_look: str = ""
+    ) -> Launch | Waits | Same | HintUsed | Missing | Foreign | Busy | Interrupt | Full:
+        """Accept a turn: creates the task with the user's message and ``response`` queued in the log.
+
+        ``known_look``: see `HintUsed`; where the hints are on this server (`notes`) it means nothing.
+        """
         keys = ref.keys
         reply = await self._run(
             _submit,
@@ -244,6 +253,7 @@ class Tasks(Retrying):
             metadata=turn.metadata,
             max_live=self._settings.max_live,
             idempotent="1" if turn.idempotency else "0",
+            known_look=self._known(known_look),
             entries=turn.batch.arguments(),
         )
         match reply:
@@ -253,6 +263,8 @@ class Tasks(Retrying):
                 return Waits(int(epoch), int(first))
             case [b"same", task, digest]:
                 return Same(task.decode(), digest.decode())
+            case [b"looked", look]:
+                return HintUsed(look.decode())
             case [b"missing"]:
                 return Missing()
             case [b"foreign"]:
@@ -386,12 +398,21 @@ class Tasks(Retrying):
 
     @whole
     async def take(
-        self, ref: TaskRef, who: str, ending: str, op: str, seen: str = "", *, look: bool = False
-    ) -> Attempt | Moved | Ended | Gone:
+        self,
+        ref: TaskRef,
+        who: str,
+        ending: str,
+        op: str,
+        seen: str = "",
+        *,
+        look: bool = False,
+        known_look: str = "",
+    ) -> Attempt | Moved | HintUsed | Ended | Gone:
         """Take the attempt that ends a task from outside; its former holder is fenced from here on.
 
         ``ending`` is ``<status> <why>``. With ``seen`` (from `MustEnd`) only if nothing moved since. With ``look`` a
-        rescuer is to look soon whether the end was written, where hints are on this server (`notes`).
+        rescuer is to look soon whether the end was written: where hints are on this server (`notes`) it is left one, where
+        they are not, one was left before, and ``known_look`` is for `HintUsed`.
         """
         reply = await self._run(
             _take,
@@ -404,10 +425,13 @@ class Tasks(Retrying):
             seen=seen,
             ref=str(ref),
             look_ms=LAUNCH_GRACE_MS,
+            known_look=self._known(known_look) if look else NOT_APART,
         )
         match reply:
             case [b"taken", number, snapshot]:
                 return await self._attempt(ref, number, snapshot, [])
+            case [b"looked", known]:
+                return HintUsed(known.decode())
             case [b"moved"]:
                 return Moved()
             case [b"ended", status]:
@@ -438,9 +462,9 @@ class Tasks(Retrying):
 
     @whole
     async def callback(
-        self, ref: TaskRef, call: str, result: bytes, batch: Batch, op: str
-    ) -> Stored | Launch | Repeated | Unknown | Withdrawn | Expired | Ended:
-        """Take a client's answer to ``call``; the batch is its ``…_output`` message."""
+        self, ref: TaskRef, call: str, result: bytes, batch: Batch, op: str, known_look: str = ""
+    ) -> Stored | Launch | Repeated | HintUsed | Unknown | Withdrawn | Expired | Ended:
+        """Take a client's answer to ``call``; the batch is its ``…_output`` message. ``known_look``: as for `submit`."""
         keys = ref.keys
         reply = await self._run(
             _callback,
@@ -454,9 +478,12 @@ class Tasks(Retrying):
             result=batch.cut(result),
             look_ms=self._launch_ms,
             ref=str(ref),
+            known_look=self._known(known_look),
             entries=batch.arguments(),
         )
         match reply:
+            case [b"looked", look]:
+                return HintUsed(look.decode())
             case [b"stored", pending]:
                 return Stored(int(pending))
             case [b"launch", launch]:
@@ -492,6 +519,7 @@ class Tasks(Retrying):
             gone=gone,
             gone_launch=gone_launch,
             quiet_ms=QUIET_MS,
+            apart="0" if self.notes else "1",
         )
         match reply:
             case [b"launch", launch, look]:
@@ -527,6 +555,9 @@ class Tasks(Retrying):
             case [b"live", *tasks]:
                 return Live(tuple(task.decode() for task in tasks))
         return Missing()
+
+    def _known(self, look: str) -> str:
+        return NOT_APART if self.notes else look
 
     async def _run(
         self,

@@ -374,6 +374,13 @@ MUTANTS = [
         ("lose_node",),
     ),
     _of_cluster(
+        "a hint that was used up is enough",
+        "lua/_session.lua",
+        "return known_look ~= '-' and known_look ~= looked",
+        "return false",
+        ("part_process", "kill_front_end", "late", "delay"),
+    ),
+    _of_cluster(
         "tails of a slot that has moved are not read",
         "broker/shards.py",
         "            self._listener.lost(lost)\n",

@@ -47,10 +47,10 @@ async def test_a_turn_that_is_taken_late_is_looked_at(place: Place, no_launch: N
     await desk.launches.remind(ref("other"), HOUR_MS)
     op = operation()
 
-    async def late(tasks: Tasks) -> Any:
+    async def late(tasks: Tasks, look: str) -> Any:
         # What a look does that finds nothing.
         await desk.primary.zrem(keys.DUE, str(ref()))
-        return await tasks.submit(ref(), turn(), op)
+        return await tasks.submit(ref(), turn(), op, look)
 
     outcome, _ = await accept(_services(desk), ref(), late, what="submit", number=1)
     assert isinstance(outcome, Launch)
@@ -62,9 +62,9 @@ async def test_an_answer_that_is_taken_late_is_looked_at(place: Place, no_launch
     desk = Desk(place)
     await desk.parked("c1", wait_ms=HOUR_MS)
 
-    async def late(tasks: Tasks) -> Any:
+    async def late(tasks: Tasks, look: str) -> Any:
         await desk.primary.zadd(keys.DUE, {str(ref()): await desk.now() + HOUR_MS})
-        return await tasks.callback(ref(), "c1", b"{}", answer("c1"), "")
+        return await tasks.callback(ref(), "c1", b"{}", answer("c1"), "", look)
 
     outcome, _ = await accept(_services(desk), ref(), late, what="callback")
     assert isinstance(outcome, Launch)
@@ -78,7 +78,7 @@ async def test_a_refused_turn_leaves_no_hint(place: Place) -> None:
     await accept(
         _services(desk),
         ref(),
-        lambda tasks: tasks.submit(ref(), turn(create=False), op),
+        lambda tasks, look: tasks.submit(ref(), turn(create=False), op, look),
         what="submit",
         number=1,
     )
@@ -93,6 +93,10 @@ async def test_a_launch_that_overtakes_its_turn_is_repeated(place: Place) -> Non
     assert len(await desk.launches.claim(8)) == 1
     op = operation()
     await accept(
-        _services(desk), ref(), lambda tasks: tasks.submit(ref(), turn(), op), what="submit", number=1
+        _services(desk),
+        ref(),
+        lambda tasks, look: tasks.submit(ref(), turn(), op, look),
+        what="submit",
+        number=1,
     )
     assert list(await desk.launches.claim(8)) == ["o1/s1/t1:1"]

@@ -156,7 +156,7 @@ class Desk:
         # Untyped: the library's types speak of its blocking client too.
         self.redis: Any = broker.sessions
         self.primary: Any = broker.primary
-        self.tasks = Tasks(broker.sessions, chosen)
+        self.tasks = Tasks(broker.sessions, chosen, notes=broker.sessions is broker.primary)
         self.launches = LaunchQueue(broker.primary)
         self.log = WholeLog(broker.sessions)
         self.ender = Ender(self.tasks, self.log, self.launches, broker.primary)
