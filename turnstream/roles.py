@@ -48,9 +48,10 @@ async def run_worker(settings: Settings, siblings: Siblings) -> None:
     from turnstream.worker.worker import WorkerProcess
 
     tracing.start(settings, "worker")
-    _collect_rarely()
     broker = Broker(settings)
+    # Loads the agents, and the libraries that they need.
     worker = WorkerProcess(settings, broker, config.load(settings.agents), siblings)
+    _collect_rarely()
     on_signals(worker.stop)
     try:
         async with siblings.linked(worker.stop):

@@ -28,8 +28,6 @@ from turnstream.worker.agents.model_gate import NamedModel
 from turnstream.worker.agents.reflection import Reflection
 from turnstream.worker.agents.run_outcome import AgentError, Done, NeedsClient
 from turnstream.worker.agents.tools.client import ClientTools
-from turnstream.worker.agents.tools.mcp import McpTools
-from turnstream.worker.agents.tools.mcp_connection import McpConnection
 from turnstream.worker.agents.tools.server import ServerTools
 from turnstream.worker.agents.tools.subagents import SubAgents
 
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from pydantic_ai.toolsets import AbstractToolset
 
     from turnstream.shared.agents.config import Agents, AgentSpec, Fallback, MemoryLimits
+    from turnstream.worker.agents.tools.mcp_connection import McpConnection
     from turnstream.worker.turn import RunningTurn
 
 
@@ -82,10 +81,7 @@ class ConfiguredAgent:
             if both := sorted(self.own_tools.keys() & names):
                 raise AgentFieldError(spec.name, field, f"{both[0]!r} is the name of a server tool too")
         self._policies = Policies(_chosen(spec, "on_lost", spec.on_lost), self._declared())
-        self._servers = [
-            McpConnection(server, spec, _chosen(spec, f"mcp.{place}.on_lost", server.on_lost))
-            for place, server in enumerate(spec.mcp)
-        ]
+        self._servers = _mcp_connections(spec) if spec.mcp else []
         self._make_deps = _load(spec, "deps", spec.deps) if spec.deps else None
         if self._make_deps is not None and not callable(self._make_deps):
             raise AgentFieldError(spec.name, "deps", f"{spec.deps!r} is not a function")
@@ -152,6 +148,8 @@ class ConfiguredAgent:
             SubAgents(run, helpers),
         ]
         if self._servers:
+            from turnstream.worker.agents.tools.mcp import McpTools
+
             taken = {tool.name for tool in client_tools} | helpers.keys() | self.own_tools.keys()
             brought = {tool.name for tool in requested}
             toolsets.append(McpTools(run, self.spec.name, self._servers, taken, brought))
@@ -419,6 +417,16 @@ def _tool(spec: AgentSpec, reference: str) -> Tool[Any]:
         return Tool(found)
     except Exception as error:
         raise AgentFieldError(spec.name, "tools", f"{reference!r} cannot be a tool: {error}") from None
+
+
+def _mcp_connections(spec: AgentSpec) -> list[McpConnection]:
+    # The library of MCP is a third of all that a worker would load, in time and in memory; few agents need it.
+    from turnstream.worker.agents.tools.mcp_connection import McpConnection
+
+    return [
+        McpConnection(server, spec, _chosen(spec, f"mcp.{place}.on_lost", server.on_lost))
+        for place, server in enumerate(spec.mcp)
+    ]
 
 
 def _chosen(spec: AgentSpec, field: str, given: Mapping[str, str]) -> dict[str, Policy]:
