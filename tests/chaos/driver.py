@@ -185,7 +185,9 @@ async def account_of(redis: Any, town: Town) -> Account:
     ) as http:
         for turn in town.turns:
             session = account.sessions.setdefault(turn.session, Session(turn.session))
-            if fields := await redis.hgetall(_key(turn.session, f"task:{turn.task}")):
+            fields = await redis.hgetall(_key(turn.session, f"task:{turn.task}"))
+            # A look that found no task left its mark.
+            if b"status" in fields:
                 session.tasks[turn.task] = {
                     name.decode(): value.decode()
                     for name, value in fields.items()

@@ -325,7 +325,9 @@ class _Step:
             yield f"the_turn_is_passed_on: to {active}, {task.get('status')}, launch {task.get('launch')}"
 
     def _task(self) -> Fields:
-        return self._hash("task")
+        fields = self._hash("task")
+        # A look that found no task left its mark.
+        return fields if "status" in fields else {}
 
     def _hash(self, name: str) -> Fields:
         return self._fields(self._keys[_AT[name]].decode())
