@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 import structlog
 
-from turnstream.shared.protocol import ResponseBuilder, canonical
+from turnstream.shared.protocol import MessageType, ResponseBuilder, canonical
 from turnstream.shared.session.endings import response_event
+from turnstream.shared.session.entry import OTHER
 from turnstream.worker.agent_versions import VERSION
 from turnstream.worker.publisher import LostAttempt
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+_TYPES = frozenset(MessageType)
 
 _current: ContextVar[RunningTurn] = ContextVar("turnstream_turn")
 
@@ -289,15 +292,17 @@ class Speech:
     ) -> None:
         self._turn = turn
         self._speaker = speaker
-        self._type = message_type
         self._message: MessageBuilder = turn.builder.create_message_builder(
             role=role, message_type=message_type, about=about
         )
+        # An agent may call a message what it likes, the log's own kinds among it.
+        given = self._message.message_type
+        self._kind: str = given if given in _TYPES else OTHER
         self._text: ContentBuilder | None = None
         self._place = turn.begun()
         batch, path, extra = turn.batch, speaker.path, speaker.extra(None)
-        batch.opening(self.id, self._type, canonical(self._message.created()), path=path, extra=extra)
-        batch.event(self._type, canonical(self._message.in_progress()), path=path, extra=extra)
+        batch.opening(self.id, self._kind, canonical(self._message.created()), path=path, extra=extra)
+        batch.event(self._kind, canonical(self._message.in_progress()), path=path, extra=extra)
         turn.publisher.kick()
 
     @property
@@ -309,7 +314,7 @@ class Speech:
         """Say a piece of text. `Publisher.room` must be awaited now and then."""
         if self._text is None:
             self._text = self._message.create_content_builder("text")
-        self._turn.batch.delta(self._type, *self._text.text_delta_json(text), path=self._speaker.path)
+        self._turn.batch.delta(self._kind, *self._text.text_delta_json(text), path=self._speaker.path)
         self._turn.publisher.kick(text=True)
 
     def part(self, part: Mapping[str, Any] | Content) -> None:
@@ -322,7 +327,7 @@ class Speech:
             self._end_text()
             return
         event = self._message.add_content(part)
-        self._turn.batch.event(self._type, canonical(event), path=self._speaker.path)
+        self._turn.batch.event(self._kind, canonical(event), path=self._speaker.path)
 
     def close(self, extra: Mapping[str, Any] | None = None, group: Group | None = None) -> None:
         """Complete the message; with ``group`` it settles one of the group's calls."""
@@ -330,11 +335,11 @@ class Speech:
         body = canonical(self._message.complete())
         speaker, batch = self._speaker, self._turn.batch
         if group is None:
-            batch.closing(self.id, self._type, body, path=speaker.path, extra=speaker.extra(extra))
+            batch.closing(self.id, self._kind, body, path=speaker.path, extra=speaker.extra(extra))
         else:
             batch.settling(
                 self.id,
-                self._type,
+                self._kind,
                 body,
                 path=speaker.path,
                 extra=speaker.extra({**(extra or {}), **group.settled()}),
@@ -349,14 +354,14 @@ class Speech:
         self._text = None
         body = canonical(self._message.incomplete())
         speaker = self._speaker
-        self._turn.batch.closing(self.id, self._type, body, path=speaker.path, extra=speaker.extra(None))
+        self._turn.batch.closing(self.id, self._kind, body, path=speaker.path, extra=speaker.extra(None))
         self._turn.completed(self._place, body)
         self._turn.publisher.kick()
 
     def _end_text(self) -> None:
         if self._text is not None:
             batch = self._turn.batch
-            batch.event(self._type, canonical(self._text.complete()), path=self._speaker.path)
+            batch.event(self._kind, canonical(self._text.complete()), path=self._speaker.path)
             self._text = None
 
 

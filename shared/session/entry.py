@@ -12,12 +12,14 @@ from typing import NamedTuple
 
 from turnstream.shared.errors import BadCursor
 
-# The ``kind`` of an entry that holds a message or content event is that message's type. Response
+# The ``kind`` of an entry that holds a message or content event is that message's type, where the protocol knows it. Response
 # events have no message; these kinds let a reader find the end of a task, or where it was parked, without parsing JSON.
 RESPONSE = "response"
 END = "end"
 # Written by lua/park.lua: which calls the client is to answer. It is no event of the response, and has no number.
 PARKED = "parked"
+# Of a message whose type is its agent's own.
+OTHER = "other"
 
 _CURSOR = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
 
@@ -58,7 +60,7 @@ class Entry:
         task: the task that the event belongs to.
         path: which agent speaks: empty for the session's agent, else the sub-agents' names from the
             outside in, joined by ``/`` (``researcher`` or ``researcher/reader``).
-        kind: the message's type, or `RESPONSE`, or `END` for the task's terminal event, or `PARKED`.
+        kind: the message's type or `OTHER`, or `RESPONSE`, or `END` for the task's terminal event, or `PARKED`.
         created: Unix milliseconds, by the broker's clock.
         event: canonical JSON of the event: snake_case, nulls left out, with its ``sequence_number``
             (the user's own message has none, nor has a park).

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.client import check_whole, terminal
+from tests.support.client import calls_of, check_whole, terminal
+from tests.support.coded import OWN_TYPES
 from tests.support.stack import Stack
 from turnstream.shared.agents.config import Agents, AgentSpec
 from turnstream.shared.agents.config import load as load_agents
@@ -76,3 +77,35 @@ async def test_an_answer_at_the_end_is_one(client: Client) -> None:
         body = {"session_id": "s1", "input": [{"role": "user", "content": "go"}, message]}
         answer = await client.http.post("/process", json=body)
         assert (answer.status_code, answer.json()["code"]) == (404, 30002)
+
+
+async def test_a_type_of_the_agents_own_is_nothing_to_us(place: Place) -> None:
+    """Whatever it is spelled like: it reaches clients of both protocols as said, ends no stream and begins no response."""
+    specs = {spec.name: spec for spec in load_agents(None)}
+    specs["demo"] = AgentSpec(name="demo", python="tests.support.coded:own_types")
+    stack = Stack(place, Agents(specs))
+    await stack.worker()
+    client = await stack.front_end()
+    async with client.process("s1", "go", id="t1") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        await client.callback("s1", call["call_id"], 1)
+        frames = await stream.all()
+    check_whole(frames)
+    ended = terminal(frames)
+    assert ended is not None
+    asking = ["function_call", "function_call_output"]
+    assert [message["type"] for message in ended["output"]] == [*OWN_TYPES, *asking, *OWN_TYPES, "message"]
+    # From the history, in one piece, and as a response that ends where the client is asked.
+    async with client.follow("s1", "t1") as stream:
+        assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in frames]
+    body = {"session_id": "s1", "id": "t1", "reconnect": True, "stream": False}
+    assert (await client.http.post("/process", json=body)).json() == ended
+    async with client.follow("s1", "t1", on_park="complete") as stream:
+        part = (await stream.all())[-1].data
+    assert [message["type"] for message in part["output"]] == [*OWN_TYPES, "function_call"]
+    liteagent = await client.init()
+    async with client.chat(liteagent, "go", taskId="t2") as told:
+        await told.until(lambda frames: frames and frames[-1].event == "functionCall")
+        assert (await client.stop(liteagent, "t2")).status_code == 200
+        assert [frame.event for frame in (await told.all())].count("functionCall") == 1
+    await stack.close()

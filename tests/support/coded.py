@@ -275,3 +275,16 @@ async def yields(turn: Turn) -> AsyncIterator[Any]:
 async def asks(turn: Turn) -> AsyncIterator[Any]:
     """Waits for its client."""
     yield ClientCall("where")
+
+
+@agent
+async def own_types(turn: Turn) -> AsyncIterator[Any]:
+    """Says messages of types that nobody else has, among them words that the log uses itself."""
+    for kind in OWN_TYPES:
+        yield Message(type=kind, role="assistant", content=[TextContent(text=kind)])
+    if "f" not in turn.results:
+        yield ClientCall("f")
+    yield "done"
+
+
+OWN_TYPES = ("response", "end", "parked", "status_update", "a\tb\nc", "")
