@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 # Characters of a digest: enough to tell the few versions apart that are ever served side by side.
 _DIGITS = 12
 
-# What decides about versions is part of none.
-_NO_PART = {"version", "on_version", "version_wait"}
+# Part of none: what decides about versions, and what only front ends read, whose word a request may overrule.
+_NO_PART = {"version", "on_version", "version_wait", "on_park"}
 
 
 def versions(agents: Agents) -> dict[str, str]:

@@ -20,11 +20,12 @@ def test_the_tables_word_is_the_version() -> None:
 
 
 def test_a_digest_changes_with_what_is_run() -> None:
-    """Its model, the name of its code, its instructions; not with a default that is written out, or the policy."""
+    """Its model, the name of its code, its instructions; not with a default that is written out, the policy, or how streams end."""
     plain = version(a={"model": "demo"})
     assert plain == version(a={"model": "demo"})
     assert plain == version(a={"model": "demo", "busy": "serial"})
     assert plain == version(a={"model": "demo", "on_version": "wait", "version_wait": 5})
+    assert plain == version(a={"model": "demo", "on_park": "complete"})
     others = {
         version(a={"model": "test"}),
         version(a={"python": "x:y"}),
