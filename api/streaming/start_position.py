@@ -18,6 +18,8 @@ from turnstream.shared.session.entry import RESPONSE, Cursor, Entry
 from turnstream.shared.session.status import TERMINAL, TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.event_log import Log, Page, SessionMeta
 
@@ -56,7 +58,7 @@ class Segment:
     Attributes:
         task: the turn.
         number: from 0; it begins behind so many parks.
-        after: the place before its first entry.
+        after: the place before its first entry; of a further one, its park's.
         end: the place of the park that ends it; None: it is the turn's last one, so far.
         response, submitted, metadata: of the turn: its response's id, when it was submitted (Unix milliseconds), and what
             its events tell as their metadata, JSON.
@@ -124,7 +126,7 @@ async def segment(
 
     Raises:
         NoTask: the session has no such task (any more), or the task no such segment yet.
-        CursorGone: the session was cleared since the task.
+        CursorGone: the session was cleared since the task, or so many parks ago nobody knows where it stands.
         BrokerAway: the broker did not answer.
     """
     known = await log.task(keys, task)
@@ -132,24 +134,33 @@ async def segment(
         raise NoTask
     if not meta.has_epoch(int(known["epoch"])):
         raise CursorGone
-    parks = [int(park.partition("-")[0]) for park in known.get("parks", "").split()]
-    if number is None:
+    parks = parks_of(known)
+    newest = max(parks)
+    if number is None and place is not None:
+        number = max(park for park, seq in parks.items() if not park or seq < place)
+    elif number is None:
         # A park is the last entry of the segment that it ends.
-        newest = max(len(parks) - (known["status"] == TaskStatus.PARKED), 0)
-        number = newest if place is None else sum(park < place for park in parks)
-    if number > len(parks):
+        number = max(newest - (known["status"] == TaskStatus.PARKED), 0)
+    if number > newest:
         raise NoTask
-    first = parks[number - 1] + 1 if number else int(known["first"])
+    if number not in parks or (number < newest and number + 1 not in parks):
+        raise CursorGone
     return Segment(
         task=task,
         number=number,
-        after=Cursor(meta.epoch, first - 1),
-        end=parks[number] if number < len(parks) else None,
+        after=Cursor(meta.epoch, parks[number]),
+        end=parks.get(number + 1),
         response=known["response"],
         submitted=int(known["submitted"]),
         metadata=known.get("metadata", "").encode(),
         ended=known["status"] in TERMINAL,
     )
+
+
+def parks_of(known: Mapping[str, str]) -> dict[int, int]:
+    """Park → its place, of a task as `Log.task` has it; 0: the place before the task's first entry."""
+    places = (park.split("-") for park in known.get("parks", "").split())
+    return {0: int(known["first"]) - 1} | {int(park): int(seq) for seq, park in places}
 
 
 async def start_of(
@@ -168,12 +179,14 @@ async def start_of(
         return begun
     seen = begun.after.seq if cursor else 0
     over = begun.over or (part.end is not None and seen >= part.end)
+    # The park that a further one begins behind says something for it, too.
+    after = part.after._replace(seq=part.after.seq - 1) if part.number else part.after
     if not over and (part.number or cursor):
-        await _check_kept(log, keys, meta, part.after)
+        await _check_kept(log, keys, meta, after)
         # The first one's numbers are the log's own: what is left of it is told as it was.
         if part.number and seen > part.after.seq and part.after.seq < meta.head - 1:
             raise CursorGone
-    return replace(begun, after=part.after, over=over, seen=seen, fresh=begun.fresh and not part.number)
+    return replace(begun, after=after, over=over, seen=seen, fresh=begun.fresh and not part.number)
 
 
 async def _check_kept(log: Log, keys: SessionKeys, meta: SessionMeta, cursor: Cursor) -> None:

@@ -2,6 +2,10 @@
 -- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); wait_ms: the client has to
 -- answer; policy: the agent's `parked`; batch: groups, entries, calls, state.
 -- → parked | launch n (all answers are already in) | superseded | behind launch | fenced | ended | gone | files_missing
+
+-- A task's newest parks, whose places it keeps: with them go the responses that begin or end there.
+local MOST_PARKS = 128
+
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'launch', 'ending', 'out', 'number', 'fresh', 'parks')
 if task[3] == OP and task[2] == attempt then
   if task[7] == '' then
@@ -16,7 +20,7 @@ local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
 if no then
   return no
 end
-local at, seq, number = write(open_groups(batch_at), task[8])
+local at, _, number = write(open_groups(batch_at), task[8])
 checkpoint(at, call_prefix)
 local pending = tonumber(redis.call('HGET', TASK, 'pending'))
 if pending > 0 and policy == 'supersede' and redis.call('LLEN', WAITING) > 0 then
@@ -47,17 +51,21 @@ end
 -- The entry by which readers see it, spelled here: nobody else knows which calls are open by now. Ids of calls are ours, and
 -- need no escapes. Behind the batch, as if it had come with it.
 table.sort(open)
-local parks = task[10] and task[10] .. ' ' or ''
-local _, park = string.gsub(parks, ' ', '')
+local parks = task[10] or ''
+local first, park = tonumber(string.match(parks, '^%d+%-(%d+)') or '1'), tonumber(string.match(parks, '%d+$') or '0') + 1
+if park - first >= MOST_PARKS then
+  parks = string.gsub(parks, '^%S+ ', '', 1)
+end
+local usage = redis.call('HGET', STATE, 'usage')
 ARGV[#ARGV + 1] = '1'
 local marker_at = #ARGV
-for _, each in ipairs({ 'h', '', 'parked', '{"object":"turnstream.parked","park":' .. int(park + 1) .. ',"calls":["'
-  .. table.concat(open, '","') .. '"],"until":' .. int(until_ms) .. '}', '' }) do
+for _, each in ipairs({ 'h', '', 'parked', '{"object":"turnstream.parked","park":' .. int(park) .. ',"calls":["'
+  .. table.concat(open, '","') .. '"],"until":' .. int(until_ms) .. (usage and ',"usage":' .. usage or '') .. '}', '' }) do
   ARGV[#ARGV + 1] = each
 end
-_, seq = write(marker_at, number)
+local _, place = write(marker_at, number)
 redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '', 'number', number,
-  'parks', parks .. int(seq) .. '-' .. int(number))
+  'parks', (parks == '' and '' or parks .. ' ') .. int(place) .. '-' .. int(park))
 local hold = redis.call('HGET', META, 'hold')
 if not hold or tonumber(hold) < until_ms then
   redis.call('HSET', META, 'hold', int(until_ms))

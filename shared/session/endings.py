@@ -61,7 +61,10 @@ ENDED_AT_ONCE = 32
 # Checkpoint: the model that answered last, where there is a choice; the terminal event names it.
 ANSWERED_BY = "answered_by"
 
-_NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
+NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
+
+# A terminal event around its output, as `_terminal` makes it. In a JSON text the quotes would not stand so.
+_OUTPUT, _BEHIND = b',"output":[', b'],"usage":'
 
 # How long the end of a turn is retried by who has others to see to: a request whose client waits, a rescuer to which the
 # turn is due again soon.
@@ -383,13 +386,23 @@ def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
     event["completed_at"] = max(int(time.time()), attempt.submitted // 1000)
     event["output"] = [orjson.Fragment(message) for message in output]
     event["usage"] = (
-        end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", _NO_USAGE))
+        end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", NO_USAGE))
     )
     if model := attempt.state.get(ANSWERED_BY):
         event["metadata"] = {**orjson.loads(attempt.metadata or b"{}"), "model": model.decode()}
     if end.status == TaskStatus.FAILED:
         event["error"] = {"code": end.why, "message": end.text}
     return orjson.dumps(event)
+
+
+def split_end(event: bytes) -> tuple[dict[str, Any], bytes]:
+    """A terminal event, read but for its output (None in its place), and the messages of that as they stand there.
+
+    The output may be large, and nothing of it is to be changed.
+    """
+    at, behind = event.index(_OUTPUT), event.rindex(_BEHIND)
+    said = orjson.loads(b'%b,"output":null,%b' % (event[:at], event[behind + 2 :]))
+    return said, event[at + len(_OUTPUT) : behind]
 
 
 def _remembered(attempt: Attempt, end: End, batch: Batch, said: str, output: list[bytes]) -> bytes:
@@ -430,5 +443,6 @@ __all__ = [
     "end_from_outside",
     "open_messages",
     "response_event",
+    "split_end",
     "write_end",
 ]

@@ -16,7 +16,7 @@ from turnstream.shared.errors import BadCursor
 # events have no message; these kinds let a reader find the end of a task, or where it was parked, without parsing JSON.
 RESPONSE = "response"
 END = "end"
-# Written by lua/park.lua: which calls the client is to answer. It is no event of the response, and has no number.
+# Written by lua/park.lua: which calls the client is to answer, and the turn's usage so far. It is no event of the response, and has no number.
 PARKED = "parked"
 # Of a message whose type is its agent's own.
 OTHER = "other"

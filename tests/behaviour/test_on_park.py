@@ -16,6 +16,9 @@ from tests.support.scripted import script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream import AsyncClient
+from turnstream.shared.agents.config import Agents, AgentSpec
+from turnstream.shared.agents.config import load as load_agents
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.outcomes import Attempt, Launch, Parked
@@ -227,6 +230,74 @@ async def test_answers_may_come_one_by_one(client: Client) -> None:
         second = await post(client, {"session_id": "s1", "input": outputs(**{two: "2"})}, **COMPLETE)
         assert [frame.raw for frame in await stream.all()] == [frame.raw for frame in second]
     assert types(check_response(second, "t1~1")) == ["message"]
+
+
+async def test_each_response_has_what_it_cost(twice: Client) -> None:
+    """Together they have what the turn had."""
+    told = [await post(twice, asked("s1", TWICE, id="t1"))]
+    for answer in ("one", "two"):
+        (call,) = calls_of(told[-1])
+        told.append(await post(twice, {"session_id": "s1", "input": outputs(**{call["call_id"]: answer})}))
+    parts = [frames[-1].data["usage"] for frames in told]
+    whole = (await get(twice, "s1", "t1", on_park="follow"))[-1].data["usage"]
+    assert all(part["output_tokens"] > 0 for part in parts)
+    assert {name: sum(part[name] for part in parts) for name in whole} == whole
+
+
+@pytest.mark.parametrize("on_park", ["complete", "follow"])
+async def test_what_was_said_comes_back_unchanged(place: Place, on_park: str) -> None:
+    """In what an answering request ends with, too: numbers that not every reader of JSON keeps."""
+    specs = {spec.name: spec for spec in load_agents(None)}
+    specs["demo"] = AgentSpec(name="demo", python="tests.support.coded:exact")
+    stack = Stack(place, Agents(specs))
+    await stack.worker()
+    client = await stack.front_end()
+    async with client.process("s1", "go", id="t1") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        frames = await post(
+            client, {"session_id": "s1", "input": outputs(**{call["call_id"]: 1})}, on_park=on_park
+        )
+        whole = await stream.all()
+    said = b'"data":{"large":1180591620717411303424,"small":1e-7,"zero":-0.0}'
+    assert [each.raw.count(said) for each in (frames[-2], frames[-1], whole[-1])] == [1, 1, 1]
+    await stack.close()
+
+
+async def test_a_repeated_answer_ends_as_the_first_one(client: Client) -> None:
+    """Behind any cursor of it, with `follow`: its output begins with the answers."""
+    async with client.process("s1", "/approve files", id="t1") as stream:
+        (request,) = calls_of(
+            await stream.until(lambda frames: calls_of(frames, "mcp_approval_request")),
+            "mcp_approval_request",
+        )
+        body = {"session_id": "s1", "input": approval(request["id"])}
+        told = await post(client, body)
+        first = await stream.all()
+    assert [frame.raw for frame in await post(client, body)] == [frame.raw for frame in told]
+    for before in (first[-len(told) - 1], told[0], told[5], told[-2]):
+        async with client.open("POST", "/process", json=body, headers={"Last-Event-ID": before.id}) as rest:
+            assert [frame.raw for frame in await rest.all()] == [
+                frame.raw for frame in told if frame.seq > before.seq
+            ]
+
+
+async def test_of_very_many_parks_the_newest_are_known(twice: Client, stack: Stack) -> None:
+    """The others are gone, as is what was cut."""
+    await post(twice, asked("s1", TWICE, id="t1"))
+    keys = TaskRef("dev", "s1", "t1").keys
+    sessions = stack.broker.sessions
+    place = int((await command(sessions, "HGET", keys.task("t1"), "parks")).partition(b"-")[0])
+    await command(sessions, "HSET", keys.task("t1"), "parks", f"{place - 1}-7 {place}-8")
+    for name, status in (
+        ("t1", 410),
+        ("t1~1", 410),
+        ("t1~6", 410),
+        ("t1~7", 200),
+        ("t1~8", 200),
+        ("t1~9", 404),
+    ):
+        async with twice.follow("s1", name) as stream:
+            assert (name, stream.response.status_code) == (name, status)
 
 
 async def test_a_turn_that_is_stopped_while_it_waits_ends_its_next_response(

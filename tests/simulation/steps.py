@@ -270,7 +270,7 @@ class _Step:
         """Who parks leaves an entry, whose place it remembers; nobody else does."""
         before, now = self._before.get("parks", "").split(), after.get("parks", "").split()
         if self._name == "park" and reply[0] == b"parked" and self._before.get("status") == "running":
-            before.append(f"{self._hash('meta')['seq']}-{after['number']}")
+            before.append(f"{self._hash('meta')['seq']}-{len(before) + 1}")
         if after and now != before:
             yield f"each_park_has_its_entry: {now}, not {before}"
 

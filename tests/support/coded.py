@@ -288,3 +288,11 @@ async def own_types(turn: Turn) -> AsyncIterator[Any]:
 
 
 OWN_TYPES = ("response", "end", "parked", "status_update", "a\tb\nc", "")
+
+
+@agent
+async def exact(turn: Turn) -> AsyncIterator[Any]:
+    """Asks, then says numbers that not every reader of JSON keeps."""
+    if "f" not in turn.results:
+        yield ClientCall("f")
+    yield DataContent(data={"large": 2**70, "small": 1e-7, "zero": -0.0})

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from turnstream.api.http.connection import Watched, connection_of
 from turnstream.api.streaming.reading import entries_of
 from turnstream.api.streaming.sse import HEADERS
+from turnstream.api.streaming.start_position import parks_of
 from turnstream.shared.errors import NoTask, SessionBusy, ShuttingDown
 from turnstream.shared.protocol import ResponseBuilder
 from turnstream.shared.session.endings import numbered, without_number
@@ -107,7 +108,7 @@ class WholeResponse:
             return None
         if self._part is not None:
             # It may have parked again meanwhile: that is still to come.
-            return self._part.so_far() if len(task.get("parks", "").split()) == self._part.number else None
+            return self._part.so_far() if max(parks_of(task)) == self._part.number else None
         before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)
         output = [
             orjson.Fragment(without_number(entry.event))

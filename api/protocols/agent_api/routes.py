@@ -21,10 +21,9 @@ from turnstream.api.protocols.agent_api.requests import (
 )
 from turnstream.api.protocols.agent_api.response import WholeResponse, rejected
 from turnstream.api.protocols.agent_api.segments import (
-    ANSWERS,
     AnsweredTurn,
     SegmentResponse,
-    answers_one_of,
+    answered_in,
 )
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
@@ -44,6 +43,7 @@ from turnstream.api.turns.submit import (
 )
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import CursorGone, InvalidBody, Overloaded, SessionBusy, TooMany
+from turnstream.shared.session.endings import without_number
 from turnstream.shared.session.entry import PARKED, Cursor
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from turnstream.api.turns.overrides import Overrides
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.protocol import AgentRequest
+    from turnstream.shared.session.entry import Entry
     from turnstream.shared.session.event_log import SessionMeta
 
 
@@ -265,32 +266,33 @@ class ProcessRoutes:
             new, _ = await answer_call(services, ref, each.call, each.result)
             first = first or new
         calls = {each.call for each in answers}
-        cursor = asked.cursor
         if asked.complete:
             return await self._answered_part(asked, meta, tasks[0], calls, after=meta.seq if first else 0)
+        given = [] if first else await self._given(keys, tasks[0], calls)
+        cursor = asked.cursor
         if cursor is None:
-            given = [] if first else await self._before_answers(keys, tasks[0], calls)
-            cursor = Cursor(meta.epoch, meta.seq if first else given[0] if given else 0)
+            cursor = Cursor(meta.epoch, meta.seq if first else _before(given[0]) if given else 0)
         # The answers may have found that the log begins a new epoch.
         meta = await self._visible(asked)
         start = await start_position.start(services.log, keys, meta, task=tasks[0], cursor=cursor)
-        return _Following(start, joined=AnsweredTurn(asked.dialect, calls))
+        known = without_number(given[0].event) if given else b""
+        return _Following(start, joined=AnsweredTurn(asked.dialect, calls, known))
 
     async def _answered_part(
         self, asked: _Asked, before: SessionMeta, task: str, calls: set[str], *, after: int
     ) -> _Following:
         """The response that the answers to calls belong to; they stand behind ``after``, seen ``before`` they were given."""
         log, keys = self._services.log, asked.keys
-        given = await self._before_answers(keys, task, calls, Cursor(before.epoch, after))
+        given = await self._given(keys, task, calls, Cursor(before.epoch, after))
         if not given:
             raise CursorGone
         meta = await self._visible(asked)
         # The turn may have been parked between two of them.
-        segment = await start_position.segment(log, keys, meta, task, place=given[-1] + 1)
+        segment = await start_position.segment(log, keys, meta, task, place=_before(given[-1]) + 1)
         cursor = asked.cursor
         if cursor is None and not (segment.number and calls & await self._asked_at(keys, segment.after)):
             # They came before the turn was parked: its response goes on.
-            first = next(place for place in given if place >= segment.after.seq)
+            first = next(place for place in map(_before, given) if place >= segment.after.seq)
             cursor = Cursor(meta.epoch, first + ENTRIES_PER_ANSWER)
         return await self._part(asked, meta, task, number=segment.number, cursor=cursor)
 
@@ -304,16 +306,14 @@ class ProcessRoutes:
     async def _visible(self, asked: _Asked) -> SessionMeta:
         return await visible_session(self._services.log, asked.keys, asked.caller.visitor(asked.user))
 
-    async def _before_answers(
+    async def _given(
         self, keys: SessionKeys, task: str, calls: set[str], after: Cursor | None = None
-    ) -> list[int]:
-        """The places before each answer to a task's calls, given earlier perhaps: their first reply may have been lost."""
+    ) -> list[Entry]:
+        """The answers to a task's calls, given earlier perhaps: their first reply may have been lost."""
         return [
-            entry.seq - ENTRIES_PER_ANSWER
+            entry
             async for entry in self._services.log.all_kept(keys, after)
-            if entry.task == task
-            and entry.kind in ANSWERS
-            and answers_one_of(calls, orjson.loads(entry.event))
+            if entry.task == task and answered_in(calls, entry)
         ]
 
     async def _respond(self, feed: Feed, followed: _Following, asked: _Asked) -> EventStream | WholeResponse:
@@ -334,6 +334,11 @@ class ProcessRoutes:
         meta = await self._visible(asked)
         whole = await start_position.start(services.log, feed.keys, meta, task=start.task)
         return WholeResponse(feed, whole, dialect, services.log, headers=headers)
+
+
+def _before(answer: Entry) -> int:
+    """The place before the first entry of an answer."""
+    return answer.seq - ENTRIES_PER_ANSWER
 
 
 def _named(asked: _Asked, why: str) -> None:

@@ -7,13 +7,14 @@ A turn is cut into segments where it was parked: the client is asked at the end 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from turnstream.api.protocols.agent_api.frames import framed
 from turnstream.api.turns.ids import SegmentName
-from turnstream.shared.session.endings import numbered, without_number
+from turnstream.shared.session.endings import NO_USAGE, numbered, split_end, without_number
 from turnstream.shared.session.entry import END, PARKED, RESPONSE
 
 if TYPE_CHECKING:
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 ANSWERS = ("function_call_output", "mcp_approval_response")
 
 _OF_ALL = ("id", "session_id", "created_at", "metadata")
-_CLOSED = ("completed", "incomplete")
-# Canonical events begin so, behind their numbers.
-_MESSAGE, _HEAD = b'"object":"message"', 64
-_USAGE = {"promptTokens": "input_tokens", "completionTokens": "output_tokens", "totalTokens": "total_tokens"}
+_CLOSED = (b"completed", b"incomplete")
+# How a message's events begin, as the log has them; of one with an `error` it says less.
+_MESSAGE = re.compile(
+    rb'\{"sequence_number":\d+,"object":"message","status":"(\w+)",(?:"id":"([\w-]+)")?', re.ASCII
+)
 
 
 class SegmentResponse:
@@ -39,7 +41,7 @@ class SegmentResponse:
     1. The first one is the turn's response up to where the client is asked; there it is completed.
     2. A further one has an id of its own, ``<response>~<segment>``, and numbers of its own. It begins with ``created`` and
        ``in_progress``, which stand where the client's answers stand in the log, and passes these over.
-    3. The output of its end is what it told.
+    3. The output of its end is what it told, and the usage what it cost.
 
     Attributes:
         number: the segment's.
@@ -55,6 +57,9 @@ class SegmentResponse:
         self._dialect = dialect
         self._begun = not self._further
         self._number = 0
+        # The place of the park behind which it begins, and what the turn had cost by then.
+        self._begins_at = segment.after.seq if self._further and segment else 0
+        self._spent: dict[str, int] = {}
         # What each of its response events says.
         self._response: dict[str, Any] = {}
         if segment is not None:
@@ -65,7 +70,6 @@ class SegmentResponse:
         # Message → where it was begun; the closed ones.
         self._opened: dict[str, int] = {}
         self._closed: dict[str, bytes] = {}
-        self._usage: dict[str, int] = {}
 
     def feed(self, epoch: int, entry: Entry) -> bytes:
         """The frames of an entry; the last one has its cursor."""
@@ -74,12 +78,10 @@ class SegmentResponse:
 
     def events(self, entry: Entry) -> list[bytes]:
         """The events of an entry, as canonical JSON."""
+        if entry.kind == PARKED:
+            return self._parked(entry)
         if not numbered(entry.event):
-            # An agent may call a message of its own so; that one has a number.
-            if entry.kind != PARKED:
-                return []
-            self.over = True
-            return [*self._beginning(), self._completed(entry.created // 1000)]
+            return []
         if not self._further:
             if entry.kind == RESPONSE:
                 said = orjson.loads(entry.event)
@@ -113,19 +115,25 @@ class SegmentResponse:
             for status in ("created", "in_progress")
         ]
 
-    def _completed(self, at: int) -> bytes:
-        """The end of a response at whose end the client is asked."""
-        more: dict[str, Any] = {"completed_at": at, "output": self._output()}
-        return self._whole("completed", self._number, more | ({"usage": self._usage} if self._usage else {}))
+    def _parked(self, entry: Entry) -> list[bytes]:
+        """Nothing, or the end of a response at whose end the client is asked."""
+        usage = orjson.loads(entry.event).get("usage") or orjson.loads(NO_USAGE)
+        if entry.seq == self._begins_at:
+            self._spent = usage
+            return []
+        self.over = True
+        more = {"completed_at": entry.created // 1000, "output": self._output(), "usage": self._cost(usage)}
+        return [self._whole("completed", self._number, more)]
 
     def _ended(self, event: bytes) -> bytes:
-        """The turn's end as this response's: its own output, in the turn's order."""
-        end = orjson.loads(event)
-        ids = [message.get("id") for message in end.get("output") or []]
-        output = [orjson.Fragment(self._closed[name]) for name in ids if name in self._closed]
-        return orjson.dumps(
-            {**end, "sequence_number": self._number, "id": self._response["id"], "output": output}
-        )
+        """The turn's end as this response's."""
+        end, _ = split_end(event)
+        own = {"id": self._response["id"], "output": self._output(), "usage": self._cost(end["usage"])}
+        return orjson.dumps({**end, "sequence_number": self._number, **own})
+
+    def _cost(self, usage: dict[str, int]) -> dict[str, int]:
+        """Its own part of what the turn has cost so far."""
+        return {name: tokens - self._spent.get(name, 0) for name, tokens in usage.items()}
 
     def _whole(self, status: str, number: int, more: dict[str, Any]) -> bytes:
         return orjson.dumps(
@@ -142,17 +150,14 @@ class SegmentResponse:
         return b'{"sequence_number":%d,%b' % (number, event[1:])
 
     def _note(self, entry: Entry) -> None:
-        """Keep a closed message, and what it cost."""
-        if _MESSAGE not in entry.event[:_HEAD]:
+        """Keep a closed message."""
+        head = _MESSAGE.match(entry.event)
+        if head is None:
             return
-        message = orjson.loads(entry.event)
-        self._opened.setdefault(message["id"], entry.opened or entry.seq)
-        if message.get("status") in _CLOSED:
-            self._closed[message["id"]] = without_number(entry.event)
-            completions = (orjson.loads(entry.extra) if entry.extra else {}).get("completions") or {}
-            for name, tokens in (completions.get("usage") or {}).items():
-                if name in _USAGE:
-                    self._usage[_USAGE[name]] = self._usage.get(_USAGE[name], 0) + tokens
+        name = (head[2] or orjson.loads(entry.event)["id"].encode()).decode()
+        self._opened.setdefault(name, entry.opened or entry.seq)
+        if head[1] in _CLOSED:
+            self._closed[name] = without_number(entry.event)
 
 
 class AnsweredTurn:
@@ -160,9 +165,11 @@ class AnsweredTurn:
 
     over = False
 
-    def __init__(self, dialect: Agentscope, calls: Collection[str]) -> None:
+    def __init__(self, dialect: Agentscope, calls: Collection[str], first: bytes = b"") -> None:
+        """``first`` is the first of the answers, for who has it already: the completed message, not numbered."""
         self._dialect = dialect
         self._calls = calls
+        self._first = first
 
     def feed(self, epoch: int, entry: Entry) -> bytes:
         """As the dialect's frames."""
@@ -171,18 +178,20 @@ class AnsweredTurn:
             return b""
         if entry.kind == END:
             event = self._ended(event)
+        elif not self._first and answered_in(self._calls, entry):
+            self._first = without_number(event)
         return framed(epoch, entry.seq, [self._dialect.document(event)])
 
     def _ended(self, event: bytes) -> bytes:
-        end = orjson.loads(event)
-        output = end.get("output") or []
-        first = next((at for at, message in enumerate(output) if answers_one_of(self._calls, message)), 0)
-        return orjson.dumps({**end, "output": output[first:]})
+        end, output = split_end(event)
+        at = max(output.find(self._first), 0)
+        return orjson.dumps({**end, "output": orjson.Fragment(b"[%b]" % output[at:])})
 
 
-def answers_one_of(calls: Collection[str], message: dict[str, Any]) -> bool:
-    """Whether a completed message is the client's answer to one of these calls."""
-    if message.get("type") not in ANSWERS:
+def answered_in(calls: Collection[str], entry: Entry) -> bool:
+    """Whether an entry completes the client's answer to one of these calls."""
+    if entry.kind not in ANSWERS:
         return False
+    message = orjson.loads(entry.event)
     datas = [part.get("data") or {} for part in message.get("content") or []]
     return any(data.get("approval_request_id") in calls or data.get("call_id") in calls for data in datas)

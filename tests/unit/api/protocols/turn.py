@@ -57,10 +57,10 @@ def tool(kind: str, data: dict[str, Any], **more: Any) -> Entry:
     return message(kind, [{"type": "data", "data": data, "status": "completed"}], **more)
 
 
-def parked() -> Entry:
+def parked(*, seq: int = 9, **fields: Any) -> Entry:
     """What lua/park.lua writes."""
     event = {"object": "turnstream.parked", "park": 1, "calls": ["call_1"], "until": CREATED}
-    return entry(PARKED, event, numbered=False)
+    return entry(PARKED, event | fields, seq=seq, numbered=False)
 
 
 def part(kind: str = "message", **fields: Any) -> Entry:

@@ -71,7 +71,7 @@ async def test_a_park_leaves_an_entry(place: Place) -> None:
         "calls": ["c1", "c2"],
         "until": int(await desk.field(ref(), "parked_until") or 0),
     }
-    assert await desk.field(ref(), "parks") == f"{told[0].seq}-{await desk.field(ref(), 'number')}"
+    assert await desk.field(ref(), "parks") == f"{told[0].seq}-1"
 
 
 async def test_each_park_has_its_entry(place: Place) -> None:
@@ -88,11 +88,36 @@ async def test_each_park_has_its_entry(place: Place) -> None:
         )
         last = (await desk.sound())[-1]
         assert (last.kind, orjson.loads(last.event)["park"]) == (PARKED, number)
-        places.append(f"{last.seq}-{await desk.field(ref(), 'number')}")
+        places.append(f"{last.seq}-{number}")
         await desk.tasks.callback(ref(), f"c{number}", b"1", answer(f"c{number}"), operation())
     assert (await desk.field(ref(), "parks") or "").split() == places
     await desk.finish(await desk.begin(ref(), 4))
     assert [entry.kind for entry in await desk.sound()].count(PARKED) == 3
+
+
+async def test_the_newest_parks_are_remembered(place: Place) -> None:
+    """With their numbers: a turn may ask its client any number of times, and what is known of it does not grow for ever."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    await desk.redis.hset(keys_of().task("t1"), "parks", " ".join(f"{at}-{at}" for at in range(3, 131)))
+    park = desk.tasks.park(ref(), attempt.claim, asking("c1"), operation(), wait_ms=HOUR_MS, policy="block")
+    assert await park == Parked()
+    last = (await desk.entries())[-1]
+    assert orjson.loads(last.event)["park"] == 131
+    parks = (await desk.field(ref(), "parks") or "").split()
+    assert (len(parks), parks[0], parks[-1]) == (128, "4-4", f"{last.seq}-131")
+
+
+async def test_a_park_tells_what_the_turn_has_cost(place: Place) -> None:
+    """As its attempt has counted by then, also in what comes with the park."""
+    desk = Desk(place)
+    attempt = await desk.running()
+    batch = asking("c1")
+    batch.keep("usage", b'{"input_tokens":3,"output_tokens":2,"total_tokens":5}')
+    park = desk.tasks.park(ref(), attempt.claim, batch, operation(), wait_ms=HOUR_MS, policy="block")
+    assert await park == Parked()
+    told = orjson.loads((await desk.entries())[-1].event)
+    assert told["usage"] == {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
 
 
 async def test_who_does_not_wait_leaves_no_entry(place: Place) -> None:

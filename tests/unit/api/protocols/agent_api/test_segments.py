@@ -112,20 +112,25 @@ def _fed(part_of: SegmentResponse | AnsweredTurn, *entries: Entry) -> list[dict[
 
 
 def test_the_output_is_in_the_order_in_which_messages_began() -> None:
-    """Not in that in which they ended; one that broke off is part of it. What they cost is told."""
-    usage = {"completions": {"usage": {"promptTokens": 3, "completionTokens": 2, "totalTokens": 5}}}
+    """Not in that in which they ended; one that broke off is part of it, and one with an error. What they cost is told."""
+    usage = {"input_tokens": 6, "output_tokens": 4, "total_tokens": 10}
     told = _fed(
         SegmentResponse(AGENTSCOPE),
         response("queued", seq=0),
         message("message", status="created", seq=1),
         _other("created", 2),
         part(type="text", delta=True, text="a"),
-        _other("completed", 4, extra=usage),
-        message("message", status="incomplete", seq=5, extra=usage),
-        parked(),
+        _other("completed", 4),
+        message("message", status="incomplete", seq=5),
+        entry(
+            "error",
+            {"object": "message", "status": "completed", "error": {"code": "x"}, "id": "msg_3"},
+            seq=6,
+        ),
+        parked(usage=usage),
     )
-    assert [each["id"] for each in told[-1]["output"]] == ["msg_1", "msg_2"]
-    assert told[-1]["usage"] == {"input_tokens": 6, "output_tokens": 4, "total_tokens": 10}
+    assert [each["id"] for each in told[-1]["output"]] == ["msg_1", "msg_2", "msg_3"]
+    assert told[-1]["usage"] == usage
     assert (told[-1]["status"], told[-1]["id"]) == ("completed", "response_1")
 
 
@@ -133,13 +138,17 @@ def test_a_further_segment_passes_over_the_answers_that_begin_it() -> None:
     """And no other ones: those that come when it has begun belong to it. A response event of the turn is none of its own."""
     told = _fed(
         SegmentResponse(AGENTSCOPE, "s-1", FURTHER),
+        parked(seq=4, usage={"input_tokens": 6, "output_tokens": 4, "total_tokens": 10}),
         message("function_call_output", status="created", seq=5),
         message("function_call_output", seq=6),
         response("in_progress", seq=7),
         _other("created", 8),
         _other("completed", 9),
         message("function_call_output", seq=10),
-        response("completed", kind="end", seq=11, output=[{"id": "msg_0"}, {"id": "msg_2"}, {"id": "msg_1"}]),
+        _end(
+            [{"id": "msg_0"}, {"id": "msg_2"}, {"id": "msg_1"}],
+            {"input_tokens": 7, "output_tokens": 6, "total_tokens": 13},
+        ),
     )
     assert [(each["sequence_number"], each["object"], each["status"]) for each in told] == [
         (0, "response", "created"),
@@ -150,22 +159,18 @@ def test_a_further_segment_passes_over_the_answers_that_begin_it() -> None:
         (5, "response", "completed"),
     ]
     assert [each["id"] for each in told[-1]["output"]] == ["msg_2", "msg_1"]
+    assert told[-1]["usage"] == {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
     assert {each["id"] for each in told if each["object"] == "response"} == {"response_1~1"}
-
-
-def test_only_a_park_is_one() -> None:
-    """An agent may give a message of its own any type."""
-    said = [message("parked", status="created", seq=1), message("parked", seq=2)]
-    told = _fed(SegmentResponse(AGENTSCOPE), response("queued", seq=0), *said, parked())
-    assert [each["object"] for each in told] == ["response", "message", "message", "response"]
 
 
 def test_an_end_without_the_answers_is_told_whole() -> None:
     """Where they were not kept, nobody can say where to begin."""
-    (told,) = _fed(
-        AnsweredTurn(AGENTSCOPE, {"call_1"}), response("failed", kind="end", output=[{"id": "msg_0"}])
-    )
+    (told,) = _fed(AnsweredTurn(AGENTSCOPE, {"call_1"}), _end([{"id": "msg_0"}]))
     assert told["output"] == [{"id": "msg_0"}]
+
+
+def _end(output: list[dict[str, Any]], usage: dict[str, int] | None = None) -> Entry:
+    return response("completed", kind="end", output=output, usage=usage or {})
 
 
 def _other(status: str, seq: int, **more: Any) -> Entry:
