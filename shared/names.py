@@ -17,3 +17,6 @@ NAME_IN_WORDS = (
 
 # Owners, sessions and users: what may stand in a key's name and in a task's ref.
 IDENTIFIER = re.compile(NAME, re.ASCII)
+
+# A response that goes on with its turn: what an address or a field has behind the turn's name. See api/turns/ids.py.
+FURTHER = "(?:~[1-9][0-9]{0,8})?"

@@ -32,7 +32,7 @@ from turnstream.shared.errors import (
     UnknownCall,
     UnknownKey,
 )
-from turnstream.shared.names import IDENTIFIER
+from turnstream.shared.names import FURTHER, IDENTIFIER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,6 +99,7 @@ class Operation:
 
 
 ID = f"^{IDENTIFIER.pattern}$"
+SEGMENT_ID = f"^{IDENTIFIER.pattern}{FURTHER}$"
 
 
 def parameter(place: str, name: str, text: str, *, required: bool = False, **schema: Any) -> Json:

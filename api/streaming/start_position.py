@@ -74,6 +74,10 @@ class Segment:
     metadata: bytes
     ended: bool = False
 
+    def is_passed(self, place: int | None) -> bool:
+        """Whether a place is behind its end: who has seen that much follows the turn over its parks."""
+        return place is not None and self.end is not None and place > self.end
+
 
 async def start(
     log: Log, keys: SessionKeys, meta: SessionMeta, *, task: str | None = None, cursor: Cursor | None = None

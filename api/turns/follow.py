@@ -81,6 +81,8 @@ async def watch_segment(
 ) -> EventStream:
     """A stream of one segment of a task, as the encoder writes it that is ``opened`` for it, after ``cursor`` if there is one.
 
+    The first one has the task's own name: who has seen more than that follows the task.
+
     Raises:
         TooMany, Overloaded, ShuttingDown: as `following`.
         NoSession: as `visible`.
@@ -90,5 +92,8 @@ async def watch_segment(
     async with following(services, keys, caller) as feed:
         meta = visible(await feed.meta(None), visitor)
         segment = await start_position.segment(services.log, keys, meta, task, number=number)
+        if not number and cursor and segment.is_passed(cursor.seq):
+            rest = await start_position.start(services.log, keys, meta, task=task, cursor=cursor)
+            return EventStream(feed, rest, dialect, services.log, services.settings)
         start = await start_position.start_of(services.log, keys, meta, segment, cursor)
         return EventStream(feed, start, dialect, services.log, services.settings, encoder=opened(segment))

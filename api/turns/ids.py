@@ -40,6 +40,15 @@ class SegmentName(NamedTuple):
         return cls(_name(response), _number(number) if mark else 0)
 
 
+def task_named(text: str | None) -> str | None:
+    """The task that an id names, when one is given: the id of a segment names its task, too.
+
+    Raises:
+        NoTask: it cannot be one.
+    """
+    return SegmentName.parse(text).response if text else None
+
+
 def _name(text: str) -> str:
     if not IDENTIFIER.fullmatch(text):
         raise NoTask

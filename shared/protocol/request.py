@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from turnstream.shared.names import NAME, NAME_IN_WORDS
+from turnstream.shared.names import FURTHER, NAME, NAME_IN_WORDS
 from turnstream.shared.protocol.base import ProtocolModel
 from turnstream.shared.protocol.message import Message
 from turnstream.shared.protocol.tools import Tool
@@ -31,6 +31,13 @@ Id = Annotated[
 """An id that a client chooses: up to 128 of letters, digits and ``_ . : @ -``, not ``.`` or ``..``. Empty means none."""
 
 
+ResponseId = Annotated[
+    Annotated[str, StringConstraints(pattern=f"^{NAME}{FURTHER}$")] | None,
+    BeforeValidator(_empty_is_absent),
+]
+"""An `Id`, or of a response that goes on with its turn: with ``~`` and its number behind it."""
+
+
 class BaseRequest(ProtocolModel):
     """What is asked, and how the answer is delivered."""
 
@@ -45,7 +52,7 @@ class BaseRequest(ProtocolModel):
     stream: bool = True
     """True: events as they come. False: one response at the end."""
 
-    id: Id = None
+    id: ResponseId = None
     """Becomes the response id; sending the request again with it finds the same turn."""
 
     @field_validator("input")
@@ -102,7 +109,7 @@ class AgentRequest(BaseRequest):
     user_id: str | None = None
     """Whom the session belongs to; fixed when the session is created."""
 
-    response_id: Id = None
+    response_id: ResponseId = None
     """The older name of ``id``; ``id`` wins when both are given."""
 
     metadata: dict[str, Any] | None = None

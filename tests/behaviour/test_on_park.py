@@ -281,6 +281,58 @@ async def test_a_repeated_answer_ends_as_the_first_one(client: Client) -> None:
             ]
 
 
+async def test_the_id_of_a_response_leads_to_its_turn(twice: Client, stack: Stack) -> None:
+    """To come back to that response, and to stop the turn; nobody else's id does, and none begins a turn."""
+    told = [await post(twice, asked("s1", TWICE, id="t1"))]
+    (call,) = calls_of(told[0])
+    told.append(await post(twice, {"session_id": "s1", "input": outputs(**{call["call_id"]: "one"})}))
+    again = {"session_id": "s1", "id": "t1~1", "reconnect": True}
+    for word in ("complete", "follow"):
+        assert [frame.raw for frame in await post(twice, again, on_park=word)] == [
+            frame.raw for frame in told[1]
+        ]
+    whole = await twice.http.post("/process", json=again | {"stream": False})
+    assert whole.json() == told[1][-1].data
+    async with twice.open(
+        "POST", "/process", json=asked("s1", "", id="t1~1"), headers={"Last-Event-ID": told[1][3].id}
+    ) as rest:
+        assert [frame.raw for frame in await rest.all()] == [frame.raw for frame in told[1][4:]]
+    new = await twice.http.post("/process", json=asked("s1", TWICE, id="t1~1"))
+    assert (new.status_code, new.json()["message"]) == (
+        422,
+        "id: that of a further response of a turn, which only answers begin",
+    )
+    other = await stack.front_end()
+    for name in ("t2~1", "t1~x", "t1~0"):
+        assert (await twice.stop("s1", name)).status_code == 404
+    for session, name in (("s2", "t1~1"), ("s1", "t1~3"), ("s1", "t2~1")):
+        body = {"session_id": session, "id": name, "reconnect": True}
+        assert (await twice.http.post("/process", json=body)).status_code == 404
+    assert (await other.stop("s1", "t1~1")).status_code == 404
+    assert (await twice.stop("s1", "t1~1")).json() == {"sessionId": "s1", "taskId": "t1"}
+    assert await stack.status("s1", "t1") == "canceled"
+
+
+async def test_who_follows_a_turn_goes_on_with_it(client: Client) -> None:
+    """Also when the agent's setting changed in between: the turn's id behind its first response is that of all of it."""
+    async with client.process("s1", "/approve files", id="t1") as stream:
+        (request,) = calls_of(
+            await stream.until(lambda frames: calls_of(frames, "mcp_approval_request")),
+            "mcp_approval_request",
+        )
+        await client.callback("s1", request["id"], {"approve": True})
+        frames = await stream.all()
+    parks = len(await get(client, "s1", "t1", **COMPLETE)) - 1
+    for at in range(parks, len(frames)):
+        rest = [frame.raw for frame in frames[at + 1 :]]
+        assert [frame.raw for frame in await get(client, "s1", "t1", frames[at].id, **COMPLETE)] == rest
+        again = {"session_id": "s1", "id": "t1", "reconnect": True}
+        async with client.open(
+            "POST", "/process", json=again, params=COMPLETE, headers={"Last-Event-ID": frames[at].id}
+        ) as stream:
+            assert [frame.raw for frame in await stream.all()] == rest
+
+
 async def test_of_very_many_parks_the_newest_are_known(twice: Client, stack: Stack) -> None:
     """The others are gone, as is what was cut."""
     await post(twice, asked("s1", TWICE, id="t1"))

@@ -6,6 +6,7 @@ from turnstream.api.http.operation import (
     CALL_ERRORS,
     FOLLOW_ERRORS,
     ID,
+    SEGMENT_ID,
     TURN_ERRORS,
     Operation,
     Stream,
@@ -23,7 +24,7 @@ _PARAMETERS = {
         "query",
         "response_id",
         "The response; absent: all of the session. `~` and a number behind it name a further segment of its turn.",
-        pattern=ID[:-1] + r"(?:~[1-9][0-9]{0,8})?$",
+        pattern=SEGMENT_ID,
     ),
     "user_id": parameter("query", "user_id", "The session's user, when it has one."),
     "dialect": parameter(

@@ -83,9 +83,15 @@ class _Asked:
     complete: bool
 
     @property
+    def named(self) -> SegmentName | None:
+        """The response that the client names."""
+        name = self.body.id or self.body.response_id
+        return SegmentName.parse(name) if name else None
+
+    @property
     def response(self) -> str | None:
-        """The response id that the client chose or knows."""
-        return self.body.id or self.body.response_id
+        """The turn's response id that the client chose or knows."""
+        return self.named.response if self.named else None
 
     @property
     def user(self) -> str:
@@ -193,7 +199,10 @@ class ProcessRoutes:
         if answers:
             return await self._answer(asked, answers)
         log, keys, cursor = self._services.log, asked.keys, asked.cursor
+        further = asked.named.segment if asked.named else 0
         if not asked.body.reconnect and cursor is None:
+            if further:
+                raise InvalidBody("id: that of a further response of a turn, which only answers begin")
             return await self._begin(asked)
         if asked.body.reconnect:
             _named(asked, "to reconnect")
@@ -207,10 +216,10 @@ class ProcessRoutes:
             task = await start_position.running_task(log, keys, meta)
         else:
             task = await start_position.task_of(log, keys, meta, cursor)
-        if not asked.complete:
+        if not (asked.complete or further):
             return _Following(await start_position.start(log, keys, meta, task=task, cursor=cursor))
         # The turn's id is that of its first response, too.
-        number, place = 0 if asked.response else None, cursor.seq if cursor else None
+        number, place = further if asked.response else None, cursor.seq if cursor else None
         return await self._part(asked, meta, task, number=number, place=place, cursor=cursor)
 
     async def _part(
@@ -226,6 +235,9 @@ class ProcessRoutes:
         """A segment of a task as a response; see `start_position.segment`."""
         log, keys = self._services.log, asked.keys
         segment = await start_position.segment(log, keys, meta, task, number=number, place=place)
+        if number == 0 and asked.body.stream and segment.is_passed(place):
+            # As `watch_segment`.
+            return _Following(await start_position.start(log, keys, meta, task=task, cursor=cursor))
         # One JSON object is the whole response, whatever the client has of it.
         start = await start_position.start_of(log, keys, meta, segment, cursor if asked.body.stream else None)
         return _Following(start, part=SegmentResponse(asked.dialect, keys.session, segment))

@@ -11,6 +11,7 @@ from turnstream.api.http.operation import (
     FOLLOW_ERRORS,
     ID,
     KEY_ERRORS,
+    SEGMENT_ID,
     SESSION_ERRORS,
     TURN_ERRORS,
     Operation,
@@ -42,7 +43,7 @@ _PARAMETERS = {
         "The session. A one-shot agent needs none: each of its turns has one of its own.",
         pattern=ID,
     ),
-    "taskId": parameter("query", "taskId", "The task; absent: all of the session.", pattern=ID),
+    "taskId": parameter("query", "taskId", "The task; absent: all of the session.", pattern=SEGMENT_ID),
     "stream": parameter(
         "query", "stream", "Whether the answer's text is wanted in chunks.", enum=["true", "1", "false", "0"]
     ),

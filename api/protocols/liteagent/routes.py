@@ -12,7 +12,7 @@ from starlette.responses import Response
 from turnstream.api.access.auth import Caller
 from turnstream.api.access.session_access import visible_session
 from turnstream.api.http.answers import answer
-from turnstream.api.http.params import cursor_of, route, session_id, task_id
+from turnstream.api.http.params import cursor_of, route, session_id
 from turnstream.api.http.schemas import Version
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE, history
 from turnstream.api.protocols.liteagent.requests import parse_callback, parse_chat
@@ -22,6 +22,7 @@ from turnstream.api.streaming.sse import EventStream
 from turnstream.api.turns.callbacks import answer_call, task_of_call
 from turnstream.api.turns.durable_submit import replica_headers
 from turnstream.api.turns.follow import following, watch
+from turnstream.api.turns.ids import task_named
 from turnstream.api.turns.stop import clear, stop, stop_all
 from turnstream.api.turns.submit import (
     RESPONSE_PREFIX,
@@ -113,7 +114,7 @@ class LiteAgentRoutes:
         services = self._services
         caller = await services.auth.caller(request)
         keys = caller.keys(session_id(request, "sessionId"))
-        task, cursor = task_id(request.query_params.get("taskId")), cursor_of(request)
+        task, cursor = task_named(request.query_params.get("taskId")), cursor_of(request)
         dialect = _dialect(request.query_params.get("stream", "").lower() in {"true", "1"})
         visitor = caller.visitor()
         return await watch(services, keys, visitor, dialect, caller=caller, task=task, cursor=cursor)
@@ -147,7 +148,7 @@ class LiteAgentRoutes:
     async def stop(self, request: Request) -> Response:
         """End one task, or all live ones of the session. When this answers, their ends are in the log."""
         keys, who = await self._to_stop(request)
-        task = task_id(request.query_params.get("taskId"))
+        task = task_named(request.query_params.get("taskId"))
         if task is None:
             # In one round trip; nothing is ended before it is known that the caller may.
             reads = self._check_visible(keys, who), self._services.log.live(keys)
