@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.behaviour.conftest import team
-from tests.support.client import asked, calls_of, terminal, text_of
+from tests.support.client import asked, calls_of, large_text, terminal, text_of
 from tests.support.scripted import script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
@@ -458,7 +458,7 @@ async def test_what_cannot_be_told_from_its_beginning_is_refused(place: Place) -
 
 async def test_a_turn_that_was_never_parked_goes_on_as_it_was(client: Client, stack: Stack) -> None:
     """With `complete` as with `follow`: what was cut from the log before the cursor does not matter."""
-    frames = await post(client, asked("s1", "/tokens 20", id="t1"), **COMPLETE)
+    frames = await post(client, asked("s1", large_text(20), id="t1"), **COMPLETE)
     keys = TaskRef("dev", "s1", "t1").keys
     await stack.broker.sessions.xtrim(keys.log, minid=frames[8].id, approximate=False)
     redis: Any = stack.broker.sessions
