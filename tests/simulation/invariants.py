@@ -53,7 +53,8 @@ def nothing_is_live(cluster: Cluster) -> Iterator[str]:
     for name, item in _items(cluster):
         if name.endswith((b"}:live", b":waiting")) or name == b"ts:queue" or name.startswith(b"arq:job:"):
             yield f"{name.decode()}: {_shown(item.value)}"
-        if b":task:" in name and _field(item.value, b"status").decode() not in ENDS:
+        # A look that found no task left its mark.
+        if b":task:" in name and _field(item.value, b"status").decode() not in (*ENDS, ""):
             yield f"{name.decode()}: {_field(item.value, b'status')!r}"
 
 
