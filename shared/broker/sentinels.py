@@ -10,7 +10,7 @@ while: what one connection has written at the new primary, another one would not
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
@@ -53,7 +53,8 @@ class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
             },
         )
         super().__init__(url.name, asked, **{**options, **encrypted})  # type: ignore[no-untyped-call]
-        self._lines: WeakSet[Line] = WeakSet()
+        # In the order in which they were opened, as a set would not keep them.
+        self._lines: WeakKeyDictionary[Line, None] = WeakKeyDictionary()
 
     @property
     def sentinels(self) -> dict[str, Redis]:
@@ -69,7 +70,7 @@ class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
 
     def keep(self, line: Line) -> None:
         """Close this connection, too, when the primary is another one."""
-        self._lines.add(line)
+        self._lines[line] = None
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
         """Close connections: all, those to Sentinels, too; or, because the primary is another one, those to servers."""
