@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -41,6 +43,15 @@ def build() -> None:
 def bundle(source: Path, *more: str) -> bytes:
     """A module and all that it imports as one file."""
     return _run([NODE, _ESBUILD, str(source), "--bundle", "--format=esm", *more])
+
+
+def console() -> bytes:
+    """What the console's ``client.js`` is to be, by the package's own script."""
+    script = json.loads((PACKAGE / "package.json").read_text())["scripts"]["console"]
+    _, *arguments = shlex.split(script)
+    return _run(
+        [NODE, _ESBUILD, *(each for each in arguments if not each.startswith(("--outfile=", "--log-level=")))]
+    )
 
 
 async def node(*arguments: str, seconds: float = 300, **variables: str) -> str:

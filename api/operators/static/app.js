@@ -4,7 +4,7 @@ import { Chat } from "./chat.js";
 import { byId, h, say } from "./dom.js";
 import { Operate } from "./operate.js";
 import * as store from "./store.js";
-import { ask } from "./wire.js";
+import { ask, wordsOf } from "./server.js";
 
 const VIEWS = ["chat", "operate"];
 const chat = new Chat(light);
@@ -78,14 +78,14 @@ chat.onMakeKey = async (agent) => {
     const made = await ask(admin.token, "POST", "admin/v1/keys", { body: { owner: "console", agent, days: 1 } });
     refresh(await add(made.token, admin.kept));
   } catch (error) {
-    chat.tell(error.message);
+    chat.tell(wordsOf(error));
   }
 };
 
 /** Show in the dialog why a key is not taken. */
 function refuse(problem) {
   if (!dialog.open) dialog.showModal();
-  say(byId("key-error"), problem.message);
+  say(byId("key-error"), wordsOf(problem));
   byId("key-error").hidden = false;
   byId("key-token").focus();
 }

@@ -1,14 +1,13 @@
 // The chat side: one conversation at a time, followed from wherever it stands.
 
+import { Conversation, ENDED, newId, Refused, saidBy, textOf, turnsOf, UNSENT } from "./client.js";
 import { byId, h, say, short } from "./dom.js";
-import { Conversation, ENDED, saidBy, textOf, turnsOf, UNSENT } from "./fold.js";
 import { TurnView } from "./messages.js";
 import { Outbox } from "./outbox.js";
 import { picture } from "./pictures.js";
+import { ask, clientOf, wordsOf } from "./server.js";
 import * as store from "./store.js";
-import { ask, Following, insist, Trouble } from "./wire.js";
 
-const API = "liteAgent/v1";
 const MOST_IMAGE = 7_000_000;
 const SAVE_MS = 1000;
 const LEAST_DRAW_MS = 30;
@@ -21,6 +20,7 @@ export class Chat {
     this.session = "";
     this.known = false;
     this.conversation = new Conversation();
+    this.cursor = "";
     this.views = new Map();
     this.dirty = new Map();
     this.images = [];
@@ -30,7 +30,7 @@ export class Chat {
     this.top = 0;
     this.outbox = new Outbox({
       onSent: (message) => this.sent(message),
-      onTrouble: (message, error) => this.delayed(message, error),
+      onTrouble: (message, reason) => this.delayed(message, reason),
       onRefused: (message, error) => this.unsent(message, error),
     });
     this.bind();
@@ -68,7 +68,7 @@ export class Chat {
   /** Chat with a key; take up what this tab showed before a reload. */
   use(key) {
     if (this.key?.token === key?.token) return;
-    this.following?.stop();
+    this.following?.close();
     this.key = key;
     const before = store.view();
     if (key && before.token === key.token && before.session) this.open(before.session, before.turns ?? [], before.cursor, before.known);
@@ -84,12 +84,12 @@ export class Chat {
   // ── conversations ──
 
   open(session, turns, cursor = "", known = Boolean(session)) {
-    this.following?.stop();
+    this.following?.close();
     this.following = null;
     this.session = session;
     this.known = known;
-    this.fromStart = false;
-    this.conversation = new Conversation(turns, cursor);
+    this.conversation = new Conversation(turns);
+    this.cursor = cursor;
     for (const message of this.key ? this.outbox.of(this.key.token, session) : []) this.conversation.unsent(message.id, message.parts);
     this.views.clear();
     this.dirty.clear();
@@ -127,29 +127,36 @@ export class Chat {
 
   /** Follow the whole session: turns of other tabs and terminals show, too. */
   follow(cursor = "") {
-    const key = this.key.token;
-    this.following?.stop();
-    const mine = new Following({
-      key, cursor, path: "process", query: { session_id: this.session },
-      onEvent: (id, event) => this.event(mine, id, event),
-      onState: (state, text) => { if (this.following === mine) this.light(state, text); },
-      onRefused: (error) => { if (this.following === mine) this.refused(error); },
+    this.following?.close();
+    const mine = clientOf(this.key.token).session(this.session).watch({
+      cursor, patience: Infinity,
+      onState: (state, reason) => { if (this.following === mine) this.connected(state, reason); },
       isWorking: () => this.conversation.live.some((turn) => !this.views.get(turn.id)?.waits),
     });
     this.following = mine;
-    mine.start();
+    this.read(mine);
     if (!cursor) this.recall();
   }
 
-  event(following, id, event) {
-    if (this.following !== following) return;
-    if (!this.conversation.cursor && Number(id.split("-")[1]) > 1 && !this.fromStart) {
-      // The log's beginning was trimmed: what it held stands in the history, for those who ask from before it.
-      this.fromStart = true;
-      this.follow(`${id.split("-")[0]}-0`);
-      return;
+  async read(following) {
+    try {
+      for await (const event of following) {
+        if (this.following !== following) return;
+        this.cursor = following.cursor;
+        this.event(event);
+      }
+    } catch (error) {
+      if (this.following === following) this.refused(error);
     }
-    const { turn, message } = this.conversation.take(id, event);
+  }
+
+  connected(state, reason) {
+    if (state === "lost") this.light(state, navigator.onLine ? `${reason}; reconnecting` : "offline");
+    else if (state !== "closed") this.light(state, state);
+  }
+
+  event(event) {
+    const { turn, message } = this.conversation.take(event);
     if (!turn) return;
     if (!turn.said && event.object === "response") this.recallSoon();
     this.touch(turn, message);
@@ -165,13 +172,13 @@ export class Chat {
     }
     if (error.status === 404) {
       this.known = false;
-      this.conversation.cursor = "";
+      this.cursor = "";
       this.idle();
       if (!this.conversation.turns.some((turn) => turn.status === UNSENT)) this.forgotten();
       return;
     }
     this.light("refused", "refused");
-    this.tell(error.message);
+    this.tell(wordsOf(error));
   }
 
   forgotten() {
@@ -183,7 +190,7 @@ export class Chat {
   async recall() {
     const { session, conversation } = this;
     try {
-      const history = await insist(this.key.token, "GET", `${API}/history`, { query: { sessionId: session } });
+      const history = await clientOf(this.key.token).session(session).history();
       if (conversation !== this.conversation) return;
       const said = saidBy(history);
       for (const turn of conversation.turns) {
@@ -311,8 +318,8 @@ export class Chat {
     this.write("");
     this.keepDraft();
     this.setImages([]);
-    this.session ||= randomId();
-    const message = { id: `response_${randomId()}`, token: this.key.token, session: this.session, parts };
+    this.session ||= newId();
+    const message = { id: `response_${newId()}`, token: this.key.token, session: this.session, parts };
     const turn = this.conversation.unsent(message.id, parts);
     this.stuck = true;
     this.touch(turn);
@@ -332,13 +339,13 @@ export class Chat {
     this.known = true;
     this.touch(turn);
     this.save();
-    if (!this.following) this.follow(this.conversation.cursor);
+    if (!this.following) this.follow(this.cursor);
   }
 
-  delayed(message, error) {
+  delayed(message, reason) {
     const turn = this.shown(message);
     if (turn?.status !== UNSENT) return;
-    turn.error = { message: error.message };
+    turn.error = { message: reason };
     this.touch(turn);
   }
 
@@ -347,11 +354,11 @@ export class Chat {
     const key = store.keys().find((each) => each.token === message.token);
     const text = message.parts.find((part) => part.type === "text")?.text ?? "";
     if (turn) {
-      Object.assign(turn, { status: "failed", error: { message: error.message } });
+      Object.assign(turn, { status: "failed", error: { message: wordsOf(error) } });
       this.touch(turn);
       this.takeBack(message);
     } else {
-      this.tell(`What you said in another conversation was not sent: ${error.message}`);
+      this.tell(`What you said in another conversation was not sent: ${wordsOf(error)}`);
       if (key && !store.draft(key, message.session)) store.saveDraft(key, message.session, text);
     }
   }
@@ -374,7 +381,7 @@ export class Chat {
   }
 
   async answer(call, result) {
-    await insist(this.key.token, "POST", `${API}/callback`, { query: { sessionId: this.session }, body: { id: call, result } });
+    await clientOf(this.key.token).session(this.session).answer(call, result);
   }
 
   /** Where the keyboard goes when an answer is given: to what is asked next, else to the composer. */
@@ -396,9 +403,9 @@ export class Chat {
       this.takeBack(message);
     }
     try {
-      if (this.known) await insist(this.key.token, "POST", `${API}/stop`, { query: { sessionId: this.session } });
+      if (this.known) await clientOf(this.key.token).session(this.session).stop();
     } catch (error) {
-      this.tell(error.message);
+      this.tell(wordsOf(error));
     } finally {
       button.ariaDisabled = null;
     }
@@ -408,10 +415,10 @@ export class Chat {
     if (!confirm("Forget this conversation? What runs is stopped, and all that was said is removed from the server.")) return;
     const { key, session } = this;
     try {
-      await insist(key.token, "POST", `${API}/clear`, { query: { sessionId: session } });
+      await clientOf(key.token).session(session).clear();
     } catch (error) {
-      if (!(error instanceof Trouble) || error.status !== 404) {
-        this.tell(error.message);
+      if (!(error instanceof Refused) || error.status !== 404) {
+        this.tell(wordsOf(error));
         return;
       }
     }
@@ -472,8 +479,8 @@ export class Chat {
       store.forgetView();
       return;
     }
-    const { turns, cursor } = this.conversation;
-    store.saveView({ token: this.key.token, session: this.session, known: this.known, cursor, turns: turns.filter((turn) => turn.status !== UNSENT) });
+    const { turns } = this.conversation;
+    store.saveView({ token: this.key.token, session: this.session, known: this.known, cursor: this.cursor, turns: turns.filter((turn) => turn.status !== UNSENT) });
   }
 
   /** On a phone the conversations lie over the page, until one is picked or the rest is touched. */
@@ -520,11 +527,6 @@ function titleOf(turn) {
 function grow(field) {
   field.style.height = "auto";
   field.style.height = `${Math.min(field.scrollHeight + 2, 220)}px`;
-}
-
-/** A random name; `randomUUID` is missing where the page is served without TLS. */
-function randomId() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 function dataUrl(file) {

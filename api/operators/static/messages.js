@@ -1,9 +1,10 @@
 // How a turn and its messages look. Views are made once and brought up to date, so that forms keep their focus.
 
+import { answersIn, ENDED, textOf, UNSENT } from "./client.js";
 import { copyButton, h, inline, pretty, say, short } from "./dom.js";
-import { ENDED, textOf, UNSENT } from "./fold.js";
 import { Growing } from "./markdown.js";
 import { picture } from "./pictures.js";
+import { wordsOf } from "./server.js";
 
 const CALLS = new Set(["plugin_call", "mcp_call", "function_call"]);
 const STATUS = { [UNSENT]: "not sent yet", queued: "waiting", created: "starting", in_progress: "", canceled: "stopped", failed: "failed" };
@@ -24,7 +25,7 @@ export class TurnView {
 
   update(turn, conversation = null, touched = null) {
     this.showSaid(turn);
-    const answers = conversation ? conversation.answers(turn) : new Map();
+    const answers = conversation ? answersIn(turn) : new Map();
     const changed = touched && !CALLS.has(touched.type) && !/_output$|_response$|_call$/.test(touched.type) ? [touched] : turn.messages;
     for (const message of changed) this.show(turn, message, answers, conversation);
     if (changed === turn.messages) this.arrange(turn);
@@ -261,7 +262,7 @@ class AskView {
       await this.acts.answer(this.call, read());
       if (this.element.contains(document.activeElement)) this.acts.onward();
     } catch (error) {
-      say(this.error, error.message);
+      say(this.error, wordsOf(error));
       this.error.hidden = false;
       this.lock(false);
     }

@@ -1,8 +1,9 @@
 // The operator's side: what runs, where, how fast; and how to stop it.
 
 import { Chart } from "./charts.js";
+import { Unavailable } from "./client.js";
 import { duration, h, pretty, say, short } from "./dom.js";
-import { ask, insist } from "./wire.js";
+import { ask, insist, wordsOf } from "./server.js";
 
 const ADMIN = "admin/v1";
 const POLL_MS = 2000;
@@ -104,7 +105,7 @@ export class Operate {
         this.showModels(models);
       } catch (error) {
         if (turn !== this.turn) return;
-        say(this.problem, `${error.message}${error.passing ? "; trying again" : ""}`);
+        say(this.problem, `${wordsOf(error)}${error instanceof Unavailable ? "; trying again" : ""}`);
         this.problem.hidden = false;
         if (!error.passing) return;
       }
@@ -247,7 +248,7 @@ export class Operate {
       await insist(this.key.token, "POST", `${ADMIN}/models/${act}`, { body: { model } });
       await this.poll();
     } catch (error) {
-      say(this.problem, error.message);
+      say(this.problem, wordsOf(error));
       this.problem.hidden = false;
       button.disabled = false;
     }
@@ -269,7 +270,7 @@ export class Operate {
       }
       await this.poll();
     } catch (error) {
-      say(this.problem, error.message);
+      say(this.problem, wordsOf(error));
       this.problem.hidden = false;
     } finally {
       button.disabled = false;
@@ -312,7 +313,7 @@ export class Operate {
         if (!page.next && !page.live) return;
         if (page.events.length === 200) continue;
       } catch (error) {
-        say(problem, error.message);
+        say(problem, wordsOf(error));
         problem.hidden = false;
         if (!error.passing) return;
       }

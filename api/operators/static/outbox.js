@@ -1,15 +1,15 @@
 // What users say, from the moment they say it until the server has it, over reloads and lost connections.
 
 import * as store from "./store.js";
-import { submit } from "./wire.js";
+import { clientOf } from "./server.js";
 
 /** Sends messages, those of one conversation in their order. A message's id keeps it from being taken twice. */
 export class Outbox {
   /**
    * @param {object} given
    * @param {(message: object) => void} given.onSent the server has it
-   * @param {(message: object, error: Trouble) => void} given.onTrouble it will be tried again
-   * @param {(message: object, error: Trouble) => void} given.onRefused it will not be tried again
+   * @param {(message: object, reason: string) => void} given.onTrouble it will be tried again
+   * @param {(message: object, error: Error) => void} given.onRefused it will not be tried again
    */
   constructor(given) {
     Object.assign(this, given);
@@ -67,7 +67,10 @@ export class Outbox {
     this.aborts.set(message.id, abort);
     let tell = () => this.onSent(message);
     try {
-      await submit(message.token, bodyOf(message), abort.signal, (error) => this.onTrouble(message, error));
+      await clientOf(message.token).session(message.session).submit(partsOf(message), {
+        id: message.id, signal: abort.signal,
+        onConnection: (news) => { if (news.state === "lost") this.onTrouble(message, news.reason); },
+      });
     } catch (error) {
       tell = () => this.onRefused(message, error);
     } finally {
@@ -86,8 +89,4 @@ export class Outbox {
 
 const lineOf = ({ token, session }) => `${token} ${session}`;
 
-/** The same bytes each time: under the same id another body is refused. */
-function bodyOf({ id, session, parts }) {
-  const content = parts.map((part) => (part.type === "image" ? { type: "image", image_url: part.image } : { type: "text", text: part.text }));
-  return { session_id: session, id, stream: true, input: [{ role: "user", type: "message", content }] };
-}
+const partsOf = ({ parts }) => parts.map((part) => (part.type === "image" ? { type: "image", image_url: part.image } : { type: "text", text: part.text }));
