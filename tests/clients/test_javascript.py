@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.support import javascript
 from turnstream.api import operators
+
+if TYPE_CHECKING:
+    from tests.support.stack import Stack
 
 CONSOLE = Path(next(iter(operators.__path__))) / "static" / "client.js"
 
@@ -16,13 +23,25 @@ FILES = ("conversation", "following", "calls", "chat", "ai-sdk", "processes")
 async def test_the_package_against_processes(scaled: str) -> None:
     """Cuts, stops, calls, limits and kills; the console's part, React's and the AI SDK's."""
     for name in FILES:
-        await javascript.node(
-            "--test",
-            "--test-force-exit",
-            "--test-timeout=60000",
-            f"test/{name}.test.js",
-            TURNSTREAM_TEST=scaled,
-        )
+        await _run(name, scaled)
+
+
+@pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
+async def test_a_session_whose_beginning_was_cut(built: None, stack: Stack) -> None:
+    """The history has it, or nothing has: it is asked for once."""
+    await stack.worker(log_max_bytes=65_536)
+    client = await stack.front_end(log_max_bytes=65_536)
+    await _run("trimmed", json.dumps({"urls": [client.base_url], "key": stack.key}))
+
+
+async def _run(name: str, deployment: str) -> None:
+    await javascript.node(
+        "--test",
+        "--test-force-exit",
+        "--test-timeout=60000",
+        f"test/{name}.test.js",
+        TURNSTREAM_TEST=deployment,
+    )
 
 
 def test_the_console_has_what_the_source_builds(built: None) -> None:

@@ -6,7 +6,7 @@
  */
 
 import type { Asked, Connection } from "./connection.js";
-import { BadAnswer } from "./errors.js";
+import { BadAnswer, Gone } from "./errors.js";
 import { isAfter, isEnd, type TurnEvent } from "./events.js";
 import { isPage, pause, Trouble, type ConnectionNews } from "./retrying.js";
 
@@ -56,6 +56,7 @@ export class Following implements AsyncIterableIterator<TurnEvent> {
 
   private number = -1;
   private over = false;
+  /** What was cut from the log has been asked for. */
   private fromStart = false;
   private abort: AbortController | null = null;
   private events: AsyncGenerator<TurnEvent, void> | null = null;
@@ -123,6 +124,7 @@ export class Following implements AsyncIterableIterator<TurnEvent> {
     while (!signal.aborted) {
       const attention = new Attention(signal, this.options.isWorking);
       let opened = Infinity;
+      let again = false;
       let trouble = new Trouble(this.followed.response ? "The stream ended before the turn did" : "The stream ended");
       try {
         await attention.wanted();
@@ -136,7 +138,10 @@ export class Following implements AsyncIterableIterator<TurnEvent> {
           }
           retries.served();
           const event = this.take(frame.id, read(frame.data, `${this.method} ${PATH}`));
-          if (event === "again") break;
+          if (event === "again") {
+            again = true;
+            break;
+          }
           if (!event) continue;
           if (this.response && isEnd(event, this.response)) this.over = true;
           yield event;
@@ -145,13 +150,18 @@ export class Following implements AsyncIterableIterator<TurnEvent> {
       } catch (error) {
         if (signal.aborted) return;
         if (attention.left) continue;
+        if (error instanceof Gone && this.fromStart && this.cursor.endsWith("-0")) {
+          // Some of it is gone from the history, too: what the log has is all that there is.
+          this.cursor = "";
+          continue;
+        }
         if (attention.offline) trouble = new Trouble("No network");
         else if (error instanceof Trouble) trouble = error;
         else throw error;
       } finally {
         attention.end();
       }
-      if (this.again()) continue;
+      if (again) continue;
       if (performance.now() - opened > LASTED_MS) retries.served();
       await retries.wait(trouble, signal);
     }
@@ -164,7 +174,7 @@ export class Following implements AsyncIterableIterator<TurnEvent> {
       const number = event.sequence_number ?? Infinity;
       if (number <= this.number) return null;
       if (number !== Infinity) this.number = number;
-    } else if (!this.cursor && Number(id.split("-")[1]) > 1) {
+    } else if (!this.cursor && !this.fromStart && Number(id.split("-")[1]) > 1) {
       // The log's beginning was trimmed: what it held stands in the history, for those who ask from before it.
       this.cursor = `${id.split("-")[0]}-0`;
       this.fromStart = true;
@@ -173,12 +183,6 @@ export class Following implements AsyncIterableIterator<TurnEvent> {
     if (!this.response && this.followed.body && event.object === "response") this.response = event.id;
     this.cursor = id || this.cursor;
     return event;
-  }
-
-  private again(): boolean {
-    const again = this.fromStart;
-    this.fromStart = false;
-    return again;
   }
 
   /** A turn is sent until its first event has come. */
