@@ -44,6 +44,11 @@ async def _run(name: str, deployment: str) -> None:
     )
 
 
+async def test_what_users_write_is_checked(built: None) -> None:
+    """The types say what can be written: a client, a loop over events, both hooks."""
+    await javascript.node("node_modules/typescript/bin/tsc", "--project", "test/tsconfig.json")
+
+
 def test_the_console_has_what_the_source_builds(built: None) -> None:
     """Nobody edits the built file; who edits the source builds it: ``npm run console`` in clients/js."""
     assert CONSOLE.read_bytes() == javascript.console()
