@@ -31,12 +31,12 @@ async def scaled(built: None, valkey: ValkeyServer, tmp_path: Path) -> AsyncIter
     deployment = Deployment(valkey.port, tmp_path, TURNSTREAM_LEASE_SECONDS="2", TURNSTREAM_DRAIN_SECONDS="1")
     try:
         front_ends = [await deployment.front_end() for _ in range(2)]
-        for _ in range(2):
-            await deployment.worker()
+        workers = [await deployment.worker() for _ in range(2)]
         yield json.dumps(
             {
                 "urls": [client.base_url for _, client in front_ends],
                 "pids": {client.base_url: process.popen.pid for process, client in front_ends},
+                "workers": [process.popen.pid for process in workers],
                 "key": deployment.key,
                 "admin": deployment.admin,
             }

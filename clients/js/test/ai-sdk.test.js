@@ -123,17 +123,51 @@ for (const [name, sdk] of [["7", ai], ["6", ai6]]) {
     await first.sendMessage({ text: '/call weather {"city": "Bern"}' });
     const asked = last(first).parts.find((part) => part.toolCallId);
     assert.deepEqual([asked.state, asked.input], ["input-available", { city: "Bern" }]);
-    // Answered elsewhere, in the tab that is open now.
-    await clientAt(deployment.urls[1]).session(first.id).answer(asked.toolCallId, "sun");
-    const whole = clientAt().session(first.id);
+    // What runs behind the answer waits, so that the page comes in between.
+    for (const pid of deployment.workers) process.kill(pid, "SIGSTOP");
+    let resumed;
     const reloaded = chatOf(sdk, { id: first.id });
-    await reloaded.resumeStream();
-    // It may have ended by then.
-    if (reloaded.messages.length) {
-      assert.equal(textOf(last(reloaded)), "The result is sun.");
-      assert.equal(last(reloaded).parts.find((part) => part.toolCallId).state, "output-available");
-    } else assert.ok((await whole.history()).length);
+    try {
+      await clientAt(deployment.urls[1]).session(first.id).answer(asked.toolCallId, "sun");
+      const { total } = proxy;
+      resumed = reloaded.resumeStream();
+      await until(() => proxy.total > total, "the page to come back");
+    } finally {
+      for (const pid of deployment.workers) process.kill(pid, "SIGCONT");
+    }
+    await resumed;
     assert.equal(reloaded.error, undefined);
+    assert.equal(textOf(last(reloaded)), "The result is sun.");
+    assert.equal(last(reloaded).id, last(first).id);
+    const told = last(reloaded).parts.find((part) => part.toolCallId);
+    assert.deepEqual([told.state, told.output], ["output-available", "sun"]);
+  });
+
+  test(`${name}: a page that leaves a turn finds it again, in the same message`, async () => {
+    const chat = chatOf(sdk);
+    const sent = chat.sendMessage({ text: "/tokens 80 20" });
+    await until(() => chat.messages.length === 2 && textOf(last(chat)).includes("tok5"), "some of the answer");
+    await chat.stop();
+    await sent;
+    assert.deepEqual([chat.status, chat.error], ["ready", undefined]);
+    assert.ok(!textOf(last(chat)).includes("tok79"));
+    await chat.resumeStream();
+    assert.equal(chat.error, undefined);
+    assert.equal(textOf(last(chat)), tokens(80));
+    assert.equal(chat.messages.length, 2);
+  });
+
+  test(`${name}: a page that is reloaded while it is asked is asked again, and its answer is taken`, async () => {
+    const first = chatOf(sdk);
+    await first.sendMessage({ text: '/call weather {"city": "Bern"}' });
+    const reloaded = chatOf(sdk, { id: first.id, sendAutomaticallyWhen: sdk.lastAssistantMessageIsCompleteWithToolCalls });
+    await reloaded.resumeStream();
+    const asked = last(reloaded).parts.find((part) => part.toolCallId);
+    assert.equal(asked.state, "input-available");
+    await reloaded.addToolOutput({ tool: "weather", toolCallId: asked.toolCallId, output: "fog" });
+    await until(() => reloaded.status === "ready" && textOf(last(reloaded)), "the answer");
+    assert.equal(textOf(last(reloaded)), "The result is fog.");
+    assert.equal(reloaded.messages.length, 1);
   });
 
   test(`${name}: a stop ends the turn; a failure is an error; what cannot be says so`, async () => {

@@ -4,7 +4,7 @@ import net from "node:net";
 
 import { Client } from "@turnstream/client";
 
-/** `{urls: [front end], pids: {url: pid}, key, admin}`, from tests/clients/test_javascript.py. */
+/** `{urls: [front end], pids: {url: pid}, workers: [pid], key, admin}`, from tests/clients/test_javascript.py. */
 export const deployment = JSON.parse(process.env.TURNSTREAM_TEST ?? "null");
 
 export const QUICK = { first: 1, most: 50 };
@@ -27,6 +27,8 @@ export class Proxy {
   /** Connections that are cut before any of the answer comes through. */
   mute = 0;
   cuts = 0;
+  /** Frames that came through. */
+  total = 0;
   requests = [];
   sockets = new Set();
 
@@ -67,6 +69,7 @@ export class Proxy {
         if (at < 0) break;
         from = at + 2;
         passed += 1;
+        this.total += 1;
         if (passed < this.frames) continue;
         this.cuts += 1;
         // What was let through arrives; nothing says that it is all.
