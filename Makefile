@@ -108,4 +108,4 @@ lock: ## Resolve the dependencies anew (needs uv)
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements-build.lock
 
 clean: ## Remove the environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info clients/js/node_modules clients/js/dist

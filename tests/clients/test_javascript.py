@@ -44,6 +44,13 @@ async def _run(name: str, deployment: str) -> None:
     )
 
 
+def test_the_lock_names_no_registry() -> None:
+    """Whoever installs has a registry of their own; the hashes say what must come from it."""
+    lock = json.loads((javascript.PACKAGE / "package-lock.json").read_text())
+    packages = [each for place, each in lock["packages"].items() if place]
+    assert all("integrity" in each and "resolved" not in each for each in packages)
+
+
 async def test_what_users_write_is_checked(built: None) -> None:
     """The types say what can be written: a client, a loop over events, both hooks."""
     await javascript.node("node_modules/typescript/bin/tsc", "--project", "test/tsconfig.json")
