@@ -28,6 +28,8 @@ export interface ChatSnapshot {
 export class Chat {
   private conversation = new Conversation();
   private cursor = "";
+  /** How many messages the server has taken. */
+  private accepted = 0;
   private attendant: Attendant;
   private following: Following | null = null;
   private snapshot: ChatSnapshot = { turns: [], working: false, calls: [], connection: "closed", error: null };
@@ -71,6 +73,7 @@ export class Chat {
       this.touch({ turn });
       throw error;
     }
+    this.accepted += 1;
     if (turn.status === UNSENT) turn.status = "queued";
     this.touch({ turn });
     if (!this.following && this.listeners.size) void this.follow();
@@ -96,6 +99,7 @@ export class Chat {
     });
     this.following = following;
     if (this.snapshot.error) this.change({ error: null });
+    const { accepted } = this;
     let again = true;
     try {
       for await (const event of following) {
@@ -109,9 +113,9 @@ export class Chat {
         this.touch(touched);
       }
     } catch (error) {
-      again = error instanceof Gone;
-      if (again) this.restart();
-      // A session begins with its first turn.
+      // A session begins with its first turn, which may have been taken meanwhile.
+      again = error instanceof Gone || (error instanceof NotFound && this.accepted > accepted);
+      if (error instanceof Gone) this.restart();
       else if (!(error instanceof NotFound)) this.change({ error: error as Error });
     }
     this.following = null;

@@ -98,6 +98,19 @@ test("a chat that is cleared elsewhere begins anew", async (t) => {
   again.leave();
 });
 
+test("who speaks while the server still says that there is no such session", async (t) => {
+  const proxy = await new Proxy(deployment.urls[0]).start();
+  t.after(() => proxy.close());
+  let release;
+  proxy.held = new Promise((resolve) => (release = resolve));
+  const chat = new Chat(clientAt(proxy.url).session());
+  look(t, chat);
+  await until(() => proxy.arrived, "the answer, 404, to be under way");
+  await chat.send("hello");
+  release();
+  await until(() => chat.getSnapshot().turns[0]?.status === "completed", "the turn's end", 20);
+});
+
 test("who looks away and back at once goes on looking", async (t) => {
   const session = clientAt().session();
   await session.chat("before").text();
@@ -124,7 +137,7 @@ test("a stored conversation goes on where it was", async () => {
   const first = new Conversation();
   for await (const event of watching) {
     first.take(event);
-    if (event.sequence_number === 12) break;
+    if (event.object === "content") break;
   }
   const stored = JSON.parse(JSON.stringify(first.turns));
   const second = new Conversation(stored);

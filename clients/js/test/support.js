@@ -26,6 +26,10 @@ export class Proxy {
   torn = 0;
   /** Connections that are cut before any of the answer comes through. */
   mute = 0;
+  /** Answers to GET wait for it. */
+  held = undefined;
+  /** Pieces of answers that front ends sent, held or not. */
+  arrived = 0;
   cuts = 0;
   /** Frames that came through. */
   total = 0;
@@ -46,6 +50,7 @@ export class Proxy {
   serve(socket) {
     const there = net.connect(Number(new URL(this.upstream).port), "127.0.0.1");
     let passed = 0;
+    let head = "";
     this.sockets.add(socket);
     const end = () => {
       this.sockets.delete(socket);
@@ -54,10 +59,13 @@ export class Proxy {
     };
     for (const each of [socket, there]) each.on("error", end).on("close", end);
     socket.on("data", (piece) => {
-      this.requests.push(piece.toString("latin1").split("\r\n\r\n")[0]);
+      head = piece.toString("latin1").split("\r\n\r\n")[0];
+      this.requests.push(head);
       there.write(piece);
     });
-    there.on("data", (piece) => {
+    there.on("data", async (piece) => {
+      this.arrived += 1;
+      if (head.startsWith("GET")) await this.held;
       if (this.mute > 0) {
         this.mute -= 1;
         end();
