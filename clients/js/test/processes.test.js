@@ -10,16 +10,16 @@ test("a killed worker and a killed front end: each event once, in order", async 
   const proxy = await new Proxy(second).start();
   const client = clientAt(proxy.url);
   const session = client.session();
-  const reply = session.chat("/tokens 100 20");
+  const reply = session.chat("/tokens 100 40");
   const numbers = [];
   for await (const event of reply) {
     numbers.push(event.sequence_number);
-    if (numbers.length === 15) {
+    if (numbers.length === 7) {
       const { tasks } = await operator().request("GET", "/admin/v1/tasks");
       const { worker } = await until(() => tasks.find((each) => each.session === session.id), "the turn to be listed");
       process.kill(Number(worker.split("-").at(-2)), "SIGKILL");
     }
-    if (numbers.length === 30) {
+    if (numbers.length === 12) {
       process.kill(deployment.pids[second], "SIGKILL");
       proxy.upstream = first;
     }
