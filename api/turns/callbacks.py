@@ -27,6 +27,8 @@ from turnstream.shared.session.outcomes import Ended, Expired, Launch, Repeated,
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from turnstream.api.services import Services
     from turnstream.shared.broker.keys import SessionKeys
 
@@ -48,6 +50,23 @@ async def task_of_call(services: Services, keys: SessionKeys, call: str) -> str:
     if found is None:
         raise UnknownCall
     return str(found.decode().partition(" ")[0])
+
+
+async def known_calls(services: Services, keys: SessionKeys, calls: Collection[str]) -> dict[str, bool]:
+    """Those of the calls that the session made, and whether each still waits for its answer.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    names = list(calls)
+    found: list[bytes | None] = (
+        await command(services.broker.sessions, "MGET", *map(keys.call, names)) if names else []
+    )
+    return {
+        name: state.endswith(b" pending")
+        for name, state in zip(names, found, strict=True)
+        if state is not None
+    }
 
 
 async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) -> tuple[bool, int | None]:

@@ -19,6 +19,7 @@ from pydantic_ai import Agent, DeferredToolRequests, ModelRetry
 from pydantic_ai.messages import (
     FilePart,
     FunctionToolResultEvent,
+    ModelRequest,
     ModelResponse,
     PartDeltaEvent,
     PartEndEvent,
@@ -137,8 +138,10 @@ class Run:
             else:
                 # The client has read none of it, and whether it is an answer is for the library to find out, in a run.
                 mine.pop()
+        # Of an input that ends with something else than a prompt, the history's end is what is asked.
+        asked = mine or (not prompt and history and isinstance(history[-1], ModelRequest))
         iterating: AbstractAsyncContextManager[LibraryRun[Any, Any]] = agent.iter(
-            None if mine else prompt,
+            None if asked else prompt,
             message_history=[*history, *mine],
             output_type=[agent.output_type, DeferredToolRequests],
             model=model.model,

@@ -26,6 +26,7 @@ from pydantic_ai.messages import (
     ModelResponse,
     SystemPromptPart,
     TextPart,
+    ToolCallPart,
     ToolReturnPart,
     UploadedFile,
     UserPromptPart,
@@ -33,6 +34,8 @@ from pydantic_ai.messages import (
     repair_messages,
 )
 
+from turnstream.shared.protocol.answers import CALLS, RESULTS, call_id
+from turnstream.shared.protocol.enums import MessageType
 from turnstream.worker.agents.tools.results import FILE_KINDS
 
 if TYPE_CHECKING:
@@ -57,6 +60,19 @@ _PROTOCOL_FILES = frozenset({"image", "audio", "video", "file"})
 
 # Letters of base64, a multiple of four.
 _DECODED_AT_ONCE = 256 * 1024
+
+# Messages that tell a model nothing: what an agent thought, and what a client was asked or told beside the conversation.
+_PASSED_OVER = frozenset(
+    {
+        MessageType.REASONING,
+        MessageType.HEARTBEAT,
+        MessageType.MCP_LIST_TOOLS,
+        MessageType.MCP_APPROVAL_REQUEST,
+        MessageType.MCP_APPROVAL_RESPONSE,
+        MessageType.COMPONENT_CALL,
+        MessageType.COMPONENT_CALL_OUTPUT,
+    }
+)
 
 _UNREADABLE = "(an attachment that could not be read)"
 
@@ -93,8 +109,8 @@ def _tokens(turn: dict[str, Any]) -> int:
     """What a turn costs the model, about."""
     characters, attachments = len(turn.get("said") or ""), 0
     if _is_shortened(turn):
-        _, prompt = read_input(turn.get("input", []))
-        return (characters + len(_in_short(prompt))) // CHARACTERS_PER_TOKEN
+        before, prompt = read_input(turn.get("input", []))
+        return (characters + len(_in_short(last_prompt(prompt, before)))) // CHARACTERS_PER_TOKEN
     parts = [part for message in turn.get("messages") or () for part in message.get("parts", ())]
     if not parts:
         parts = turn.get("input", [])
@@ -140,8 +156,10 @@ def recall(memory: Sequence[bytes]) -> list[ModelMessage]:
         else:
             before, prompt = read_input(turn.get("input", []))
             if _is_shortened(turn):
-                before, prompt = [], _in_short(prompt)
-            history += [*before, ModelRequest(parts=[UserPromptPart(content=prompt)])]
+                before, prompt = [], _in_short(last_prompt(prompt, before))
+            history += before
+            if prompt or not before:
+                history.append(ModelRequest(parts=[UserPromptPart(content=prompt)]))
         if turn.get("said"):
             history.append(ModelResponse(parts=[TextPart(content=turn["said"])]))
         elif turn.get("status") and history and isinstance(history[-1], ModelRequest):
@@ -162,28 +180,76 @@ def _is_shortened(turn: dict[str, Any]) -> bool:
     return turn.get("status") == "failed" or stopped
 
 
-def _in_short(prompt: str | list[UserContent]) -> str:
+def _in_short(prompt: str | Sequence[UserContent]) -> str:
     """A prompt's words, not too many of them; what was attached is named, not shown."""
     parts = [prompt] if isinstance(prompt, str) else prompt
     return " ".join(part if isinstance(part, str) else _UNREADABLE for part in parts)[:MOST_OF_A_FAILURE]
 
 
 def read_input(messages: Sequence[dict[str, Any]]) -> tuple[list[ModelMessage], str | list[UserContent]]:
-    """The turn's input as history and prompt: the last user message is the prompt, what is before it history."""
+    """The turn's input as history and prompt.
+
+    The prompt is the user's message that it ends with. Where it ends with something else (results of calls, say), the history
+    is all of it, ends with a request, and the prompt is empty.
+    """
     history: list[ModelMessage] = []
-    last = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=-1)
+    names: dict[str, str] = {}
+    for message in messages:
+        kind, role = message.get("type"), message.get("role")
+        if kind in CALLS:
+            # One without a name is no call to a provider.
+            if calls := [_call(data) for data in _datas(message) if data.get("name")]:
+                names.update({call.tool_call_id: call.tool_name for call in calls})
+                history.append(ModelResponse(parts=calls))
+        elif kind in RESULTS:
+            if told := [data for data in _datas(message) if call_id(data) in names]:
+                history.append(ModelRequest(parts=[_returned(data, names) for data in told]))
+        elif kind in _PASSED_OVER:
+            continue
+        elif role == "assistant":
+            history.append(ModelResponse(parts=[TextPart(content=_text(_content(message)))]))
+        elif role == "system":
+            history.append(ModelRequest(parts=[SystemPromptPart(content=_text(_content(message)))]))
+        elif role == "user":
+            history.append(ModelRequest(parts=[UserPromptPart(content=_content(message))]))
     prompt: str | list[UserContent] = ""
-    for at, message in enumerate(messages):
-        content = _content(message)
-        if at == last:
-            prompt = content
-        elif message.get("role") == "assistant":
-            history.append(ModelResponse(parts=[TextPart(content=_text(content))]))
-        elif message.get("role") == "system":
-            history.append(ModelRequest(parts=[SystemPromptPart(content=_text(content))]))
-        elif message.get("role") == "user":
-            history.append(ModelRequest(parts=[UserPromptPart(content=content)]))
-    return history, prompt
+    match history:
+        case [*_, ModelRequest(parts=[UserPromptPart(content=content)])]:
+            history.pop()
+            prompt = content if isinstance(content, str) else list(content)
+        case [*_, ModelResponse()]:
+            # Calls are not run for being told of.
+            history.append(ModelRequest(parts=[]))
+    # As a provider takes it: each call with one result.
+    return repair_messages(history) if names else history, prompt
+
+
+def _datas(message: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        data
+        for part in message.get("content") or []
+        if isinstance(data := part.get("data"), dict) and isinstance(call_id(data), str)
+    ]
+
+
+def _call(data: dict[str, Any]) -> ToolCallPart:
+    arguments = data.get("arguments")
+    text = arguments if isinstance(arguments, str | dict) else None
+    return ToolCallPart(tool_name=str(data["name"]), args=text, tool_call_id=call_id(data))
+
+
+def _returned(data: dict[str, Any], names: dict[str, str]) -> ToolReturnPart:
+    output = data.get("error") if data.get("output") is None else data["output"]
+    text = output if isinstance(output, str) else orjson.dumps(output).decode()
+    call = call_id(data)
+    return ToolReturnPart(tool_name=names[call], content=text, tool_call_id=call)
+
+
+def last_prompt(
+    prompt: str | Sequence[UserContent], history: Sequence[ModelMessage]
+) -> str | Sequence[UserContent]:
+    """What the user said last: the prompt, unless the history ends with something else."""
+    return prompt or next(reversed([*prompts(history)]), "")
 
 
 def _content(message: dict[str, Any]) -> str | list[UserContent]:
@@ -323,9 +389,7 @@ def plain_text(prompt: str | Sequence[UserContent]) -> str:
 
 
 def exchange(prompt: str | Sequence[UserContent], answer: str) -> list[ModelMessage]:
-    """A question and its answer, without how the answer came about."""
+    """A question, unless it is empty, and its answer, without how the answer came about."""
     content = prompt if isinstance(prompt, str) else list(prompt)
-    return [
-        ModelRequest(parts=[UserPromptPart(content=content)]),
-        ModelResponse(parts=[TextPart(content=answer)]),
-    ]
+    asked = [ModelRequest(parts=[UserPromptPart(content=content)])] if content else []
+    return [*asked, ModelResponse(parts=[TextPart(content=answer)])]

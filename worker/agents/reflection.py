@@ -50,6 +50,7 @@ class Reflection:
         """The best answer, said; or where the draft waits for the client."""
         spec = self._agent.spec
         state = self._load(run)
+        asked = memory.last_prompt(prompt, history)
         while not state["done"]:
             rounds = int(state["rounds"]) + 1
             drafting = run.draft(rounds, quiet=not spec.stream_drafts)
@@ -57,10 +58,10 @@ class Reflection:
             if draft.waits:
                 return draft
             text = draft.text
-            verdicts = await self._judge(run, prompt, text)
+            verdicts = await self._judge(run, asked, text)
             score = min(verdict.score for verdict in verdicts)
             passed = score >= spec.pass_score
-            self._show(run, prompt, text, verdicts, passed=passed, count=rounds)
+            self._show(run, asked, text, verdicts, passed=passed, count=rounds)
             if state["best"] is None or score > state["best_score"]:
                 completions = draft.completions if draft.structured else drafting.completions()
                 state.update(

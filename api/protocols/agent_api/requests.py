@@ -10,14 +10,11 @@ from pydantic import ValidationError
 from turnstream.api.http.body import digest_of, json_object
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE, AGENTSCOPE_JAVA, AGENTSCOPE_JAVA_001
 from turnstream.api.turns.overrides import MOST_TOOLS, take_out
-from turnstream.shared.errors import BadRequest, InvalidBody, UnknownCall
-from turnstream.shared.names import IDENTIFIER
+from turnstream.shared.errors import BadRequest, InvalidBody
 from turnstream.shared.protocol import (
     AgentRequest,
-    DataContent,
     FileContent,
     Message,
-    MessageType,
     Role,
     explain,
 )
@@ -54,16 +51,6 @@ _EDITIONS = {
 
 COMPLETE = "complete"
 _ON_PARK = ("follow", COMPLETE)
-
-_ANSWERS = (MessageType.FUNCTION_CALL_OUTPUT, MessageType.MCP_APPROVAL_RESPONSE)
-
-
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """A client's answer to one of its calls, as ``/callback`` would bring it."""
-
-    call: str
-    result: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +134,6 @@ def _bounded(fields: dict[str, Any]) -> None:
         raise InvalidBody(f"input: at most {MOST_PARTS} content parts")
 
 
-def answers_in(messages: list[Message]) -> list[CallResult]:
-    """The answers to calls that the input ends with; none when it ends with something else.
-
-    Raises:
-        InvalidBody: an answer lacks its call or its result; the text names the field.
-        UnknownCall: the call's id cannot be one.
-    """
-    answers: list[CallResult] = []
-    for index in range(len(messages) - 1, -1, -1):
-        if messages[index].type not in _ANSWERS:
-            break
-        answers[:0] = _answers(messages[index], f"input[{index}]")
-    return answers
-
-
 def dialect_of(request: Request) -> Agentscope:
     """The edition of the protocol that the client reads: ``?dialect=``, or a parameter of ``Accept``.
 
@@ -191,34 +163,3 @@ def on_park_of(request: Request, spec: AgentSpec) -> str:
     if word not in _ON_PARK:
         raise BadRequest(f"on_park: give {' or '.join(map(repr, _ON_PARK))}")
     return word
-
-
-def _answers(message: Message, place: str) -> list[CallResult]:
-    parts = message.content or []
-    if not parts:
-        raise InvalidBody(f"{place}.content: give one data part for each answer")
-    return [_answer(message.type, part, f"{place}.content[{index}]") for index, part in enumerate(parts)]
-
-
-def _answer(kind: str, part: object, place: str) -> CallResult:
-    data = part.data if isinstance(part, DataContent) else None
-    if data is None:
-        raise InvalidBody(f"{place}: must be a data part")
-    if kind == MessageType.FUNCTION_CALL_OUTPUT:
-        call = data.get("call_id") or data.get("callId")
-        if "output" not in data:
-            raise InvalidBody(f"{place}.data.output: Field required")
-        return CallResult(_call(call, f"{place}.data.call_id"), data["output"])
-    call = data.get("approval_request_id") or data.get("approvalRequestId") or data.get("id")
-    if not isinstance(data.get("approve"), bool):
-        raise InvalidBody(f"{place}.data.approve: send true or false")
-    result = {"approve": data["approve"], "reason": data.get("reason")}
-    return CallResult(_call(call, f"{place}.data.approval_request_id"), result)
-
-
-def _call(call: object, place: str) -> str:
-    if not isinstance(call, str) or not call:
-        raise InvalidBody(f"{place}: Field required")
-    if not IDENTIFIER.fullmatch(call):
-        raise UnknownCall
-    return call

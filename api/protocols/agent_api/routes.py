@@ -13,8 +13,6 @@ from turnstream.api.access.session_access import visible_session
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
 from turnstream.api.protocols.agent_api.requests import (
     COMPLETE,
-    CallResult,
-    answers_in,
     dialect_of,
     on_park_of,
     parse_process,
@@ -27,7 +25,7 @@ from turnstream.api.protocols.agent_api.segments import (
 )
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
-from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer_call, task_of_call
+from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer_call, known_calls, task_of_call
 from turnstream.api.turns.follow import following, watch, watch_segment
 from turnstream.api.turns.ids import SegmentName
 from turnstream.api.turns.overrides import overrides_of
@@ -43,6 +41,7 @@ from turnstream.api.turns.submit import (
 )
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import CursorGone, InvalidBody, Overloaded, SessionBusy, TooMany
+from turnstream.shared.protocol.answers import CallResult, answers_in, told_calls, told_results
 from turnstream.shared.session.endings import without_number
 from turnstream.shared.session.entry import PARKED, Cursor
 
@@ -196,7 +195,7 @@ class ProcessRoutes:
 
     async def _start(self, asked: _Asked) -> _Following:
         answers = answers_in(asked.body.input)
-        if answers:
+        if answers and not await self._are_told(asked, answers):
             return await self._answer(asked, answers)
         log, keys, cursor = self._services.log, asked.keys, asked.cursor
         further = asked.named.segment if asked.named else 0
@@ -242,7 +241,28 @@ class ProcessRoutes:
         start = await start_position.start_of(log, keys, meta, segment, cursor if asked.body.stream else None)
         return _Following(start, part=SegmentResponse(asked.dialect, keys.session, segment))
 
+    async def _are_told(self, asked: _Asked, answers: list[CallResult]) -> bool:
+        """Whether the input holds these calls, too, and its session made none of them: it tells what was said elsewhere."""
+        calls = {each.call for each in answers}
+        if not calls <= told_calls(asked.body.input):
+            return False
+        return not (asked.body.session_id and await known_calls(self._services, asked.keys, calls))
+
+    async def _check_no_call_waits(self, asked: _Asked) -> None:
+        """Refuse words behind an answer that a turn waits for: they would wait for that turn, and the answer be lost."""
+        told = told_results(asked.body.input) if asked.body.session_id else set()
+        waiting = [
+            call for call, waits in (await known_calls(self._services, asked.keys, told)).items() if waits
+        ]
+        if waiting:
+            await self._visible(asked)
+            raise InvalidBody(
+                f"input: answers the call {waiting[0]}, which is awaited, and goes on behind it. Let the input end"
+                " with the answers, and send the rest when that turn has ended."
+            )
+
     async def _begin(self, asked: _Asked) -> _Following:
+        await self._check_no_call_waits(asked)
         task = task_of_response(asked.response) if asked.response else new_task_id()
         turn = NewTurn(
             ref=TaskRef(asked.keys.owner, asked.keys.session, task),
