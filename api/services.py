@@ -19,6 +19,7 @@ from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.deployment_stats import DeploymentStats
 from turnstream.shared.session.endings import END_RETRY_SECONDS, Ender
 from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.fork import Forks
 from turnstream.shared.session.owner_limits import OwnerLimits
 from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.storage import Storage
@@ -57,6 +58,7 @@ class Services:
     offload: ThreadOffload
     bodies: Bodies
     storage: Storage
+    forks: Forks
     siblings: Siblings
     name: str
 
@@ -109,6 +111,7 @@ class Services:
             offload=offload,
             bodies=Bodies(settings, offload),
             storage=Storage(broker.primary, broker.sessions),
+            forks=Forks(tasks, log),
             siblings=siblings or Siblings(),
             name=name,
         )

@@ -137,8 +137,8 @@ class Limiter:
                 raise self._no_room(room, held)
         return room
 
-    async def admit_session(self, keys: SessionKeys, caller: Caller) -> None:
-        """Let a session in that is made before anybody speaks in it. It counts for the rate, like a turn.
+    async def admit_session(self, keys: SessionKeys, caller: Caller, size: int = SESSION_BYTES) -> None:
+        """Let a session in, of so many bytes, that is made before anybody speaks in it. It counts for the rate, like a turn.
 
         Raises:
             TooMany: the key's limits, or what every key may do at most, say no.
@@ -147,7 +147,7 @@ class Limiter:
         """
         self.admit_data()
         rate = caller.limits.rate or SESSIONS_A_MINUTE
-        room = self._room(caller, SESSION_BYTES, EMPTY_MS)
+        room = self._room(caller, size, EMPTY_MS)
         op = operation()
         outcome = await self._caps.admit(TaskRef(keys.owner, keys.session, "-"), op, Limits(rate=rate), room)
         match outcome:

@@ -130,6 +130,10 @@ class SessionKeys:
         """String that leads from a call's id to its task; outlives both by the session's TTL."""
         return f"{self._prefix}call:{call}"
 
+    def staged(self, op: str, kind: str) -> str:
+        """Where the history or the memory waits that a session is to begin with."""
+        return f"{self._prefix}staged:{op}:{kind}"
+
     def idempotency(self, key: str) -> str:
         """String that leads from an idempotency key to the task it made."""
         return f"{self._prefix}idem:{key}"

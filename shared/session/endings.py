@@ -408,7 +408,13 @@ def split_end(event: bytes) -> tuple[dict[str, Any], bytes]:
 def _remembered(attempt: Attempt, end: End, batch: Batch, said: str, output: list[bytes]) -> bytes:
     """What the session remembers of the turn; it and the batch without their large data."""
     batch.cut_all()
-    return batch.cut(end.memory if end.memory is not None else _memory(attempt, end, said, output))
+    element = end.memory if end.memory is not None else _memory(attempt, end, said, output)
+    return batch.cut(named(attempt.ref.task, element))
+
+
+def named(task: str, element: bytes) -> bytes:
+    """An element of the memory, a JSON object, with the turn that it is of."""
+    return b'{"task":"%b",%b' % (task.encode(), element[1:]) if element.startswith(b'{"') else element
 
 
 def _memory(attempt: Attempt, end: End, said: str, output: list[bytes]) -> bytes:

@@ -181,6 +181,44 @@ class Log(Retrying):
         """All that the log has after the cursor, as `all_kept`; it ends where it ends when that is read."""
         return self._all(lambda place: self.page(keys, place or after), after)
 
+    async def all_kept_rows(
+        self, keys: SessionKeys, last: Cursor
+    ) -> AsyncIterator[tuple[int, dict[bytes, bytes]]]:
+        """All that the history has up to a cursor, as it stands there: seq and fields, times from 1970, data by reference.
+
+        No more where the log is of another epoch by now.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        after = _FIRST
+        while True:
+            reply = await self._rows(keys, keys.history, after, str(last), PAGE_BYTES)
+            if not reply or int(reply[0][2]) != last.epoch:
+                return
+            rows = reply[2]
+            for entry_id, pairs in rows:
+                fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+                fields[b"c"] = b"%d" % _created(entry_id, fields[b"c"])
+                yield int(entry_id.partition(b"-")[2]), fields
+            if reply[4] or not rows:
+                return
+            after = rows[-1][0].decode()
+
+    @whole
+    async def _rows(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> list[Any]:
+        """What read.lua replies."""
+        reply: list[Any] = await _read(
+            self._redis,
+            meta=keys.meta,
+            stream=stream,
+            files=keys.files,
+            place=start,
+            stop=stop,
+            most_bytes=most,
+        )
+        return reply
+
     async def _all(
         self,
         read: Callable[[Cursor | None], Awaitable[Page | None]],
@@ -202,15 +240,7 @@ class Log(Retrying):
 
     async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:
         for _ in range(2):
-            reply: list[Any] = await _read(
-                self._redis,
-                meta=keys.meta,
-                stream=stream,
-                files=keys.files,
-                place=start,
-                stop=stop,
-                most_bytes=most,
-            )
+            reply = await self._rows(keys, stream, start, stop, most)
             if not reply:
                 return None
             known, written, rows, digests, whole, cut = reply

@@ -128,6 +128,11 @@ def fill(text: bytes, files: Mapping[str, bytes]) -> bytes:
     return _REFERENCES.sub(data, text) if _MARK in text else text
 
 
+def references(text: bytes) -> list[str]:
+    """The digests of the files that a text refers to, as often as it does."""
+    return [digest.decode() for _, digest in _REFERENCE.findall(text)] if _MARK in text else []
+
+
 async def fetch(redis: Redis, key: str, digests: Sequence[bytes]) -> dict[str, bytes]:
     """A session's files by digest, which stand at ``key``; those that are gone are left out.
 

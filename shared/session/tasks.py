@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 
     from turnstream.shared.broker.keys import SessionKeys, TaskRef
     from turnstream.shared.broker.scripts import Given
+    from turnstream.shared.session.event_log import SessionMeta
     from turnstream.shared.settings import Settings
 
 # How often a rescuer looks at a task that another release wrote and this one does not understand.
@@ -183,13 +185,60 @@ _sweep = Script(
     ),
 )
 _clear = Script("clear", session=True, args=("ending_epoch", "idempotency"))
-_stage = Script("stage", keys=("files",), args=("digest", "data", "life_ms"), large=True)
+stage = Script("stage", keys=("files",), args=("digest", "data", "life_ms"), large=True)
+_fork = Script(
+    "fork",
+    session=True,
+    keys=("staged_history", "staged_memory"),
+    args=(
+        "agent",
+        "user",
+        "origin",
+        "epoch",
+        "seq",
+        "entries",
+        "elements",
+        "kept",
+        "memory_bytes",
+        "history_lent",
+        "memory_lent",
+        "life_ms",
+    ),
+    rest="references",
+)
 _unstage = Script("unstage", keys=("files",), rest="digests")
 
 # Replies of scripts that took the files which came with them.
 _TOOK = frozenset({b"ok", b"launch", b"waits", b"parked", b"superseded", b"stored"})
 
 _REFUSALS: dict[bytes, Fenced | Ended | Gone] = {b"fenced": Fenced(), b"ended": Ended(), b"gone": Gone()}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a session is to begin with, as it waits beside it: see shared/session/fork.py.
+
+    Attributes:
+        history, memory: the keys where it waits.
+        epoch, seq: of the history's ids, and the last place that it covers.
+        entries, elements, kept, memory_bytes: how many of both, and their bytes, with those of files as often as they are
+            referred to: of these bytes so many are `history_lent` and `memory_lent`.
+        files: digests of the files, which wait as a session's own do.
+        references: by digest, how many times the memory refers to it.
+    """
+
+    history: str
+    memory: str
+    epoch: int
+    seq: int
+    entries: int
+    elements: int
+    kept: int
+    memory_bytes: int
+    history_lent: int
+    memory_lent: int
+    files: Sequence[str]
+    references: Mapping[str, int]
 
 
 class Tasks(Retrying):
@@ -218,6 +267,33 @@ class Tasks(Retrying):
         life = min(self._settings.ttl_ms, EMPTY_MS)
         reply = await self._run(_create, keys, "", "", agent=agent, user=user, life_ms=life)
         return bool(reply[0] == b"created")
+
+    async def fork(
+        self, keys: SessionKeys, source: SessionMeta, origin: str, waiting: Waiting
+    ) -> list[bytes]:
+        """Make a session of what waits; it lives for `EMPTY_MS` unless a turn comes. What fork.lua replies."""
+        given: dict[str, Given] = {
+            "staged_history": waiting.history,
+            "staged_memory": waiting.memory,
+            "agent": source.agent,
+            "user": source.user,
+            "origin": origin,
+            "epoch": waiting.epoch,
+            "seq": waiting.seq,
+            "entries": waiting.entries,
+            "elements": waiting.elements,
+            "kept": waiting.kept,
+            "memory_bytes": waiting.memory_bytes,
+            "history_lent": waiting.history_lent,
+            "memory_lent": waiting.memory_lent,
+            "life_ms": min(self._settings.ttl_ms, EMPTY_MS),
+            "references": [part for pair in waiting.references.items() for part in pair],
+        }
+        files = [part for digest in waiting.files for part in (digest, b"")]
+        reply: list[bytes] = await _fork.on_session(
+            self.redis, keys, "", "", self._limits, given, files=files
+        )
+        return reply
 
     @whole
     async def submit(
@@ -593,7 +669,7 @@ class Tasks(Retrying):
     async def _staged(self, keys: SessionKeys, files: Mapping[str, bytes], running: Awaitable[Any]) -> Any:
         """What a script replies that refers to the files, which go to the broker before it, one by one."""
         staging = [
-            _stage(self.redis, files=keys.files, digest=digest, data=data, life_ms=STAGED_MS)
+            stage(self.redis, files=keys.files, digest=digest, data=data, life_ms=STAGED_MS)
             for digest, data in files.items()
         ]
         # Whatever became of these: the script says what it lacks.

@@ -39,6 +39,7 @@ ELSEWHERE = {
     "api/streaming/sse": "behaviour/test_bad_clients",
     "api/streaming/start_position": "behaviour/test_long_after",
     "api/turns/callbacks": "behaviour/test_parking",
+    "api/turns/fork": "behaviour/test_forks",
     "api/turns/overrides": "behaviour/test_overrides",
     "api/turns/stop": "behaviour/test_stopping",
     "api/turns/submit": "behaviour/test_order",

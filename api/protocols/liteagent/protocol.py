@@ -10,7 +10,6 @@ from turnstream.api.http.operation import (
     CALL_ERRORS,
     FOLLOW_ERRORS,
     ID,
-    KEY_ERRORS,
     SEGMENT_ID,
     SESSION_ERRORS,
     TURN_ERRORS,
@@ -33,7 +32,15 @@ from turnstream.api.protocols.liteagent.schemas import (
     SessionCleared,
     Stopped,
 )
-from turnstream.shared.errors import NoTask, Overloaded, SessionBusy, ShuttingDown, TooMany
+from turnstream.shared.errors import (
+    CursorGone,
+    IdempotencyMismatch,
+    NoTask,
+    Overloaded,
+    SessionBusy,
+    ShuttingDown,
+    TooMany,
+)
 
 _PARAMETERS = {
     "sessionId": parameter("query", "sessionId", "The session.", required=True, pattern=ID),
@@ -46,6 +53,13 @@ _PARAMETERS = {
     "taskId": parameter("query", "taskId", "The task; absent: all of the session.", pattern=SEGMENT_ID),
     "stream": parameter(
         "query", "stream", "Whether the answer's text is wanted in chunks.", enum=["true", "1", "false", "0"]
+    ),
+    "forkOf": parameter("query", "forkOf", "The session that the new one begins with.", pattern=ID),
+    "forkTask": parameter(
+        "query",
+        "forkTask",
+        "With `forkOf`: the task up to whose end; it must have ended.",
+        pattern=SEGMENT_ID,
     ),
     "owner": parameter(
         "query", "owner", "Whose session it is; needs an admin key. Absent: the key's own.", pattern=ID
@@ -65,10 +79,13 @@ _OPERATIONS = (
         ("POST",),
         f"{BASE}/initSession",
         "initSession",
-        "Make a session.",
+        "Make a session: empty, or one that begins with what was said in another one up to the end of a turn. That is a copy: both "
+        "go on by themselves. With the `Idempotency-Key` of an earlier fork it is the same session.",
         {200: (NewSession,)},
-        KEY_ERRORS | {Overloaded, TooMany, ShuttingDown},
-        parameters=("agentId",),
+        SESSION_ERRORS
+        | {NoTask, SessionBusy, CursorGone, IdempotencyMismatch}
+        | {Overloaded, TooMany, ShuttingDown},
+        parameters=("agentId", "forkOf", "forkTask", "Idempotency-Key"),
     ),
     Operation(
         ("POST",),

@@ -22,6 +22,7 @@ from turnstream.api.streaming.sse import EventStream
 from turnstream.api.turns.callbacks import answer_call, task_of_call
 from turnstream.api.turns.durable_submit import replica_headers
 from turnstream.api.turns.follow import following, watch
+from turnstream.api.turns.fork import fork_session
 from turnstream.api.turns.ids import task_named
 from turnstream.api.turns.stop import clear, stop, stop_all
 from turnstream.api.turns.submit import (
@@ -80,12 +81,26 @@ class LiteAgentRoutes:
         return answer(Version, {"version": VERSION})
 
     async def init_session(self, request: Request) -> Response:
-        """Make a session."""
-        caller = await self._services.auth.caller(request)
+        """Make a session: empty, or with what was said in another one up to the end of a turn."""
+        services = self._services
+        caller = await services.auth.caller(request)
         session = uuid.uuid4().hex
-        keys = caller.keys(session)
-        await self._services.limiter.admit_session(keys, caller)
-        await self._services.tasks.create(keys, caller.spec.name, "")
+        if "forkOf" in request.query_params:
+            if key := idempotency_of(request):
+                session = derived_session(caller, f"fork {key}")
+            source, task = (
+                caller.keys(session_id(request, "forkOf")),
+                task_named(request.query_params.get("forkTask")),
+            )
+            if task is None:
+                raise BadRequest(
+                    "forkTask: name the task up to whose end the new session is to begin with what was said"
+                )
+            await fork_session(services, caller, source, task, caller.keys(session))
+        else:
+            keys = caller.keys(session)
+            await services.limiter.admit_session(keys, caller)
+            await services.tasks.create(keys, caller.spec.name, "")
         return answer(NewSession, {"sessionId": session})
 
     async def chat(self, request: Request) -> EventStream:

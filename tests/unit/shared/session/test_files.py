@@ -31,7 +31,7 @@ from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import PAGE_BYTES
 from turnstream.shared.session.files import FETCHED_AT_ONCE, LARGE_BYTES, PIECE_BYTES, cut, fill
 from turnstream.shared.session.outcomes import Busy, Foreign, Launch, Missing, Parked, Same
-from turnstream.shared.session.tasks import STAGED_MS, _stage, operation
+from turnstream.shared.session.tasks import STAGED_MS, operation, stage
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -284,10 +284,10 @@ async def test_data_of_a_turn_that_is_refused_goes(place: Place, outcome: type) 
 async def test_data_goes_without_its_script(place: Place) -> None:
     """Its front end died in between: where the session had no files it expires soon, else the next end drops it."""
     desk = Desk(place)
-    await _stage(desk.redis, files=keys_of().files, digest="0" * 64, data=b"x" * 300_000, life_ms=STAGED_MS)
+    await stage(desk.redis, files=keys_of().files, digest="0" * 64, data=b"x" * 300_000, life_ms=STAGED_MS)
     assert 0 < await desk.redis.pttl(keys_of().files) <= STAGED_MS
     await _told(desk, "t1", memory=b"")
-    await _stage(desk.redis, files=keys_of().files, digest="1" * 64, data=b"x" * 300_000, life_ms=STAGED_MS)
+    await stage(desk.redis, files=keys_of().files, digest="1" * 64, data=b"x" * 300_000, life_ms=STAGED_MS)
     await _told(desk, "t2", memory=b"")
     held = await desk.redis.hget(keys_of().meta, "files")
     assert int(held or 0) == len(DATA)

@@ -205,7 +205,12 @@ async def test_the_text_so_far_is_kept_when_a_turn_is_stopped(place: Place) -> N
     assert message["content"][0]["text"] == "Hello"
     assert (end["status"], [each["id"] for each in end["output"]]) == ("canceled", ["m1"])
     [memory] = await desk.redis.lrange(keys_of().memory, 0, -1)
-    assert orjson.loads(memory) == {"input": ["hi"], "status": "canceled", "said": "Hello"}
+    assert orjson.loads(memory) == {
+        "task": "t1",
+        "input": ["hi"],
+        "status": "canceled",
+        "said": "Hello",
+    }
 
 
 @pytest.mark.parametrize("status", ["queued", "running", "parked"])

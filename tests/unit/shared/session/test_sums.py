@@ -42,6 +42,7 @@ from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.conftest import Place
+    from turnstream.shared.broker.keys import SessionKeys
 
 STEPS = 40
 
@@ -58,8 +59,9 @@ FILES = [
 class Truth:
     """What stands in a session's keys, counted one by one."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, keys: SessionKeys | None = None) -> None:
         self._desk = desk
+        self._keys = keys or keys_of()
         self._redis = desk.redis
         self.files: dict[str, bytes] = {}
 
@@ -75,7 +77,7 @@ class Truth:
 
     async def check(self) -> None:
         """Compare it with what the scripts count."""
-        keys = keys_of()
+        keys = self._keys
         meta = {
             name.decode(): value.decode() for name, value in (await self._redis.hgetall(keys.meta)).items()
         }
@@ -122,10 +124,10 @@ class Truth:
 
     async def _live(self) -> int:
         total = 0
-        for task in await self._desk.log.live(keys_of()):
-            fields = await self._redis.hgetall(keys_of().task(task))
+        for task in await self._desk.log.live(self._keys):
+            fields = await self._redis.hgetall(self._keys.task(task))
             total += len(fields.get(b"request", b""))
-            for key in (keys_of().calls(task), keys_of().state(task)):
+            for key in (self._keys.calls(task), self._keys.state(task)):
                 for value in (await self._redis.hgetall(key)).values():
                     self.refers(value)
             self.refers(fields.get(b"request", b""))
