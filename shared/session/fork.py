@@ -116,39 +116,31 @@ class Forks:
         """
         alone = self._owners.setdefault(source.owner, asyncio.Lock())
         async with alone, self._room:
-            return await self._make(source, meta, task, target, admit)
-
-    async def _make(
-        self,
-        source: SessionKeys,
-        meta: SessionMeta,
-        task: str,
-        target: SessionKeys,
-        admit: Callable[[int], Awaitable[None]],
-    ) -> bool:
-        redis = self._tasks.redis
-        origin = f"{source.session} {task}"
-        epoch, made_of = await command(redis, "HMGET", target.meta, "epoch", "origin")
-        if epoch:
-            return _made(made_of or b"", origin)
-        for _ in range(_MOST_READS):
-            copied = await _read(redis, self._log, source, meta, task, target)
-            now = await self._log.meta(source)
-            if now is None:
-                raise NoSession
-            if now.epoch == meta.epoch:
-                break
-            meta = now
-        else:
+            redis = self._tasks.redis
+            origin = f"{source.session} {task}"
+            epoch, made_of = await command(redis, "HMGET", target.meta, "epoch", "origin")
+            if epoch:
+                return _made(made_of or b"", origin)
+            for _ in range(_MOST_READS):
+                copied = await _read(redis, self._log, source, meta, task, target)
+                now = await self._log.meta(source)
+                if now is None:
+                    raise NoSession
+                if now.epoch == meta.epoch:
+                    break
+                meta = now
+            else:
+                raise BrokerAway
+            await admit(copied.size)
+            reply = await self._tasks.fork(
+                target, meta, origin, await _stage_all(redis, source, copied, target)
+            )
+            if reply[0] == b"forked":
+                return True
+            if reply[0] == b"exists":
+                return _made(reply[1], origin)
+            # What waited for it went, since it took too long.
             raise BrokerAway
-        await admit(copied.size)
-        reply = await self._tasks.fork(target, meta, origin, await _stage_all(redis, source, copied, target))
-        if reply[0] == b"forked":
-            return True
-        if reply[0] == b"exists":
-            return _made(reply[1], origin)
-        # What waited for it went, since it took too long.
-        raise BrokerAway
 
 
 def _made(made_of: bytes, origin: str) -> bool:
