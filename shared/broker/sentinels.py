@@ -9,6 +9,7 @@ while: what one connection has written at the new primary, another one would not
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,22 @@ if TYPE_CHECKING:
 
 # What one Sentinel may take to answer. Several may be away, and a connection is given up after a few seconds.
 SENTINEL_SECONDS = 1.0
+
+
+class _Sentinels(Sentinel):
+    """The Sentinels, asked for one connection at a time.
+
+    The library moves the one that answered to the front of its list. Side by side, two such moves put it there twice and
+    forget another one for ever.
+    """
+
+    def __init__(self, hosts: list[tuple[str, int]], **options: Any) -> None:
+        super().__init__(hosts, **options)  # type: ignore[no-untyped-call]
+        self._turn = asyncio.Lock()
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        async with self._turn:
+            return await super().discover_master(service_name)  # type: ignore[no-any-return]
 
 
 class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
@@ -41,7 +58,7 @@ class SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
         """
         encrypted = {"ssl": url.tls, **encryption}
         encrypted |= {name: value for name, value in options.items() if name.startswith("ssl_")}
-        asked = Sentinel(  # type: ignore[no-untyped-call]
+        asked = _Sentinels(
             url.hosts,
             sentinel_kwargs={
                 "password": sentinel_password,

@@ -126,6 +126,19 @@ async def test_what_is_read_is_read_where_it_was_written(watched: Sentinels, sta
     assert await command(ours, "GET", "x", large=True) == b"after"
 
 
+async def test_no_sentinel_is_forgotten(watched: Sentinels, stack: Stack) -> None:
+    """Connections are made side by side while the first one is away. It is back, and the only one left."""
+    ours = stack.broker.retrying(60).sessions
+    first, *others = watched.sentinels
+    first.kill()
+    await asyncio.gather(command(ours, "PING"), command(ours, "PING", large=True))
+    await first.start()
+    for each in others:
+        each.kill()
+    await watched.primary.ask("CLIENT", "KILL", "TYPE", "NORMAL")
+    assert await asyncio.gather(command(ours, "PING"), command(ours, "PING", large=True)) == [True, True]
+
+
 async def test_who_was_primary_comes_back_as_a_replica(watched: Sentinels, stack: Stack) -> None:
     """Nobody writes to it, whatever it believes at first; new turns are where the Sentinels say."""
     client = await stack.front_end()
