@@ -19,6 +19,7 @@ from deploy.ports import free_port
 from tests.processes.deployment import START_SECONDS, Deployment, Process
 from tests.support.client import Client, calls_of, check_whole, terminal, text_of
 from tests.support.waiting import wait_until
+from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -168,6 +169,8 @@ async def test_sighup_replaces_all_while_chats_stream(deployment: Deployment) ->
     """Every process is another one afterwards; no request fails, no chat lacks a token, and no count is lost."""
     front_end, client = await front_ends(deployment)
     more = {"TURNSTREAM_DRAIN_SECONDS": "60", "TURNSTREAM_METRICS_PORT": "0"}
+    # A worker that a busy machine does not let run for two seconds would lose its turns to another one.
+    more["TURNSTREAM_LEASE_SECONDS"] = str(Settings().lease_seconds)
     worker = await start(deployment, "worker", **more)
     before = {each.pid for role in (front_end, worker) for each in children(role)}
     rolled = asyncio.Event()
