@@ -23,7 +23,16 @@ from turnstream.shared.protocol import (
     canonical,
 )
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.outcomes import Ended, Expired, Launch, Repeated, Stored, Unknown, Withdrawn
+from turnstream.shared.session.outcomes import (
+    Ended,
+    Expired,
+    Launch,
+    Repeated,
+    Stored,
+    Unknown,
+    Unread,
+    Withdrawn,
+)
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
@@ -99,6 +108,8 @@ async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) 
         what="callback",
     )
     match outcome:
+        case Unread():
+            return await answer_call(services, ref, call, result)
         case Unknown():
             raise UnknownCall
         case Withdrawn():

@@ -2,7 +2,7 @@
 -- call: its id; result: the answer; look_ms: after which a rescuer looks at a task that goes on; ref: the task's; known_look:
 -- see hint_used; entries: the …_output message.
 -- → stored pending | launch n (it was the last one) | repeat status launch | unknown | withdrawn | expired | ended
---   | looked op | files_missing
+--   | unread (it has no message: who asks has read the call elsewhere, where it had its answer) | looked op | files_missing
 local known = redis.call('GET', call_key)
 if not known then
   return { 'unknown' }
@@ -31,6 +31,8 @@ elseif redis.call('HEXISTS', CALLS, call) == 0 then
   return { 'unknown' }
 elseif status == 'parked' and tonumber(task[3]) < NOW then
   return { 'expired' }
+elseif ARGV[entries_at] == '0' then
+  return { 'unread' }
 end
 local used = hint_used(task[8], known_look)
 if used then

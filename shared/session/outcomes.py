@@ -196,6 +196,11 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """The call waits for its answer here; where it was read it did not. Another server is the primary since: read it again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Withdrawn:
     """Whoever made the call took it back."""
 

@@ -60,6 +60,7 @@ from turnstream.shared.session.outcomes import (
     Superseded,
     TurnSubmission,
     Unknown,
+    Unread,
     Waits,
     Withdrawn,
     Writer,
@@ -539,7 +540,7 @@ class Tasks(Retrying):
     @whole
     async def callback(
         self, ref: TaskRef, call: str, result: bytes, batch: Batch, op: str, known_look: str = ""
-    ) -> Stored | Launch | Repeated | HintUsed | Unknown | Withdrawn | Expired | Ended:
+    ) -> Stored | Launch | Repeated | HintUsed | Unread | Unknown | Withdrawn | Expired | Ended:
         """Take a client's answer to ``call``; the batch is its ``…_output`` message. ``known_look``: as for `submit`."""
         keys = ref.keys
         reply = await self._run(
@@ -560,6 +561,8 @@ class Tasks(Retrying):
         match reply:
             case [b"looked", look]:
                 return HintUsed(look.decode())
+            case [b"unread"]:
+                return Unread()
             case [b"stored", pending]:
                 return Stored(int(pending))
             case [b"launch", launch]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.support.client import calls_of, check_whole, terminal, text_of
 from tests.support.waiting import wait_until
+from turnstream.api.turns import callbacks
+from turnstream.shared.broker.client import command
 
 if TYPE_CHECKING:
+    import pytest
+    from redis.asyncio import Redis
+
     from tests.support.client import Client, Frame
     from tests.support.stack import Stack
 
@@ -50,6 +55,26 @@ async def test_an_answer_through_another_front_end_resumes(client: Client, stack
         (call,) = calls_of(await stream.until(calls_of))
         assert (await other.callback("s1", call["call_id"], "yes")).status_code == 200
         assert text_of(await stream.all()) == "The result is yes."
+
+
+async def test_an_answer_is_told_though_its_call_was_read_at_another_primary(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the turn was stopped, which the replica that was promoted since has not heard of."""
+    read: list[Any] = []
+
+    async def first_elsewhere(redis: Redis, *words: Any) -> Any:
+        read.extend([words] * (words[0] == "HGET"))
+        return None if words[0] == "HGET" and len(read) == 1 else await command(redis, *words)
+
+    monkeypatch.setattr(callbacks, "command", first_elsewhere)
+    async with client.process("s1", "/call f {}", id="t1") as stream:
+        (call,) = calls_of(await stream.until(calls_of))
+        assert (await client.callback("s1", call["call_id"], "yes")).status_code == 200
+        frames = await stream.all()
+    assert len(read) == 2
+    assert [each["output"] for each in calls_of(frames, "function_call_output")] == ["yes"]
+    assert text_of(frames) == "The result is yes."
 
 
 async def test_several_calls_are_answered_in_any_order_through_any_front_end(

@@ -26,6 +26,7 @@ from turnstream.shared.session.outcomes import (
     Spent,
     Stored,
     Unknown,
+    Unread,
 )
 from turnstream.shared.session.tasks import operation
 
@@ -256,6 +257,15 @@ async def test_a_repeated_answer_changes_nothing(place: Place) -> None:
     assert await desk.nothing_written(lambda: send("c2")) == Repeated("queued", 2)
     await desk.finish(await desk.begin(ref(), 2))
     assert await desk.nothing_written(lambda: send("c2")) == Repeated("completed", 2)
+
+
+async def test_an_answer_is_not_taken_without_its_message(place: Place) -> None:
+    """Where its front end read the call it was answered, or its turn had ended: at a primary that has been replaced since."""
+    desk = Desk(place)
+    await desk.parked("c1")
+    outcome = await desk.nothing_written(lambda: desk.tasks.callback(ref(), "c1", b"{}", Batch(), ""))
+    assert isinstance(outcome, Unread)
+    assert isinstance(await desk.tasks.callback(ref(), "c1", b"{}", answer("c1"), ""), Launch)
 
 
 async def test_a_repeated_answer_does_not_launch_what_waits(place: Place) -> None:
