@@ -1,7 +1,8 @@
-"""Ids of what has a name inside a session only.
+"""Ids for clients that send back one id alone: it leads to session and task, and no table has to be kept.
 
-Their parts are joined by ``~``, which no name of ours has and which addresses may have. What is no such id, or has anything
-about it that we would not write, is not found, as if nobody had ever had it.
+Their parts are joined by ``~``, which no session, task or call has in its name and which addresses may have. They are no
+secrets: the owner comes with the key, so that another owner's id finds nothing. What is no such id, or has anything about it
+that we would not write, is not found, as if nobody had ever had it.
 """
 
 from __future__ import annotations
@@ -9,13 +10,77 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Self
 
-from turnstream.shared.errors import NoTask
+from turnstream.shared.errors import NoSession, NoTask, TurnstreamError, UnknownCall
 from turnstream.shared.names import IDENTIFIER
 
 MARK = "~"
 
 # Of a segment; as we write it, so that no segment has two ids.
 _NUMBER = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
+
+
+class ResponseId(NamedTuple):
+    """One segment of a turn: ``resp_<session>~<task>~<segment>``."""
+
+    session: str
+    task: str
+    segment: int
+
+    def __str__(self) -> str:
+        return f"resp_{self.session}{MARK}{self.task}{MARK}{self.segment}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read one.
+
+        Raises:
+            NoTask: it is none.
+        """
+        session, task, number = _parts("resp_", text, 3, NoTask)
+        return cls(_name(session, NoTask), _name(task, NoTask), _number(number))
+
+
+class CallId(NamedTuple):
+    """A call to the client, for one who answers it by its id alone: ``call_<session>~<task>~<call>``.
+
+    ``call`` is our id of it, without its ``call_``.
+    """
+
+    session: str
+    task: str
+    call: str
+
+    def __str__(self) -> str:
+        return f"call_{self.session}{MARK}{self.task}{MARK}{self.call.removeprefix('call_')}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read one.
+
+        Raises:
+            UnknownCall: it is none.
+        """
+        session, task, call = _parts("call_", text, 3, UnknownCall)
+        return cls(_name(session, UnknownCall), _name(task, UnknownCall), _name(f"call_{call}", UnknownCall))
+
+
+class ConversationId(NamedTuple):
+    """A session: ``conv_<session>``."""
+
+    session: str
+
+    def __str__(self) -> str:
+        return f"conv_{self.session}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read one.
+
+        Raises:
+            NoSession: it is none.
+        """
+        (session,) = _parts("conv_", text, 1, NoSession)
+        return cls(_name(session, NoSession))
 
 
 class SegmentName(NamedTuple):
@@ -37,7 +102,7 @@ class SegmentName(NamedTuple):
         response, mark, number = text.partition(MARK)
         if mark and number == "0":
             raise NoTask
-        return cls(_name(response), _number(number) if mark else 0)
+        return cls(_name(response, NoTask), _number(number) if mark else 0)
 
 
 def task_named(text: str | None) -> str | None:
@@ -49,9 +114,16 @@ def task_named(text: str | None) -> str | None:
     return SegmentName.parse(text).response if text else None
 
 
-def _name(text: str) -> str:
+def _parts(prefix: str, text: str, count: int, error: type[TurnstreamError]) -> list[str]:
+    parts = text.removeprefix(prefix).split(MARK)
+    if not text.startswith(prefix) or len(parts) != count:
+        raise error
+    return parts
+
+
+def _name(text: str, error: type[TurnstreamError]) -> str:
     if not IDENTIFIER.fullmatch(text):
-        raise NoTask
+        raise error
     return text
 
 
