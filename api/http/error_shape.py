@@ -23,6 +23,7 @@ class Problem(NamedTuple):
         number: a stable number.
         word: the name in words.
         text: what was wrong, where, and what to do.
+        retry: whether to send the request again, unchanged, may help.
     """
 
     status: int
@@ -30,11 +31,14 @@ class Problem(NamedTuple):
     number: int
     word: str
     text: str
+    retry: bool = False
 
     @classmethod
     def of(cls, error: TurnstreamError) -> Self:
         """One of our own errors."""
-        return cls(error.status, error.code, error.number, error.word(), error.public_text)
+        return cls(
+            error.status, error.code, error.number, error.word(), error.public_text, error.retry_may_help
+        )
 
     @classmethod
     def refused(cls, status: int, word: str, text: str) -> Self:
@@ -48,6 +52,14 @@ class ErrorShape(Protocol):
     @property
     def content_type(self) -> str:
         """The ``Content-Type`` of such a body."""
+        ...
+
+    def status(self, problem: Problem) -> int:
+        """The HTTP status of the answer."""
+        ...
+
+    def headers(self, problem: Problem) -> dict[str, str]:
+        """Headers that its clients know besides."""
         ...
 
     def body(self, problem: Problem) -> bytes:
@@ -67,6 +79,14 @@ class JsonErrors:
     def __init__(self, **fields: Callable[[Problem], str | int]) -> None:
         """``fields``: what each holds of a problem, in their order. All but ``message`` are closed sets."""
         self._fields = fields
+
+    def status(self, problem: Problem) -> int:
+        """The problem's own."""
+        return problem.status
+
+    def headers(self, problem: Problem) -> dict[str, str]:  # noqa: ARG002 - another shape has some
+        """None."""
+        return {}
 
     def body(self, problem: Problem) -> bytes:
         """The body of the answer."""

@@ -173,7 +173,8 @@ class ErrorResponses:
 
     def _written(self, problem: Problem, path: str, headers: dict[str, str]) -> Response:
         shape = self._shape_of(path)
-        return Response(shape.body(problem), problem.status, {"content-type": shape.content_type, **headers})
+        headers = {"content-type": shape.content_type, **shape.headers(problem), **headers}
+        return Response(shape.body(problem), shape.status(problem), headers)
 
 
 def _methods_of(request: Request) -> set[str]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.routing import Route
 
+    from turnstream.api.http.error_shape import ErrorShape
     from turnstream.api.http.operation import Json, Operation
 
 # Words of the protocols that fields hold as plain strings, or as the ``data`` of a part.
@@ -86,7 +87,7 @@ def document() -> Json:
             "title": "Turnstream",
             "version": VERSION,
             "description": "Chat agents whose turns survive dropped connections: the Agent API protocol at "
-            "`/process`, the LiteAgent server API at `/liteAgent/v1`.",
+            "`/process`, the LiteAgent server API at `/liteAgent/v1`, OpenAI's API at `/v1`.",
         },
         "security": [{"key": []}],
         "paths": dict(paths),
@@ -143,7 +144,7 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
                 "schema": {"type": "integer"},
             }
     shape = error_shape(operation.path)
-    for status, errors in _by_status(operation.errors | {TurnstreamError}).items():
+    for status, errors in _by_status(operation.errors | {TurnstreamError}, shape).items():
         told = [error for error in errors if error not in operation.instead]
         texts[status] += [error.text for error in errors]
         for error in errors:
@@ -173,10 +174,12 @@ def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
     return made
 
 
-def _by_status(errors: Iterable[type[TurnstreamError]]) -> dict[int, list[type[TurnstreamError]]]:
+def _by_status(
+    errors: Iterable[type[TurnstreamError]], shape: ErrorShape
+) -> dict[int, list[type[TurnstreamError]]]:
     grouped: dict[int, list[type[TurnstreamError]]] = defaultdict(list)
     for error in sorted(errors, key=lambda each: each.__name__):
-        grouped[error.status].append(error)
+        grouped[shape.status(Problem.of(error()))].append(error)
     return grouped
 
 

@@ -99,7 +99,6 @@ class PlainRoutes:
             user="",
             create=True,
             input=[Message.model_validate({"role": "user", "type": "message", "content": words})],
-            parts=None,
             idempotency=idempotency_of(request),
             digest=digest_of(words, body),
             trace=trace_of(request),
@@ -133,6 +132,14 @@ class PlainErrors:
     """One line: the error's name and its text."""
 
     content_type = "text/plain; charset=utf-8"
+
+    def status(self, problem: Problem) -> int:
+        """The problem's own."""
+        return problem.status
+
+    def headers(self, problem: Problem) -> dict[str, str]:
+        """None."""
+        return {}
 
     def body(self, problem: Problem) -> bytes:
         """The line."""
