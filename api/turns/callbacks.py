@@ -22,7 +22,9 @@ from turnstream.shared.protocol import (
     RunStatus,
     canonical,
 )
+from turnstream.shared.protocol.answers import ANSWERS
 from turnstream.shared.session.batch import Batch
+from turnstream.shared.session.entry import PARKED
 from turnstream.shared.session.outcomes import (
     Ended,
     Expired,
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
     from turnstream.api.services import Services
     from turnstream.shared.broker.keys import SessionKeys
+    from turnstream.shared.session.entry import Cursor, Entry
+    from turnstream.shared.session.event_log import Log
 
 # The kind of call that asks for consent; any other asks for a function's result.
 APPROVAL = "approval"
@@ -128,6 +132,38 @@ async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) 
             pass
     metrics.callbacks.add("first")
     return True, replicas
+
+
+async def asked_at(log: Log, keys: SessionKeys, park: Cursor) -> set[str]:
+    """The calls that were open when a turn was parked there; none where no park stands.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    entry = await log.at(keys, park)
+    return set(orjson.loads(entry.event)["calls"]) if entry is not None and entry.kind == PARKED else set()
+
+
+async def answers_to(
+    log: Log, keys: SessionKeys, task: str, calls: Collection[str], after: Cursor | None = None
+) -> list[Entry]:
+    """The answers to a task's calls, given earlier perhaps: their first reply may have been lost.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    return [
+        entry async for entry in log.all_kept(keys, after) if entry.task == task and answers_one(calls, entry)
+    ]
+
+
+def answers_one(calls: Collection[str], entry: Entry) -> bool:
+    """Whether an entry completes the client's answer to one of these calls."""
+    if entry.kind not in ANSWERS:
+        return False
+    message = orjson.loads(entry.event)
+    datas = [part.get("data") or {} for part in message.get("content") or []]
+    return any(data.get("approval_request_id") in calls or data.get("call_id") in calls for data in datas)
 
 
 def _write_output(batch: Batch, call: str, record: dict[str, Any], result: Any) -> None:

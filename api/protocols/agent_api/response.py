@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from starlette.responses import Response
 
-from turnstream.api.http.connection import Watched, connection_of
-from turnstream.api.streaming.reading import entries_of
-from turnstream.api.streaming.sse import HEADERS
 from turnstream.api.streaming.start_position import parks_of
-from turnstream.shared.errors import NoTask, SessionBusy, ShuttingDown
+from turnstream.api.streaming.whole import WholeAnswer
+from turnstream.shared.errors import SessionBusy
 from turnstream.shared.protocol import ResponseBuilder
 from turnstream.shared.session.endings import numbered, without_number
 from turnstream.shared.session.entry import END, PARKED, Cursor
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from collections.abc import AsyncGenerator
 
     from turnstream.api.protocols.agent_api.frames import Agentscope
     from turnstream.api.protocols.agent_api.segments import SegmentResponse
@@ -31,11 +28,11 @@ if TYPE_CHECKING:
     from turnstream.shared.session.event_log import Log
 
 
-class WholeResponse:
+class WholeResponse(WholeAnswer):
     """Waits until a task ends or parks, then answers with its response.
 
     Ended: the terminal response. Parked: the response in progress, its messages so far (the calls among
-    them) as its output. A client that leaves stops nothing.
+    them) as its output.
     """
 
     def __init__(
@@ -49,48 +46,21 @@ class WholeResponse:
         part: SegmentResponse | None = None,
     ) -> None:
         """With a ``part`` its response is the answer: `SegmentResponse.so_far` where more answers are awaited."""
-        if start.task is None:
-            raise NoTask
-        self._feed = feed
-        feed.after, feed.task, feed.parking = start.after, start.task, True
-        self._task: str = start.task
+        super().__init__(feed, start, reader, headers=headers)
+        feed.parking = True
         self._dialect = dialect
-        self._log = reader
-        self._headers = headers
         self._part = part
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Serve the response."""
-        with self._feed:
-            connection = connection_of(scope)
-            with Watched(connection, self._feed.end):
-                body = await self._wait()
-                if body is None:
-                    if connection.is_lost():
-                        return
-                    raise ShuttingDown
-        body = self._dialect.document(body)
-        length = str(len(body)).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", length),
-            *HEADERS,
-            *self._headers,
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-
-    async def _wait(self) -> bytes | None:
-        """The response's JSON; None when the feed was ended."""
+    async def answer(self, entries: AsyncGenerator[Entry | None, None]) -> tuple[int, bytes] | None:
+        """The response's JSON."""
         part = self._part
-        async with aclosing(entries_of(self._feed, self._log, self._task)) as entries:
-            async for entry in entries:
-                if entry is not None and (end := self._end(entry)):
-                    return end
-                # An earlier release parks without an entry: nothing comes.
-                waits = entry is None or entry.kind == PARKED or (part is not None and part.answering)
-                if waits and (response := await self._parked()):
-                    return response
+        async for entry in entries:
+            if entry is not None and (end := self._end(entry)):
+                return 200, self._dialect.document(end)
+            # An earlier release parks without an entry: nothing comes.
+            waits = entry is None or entry.kind == PARKED or (part is not None and part.answering)
+            if waits and (response := await self._parked()):
+                return 200, self._dialect.document(response)
         return None
 
     def _end(self, entry: Entry) -> bytes:

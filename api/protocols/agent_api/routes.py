@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import orjson
-
 from turnstream.api.access.session_access import visible_session
 from turnstream.api.http.params import cursor_of, route, session_id, task_id
 from turnstream.api.protocols.agent_api.requests import (
@@ -18,14 +16,17 @@ from turnstream.api.protocols.agent_api.requests import (
     parse_process,
 )
 from turnstream.api.protocols.agent_api.response import WholeResponse, rejected
-from turnstream.api.protocols.agent_api.segments import (
-    AnsweredTurn,
-    SegmentResponse,
-    answered_in,
-)
+from turnstream.api.protocols.agent_api.segments import AnsweredTurn, SegmentResponse
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
-from turnstream.api.turns.callbacks import ENTRIES_PER_ANSWER, answer_call, known_calls, task_of_call
+from turnstream.api.turns.callbacks import (
+    ENTRIES_PER_ANSWER,
+    answer_call,
+    answers_to,
+    asked_at,
+    known_calls,
+    task_of_call,
+)
 from turnstream.api.turns.follow import following, watch, watch_segment
 from turnstream.api.turns.ids import SegmentName
 from turnstream.api.turns.overrides import overrides_of
@@ -43,7 +44,7 @@ from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import CursorGone, InvalidBody, Overloaded, SessionBusy, TooMany
 from turnstream.shared.protocol.answers import CallResult, answers_in, told_calls, told_results
 from turnstream.shared.session.endings import without_number
-from turnstream.shared.session.entry import PARKED, Cursor
+from turnstream.shared.session.entry import Cursor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -270,7 +271,6 @@ class ProcessRoutes:
             user=asked.user,
             create=True,
             input=asked.body.input,
-            parts=None,
             idempotency=asked.idempotency,
             digest=asked.digest,
             trace=asked.trace,
@@ -300,7 +300,7 @@ class ProcessRoutes:
         calls = {each.call for each in answers}
         if asked.complete:
             return await self._answered_part(asked, meta, tasks[0], calls, after=meta.seq if first else 0)
-        given = [] if first else await self._given(keys, tasks[0], calls)
+        given = [] if first else await answers_to(services.log, keys, tasks[0], calls)
         cursor = asked.cursor
         if cursor is None:
             cursor = Cursor(meta.epoch, meta.seq if first else _before(given[0]) if given else 0)
@@ -315,38 +315,21 @@ class ProcessRoutes:
     ) -> _Following:
         """The response that the answers to calls belong to; they stand behind ``after``, seen ``before`` they were given."""
         log, keys = self._services.log, asked.keys
-        given = await self._given(keys, task, calls, Cursor(before.epoch, after))
+        given = await answers_to(log, keys, task, calls, Cursor(before.epoch, after))
         if not given:
             raise CursorGone
         meta = await self._visible(asked)
         # The turn may have been parked between two of them.
         segment = await start_position.segment(log, keys, meta, task, place=_before(given[-1]) + 1)
         cursor = asked.cursor
-        if cursor is None and not (segment.number and calls & await self._asked_at(keys, segment.after)):
+        if cursor is None and not (segment.number and calls & await asked_at(log, keys, segment.after)):
             # They came before the turn was parked: its response goes on.
             first = next(place for place in map(_before, given) if place >= segment.after.seq)
             cursor = Cursor(meta.epoch, first + ENTRIES_PER_ANSWER)
         return await self._part(asked, meta, task, number=segment.number, cursor=cursor)
 
-    async def _asked_at(self, keys: SessionKeys, park: Cursor) -> set[str]:
-        """The calls that were open when a turn was parked."""
-        entry = await self._services.log.at(keys, park)
-        return (
-            set(orjson.loads(entry.event)["calls"]) if entry is not None and entry.kind == PARKED else set()
-        )
-
     async def _visible(self, asked: _Asked) -> SessionMeta:
         return await visible_session(self._services.log, asked.keys, asked.caller.visitor(asked.user))
-
-    async def _given(
-        self, keys: SessionKeys, task: str, calls: set[str], after: Cursor | None = None
-    ) -> list[Entry]:
-        """The answers to a task's calls, given earlier perhaps: their first reply may have been lost."""
-        return [
-            entry
-            async for entry in self._services.log.all_kept(keys, after)
-            if entry.task == task and answered_in(calls, entry)
-        ]
 
     async def _respond(self, feed: Feed, followed: _Following, asked: _Asked) -> EventStream | WholeResponse:
         services, start, headers, dialect = self._services, followed.start, followed.headers, asked.dialect

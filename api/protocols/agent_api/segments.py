@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from turnstream.api.protocols.agent_api.frames import framed
+from turnstream.api.turns.callbacks import answers_one
 from turnstream.api.turns.ids import SegmentName
+from turnstream.shared.protocol.answers import ANSWERS
 from turnstream.shared.session.endings import NO_USAGE, numbered, split_end, without_number
 from turnstream.shared.session.entry import END, PARKED, RESPONSE
 
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
     from turnstream.api.protocols.agent_api.frames import Agentscope
     from turnstream.api.streaming.start_position import Segment
     from turnstream.shared.session.entry import Entry
-
-# How a client answers, by the type of the message that says so.
-ANSWERS = ("function_call_output", "mcp_approval_response")
 
 _OF_ALL = ("id", "session_id", "created_at", "metadata")
 _CLOSED = (b"completed", b"incomplete")
@@ -178,7 +177,7 @@ class AnsweredTurn:
             return b""
         if entry.kind == END:
             event = self._ended(event)
-        elif not self._first and answered_in(self._calls, entry):
+        elif not self._first and answers_one(self._calls, entry):
             self._first = without_number(event)
         return framed(epoch, entry.seq, [self._dialect.document(event)])
 
@@ -186,12 +185,3 @@ class AnsweredTurn:
         end, output = split_end(event)
         at = max(output.find(self._first), 0)
         return orjson.dumps({**end, "output": orjson.Fragment(b"[%b]" % output[at:])})
-
-
-def answered_in(calls: Collection[str], entry: Entry) -> bool:
-    """Whether an entry completes the client's answer to one of these calls."""
-    if entry.kind not in ANSWERS:
-        return False
-    message = orjson.loads(entry.event)
-    datas = [part.get("data") or {} for part in message.get("content") or []]
-    return any(data.get("approval_request_id") in calls or data.get("call_id") in calls for data in datas)

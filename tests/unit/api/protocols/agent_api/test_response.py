@@ -77,7 +77,7 @@ async def _waiting_beside_a_call(park: Callable[[Desk, Attempt], Awaitable[None]
         attempt = await desk.running()
         start = Start(Cursor(attempt.epoch, 0), "t1", fresh=True)
         response = WholeResponse(hub.follow(keys_of()), start, AGENTSCOPE, log)
-        waiting = asyncio.create_task(response._wait())
+        waiting = asyncio.create_task(response.wait())
         await desk.append(attempt, _call())
         await asyncio.sleep(OPEN_SECONDS)
         # As often as an idle one: a turn that parks says so.
@@ -85,9 +85,9 @@ async def _waiting_beside_a_call(park: Callable[[Desk, Attempt], Awaitable[None]
         assert not waiting.done()
         await park(desk, attempt)
         async with asyncio.timeout(1):
-            body = await waiting
-        assert body is not None
-        told = orjson.loads(body)
+            answer = await waiting
+        assert answer is not None
+        told = orjson.loads(answer[1])
         assert (told["status"], [each["id"] for each in told["output"]]) == ("in_progress", ["m1", "m2"])
     finally:
         await hub.stop()
@@ -130,14 +130,14 @@ async def _answered_park() -> None:
         response = WholeResponse(
             hub.follow(keys_of()), Start(Cursor(attempt.epoch, 0), "t1", fresh=True), AGENTSCOPE, log
         )
-        waiting = asyncio.create_task(response._wait())
+        waiting = asyncio.create_task(response.wait())
         await asyncio.sleep(OPEN_SECONDS)
         assert not waiting.done()
         await desk.finish(second)
         async with asyncio.timeout(1):
-            body = await waiting
-        assert body is not None
-        assert orjson.loads(body)["status"] == "completed"
+            answered = await waiting
+        assert answered is not None
+        assert orjson.loads(answered[1])["status"] == "completed"
     finally:
         await hub.stop()
         await place.close()
