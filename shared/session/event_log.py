@@ -126,6 +126,11 @@ class Log(Retrying):
         tasks: list[bytes] = await command(self._redis, "ZRANGE", keys.live, 0, -1, "REV")
         return [task.decode() for task in tasks]
 
+    async def note(self, keys: SessionKeys, name: str) -> str | None:
+        """What a protocol said of a session under that name, see `Tasks.note`; None: nothing."""
+        kept: bytes | None = await command(self._redis, "HGET", keys.meta, f"note:{name}")
+        return None if kept is None else kept.decode()
+
     async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:
         """The task's hash without its larger fields; empty when there is no such task."""
         names = (

@@ -2,7 +2,7 @@
 
 Every function is one round trip (more where it brings or returns large data, see shared/session/files.py), touches one
 session, and may be repeated when its reply was lost: those that take
-an operation id give their first outcome again and write nothing, the others (create, renew, callback, clear) find that
+an operation id give their first outcome again and write nothing, the others (create, note, renew, callback, clear) find that
 what they ask for was done.
 """
 
@@ -115,6 +115,7 @@ def operation() -> str:
 _WRITER = ("attempt", "holder", "seen_epoch", "seen_seq")
 
 _create = Script("create", session=True, args=("agent", "user", "life_ms"))
+_note = Script("note", session=True, args=("name", "value"))
 _submit = Script(
     "submit",
     session=True,
@@ -268,6 +269,11 @@ class Tasks(Retrying):
         life = min(self._settings.ttl_ms, EMPTY_MS)
         reply = await self._run(_create, keys, "", "", agent=agent, user=user, life_ms=life)
         return bool(reply[0] == b"created")
+
+    async def note(self, keys: SessionKeys, name: str, value: str) -> bool:
+        """Keep what a protocol says of a session, as long as there is one; False: there is none."""
+        reply = await self._run(_note, keys, "", "", name=name, value=value)
+        return bool(reply[0] == b"noted")
 
     async def fork(
         self, keys: SessionKeys, source: SessionMeta, origin: str, waiting: Waiting
