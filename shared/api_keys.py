@@ -73,7 +73,7 @@ class ApiKey(BaseModel):
         id: names the key to operators; the beginning of its hash.
         shown: the key's first characters, by which its holder knows it.
         owner: who the key speaks for; several keys may share one.
-        agent: the agent that the key selects.
+        agent: the agent that the key selects; ``others``: those that a request may name instead, where its protocol can.
         scopes: ``chat`` for the protocols, ``admin`` for the operator's routes.
         created, expires: Unix seconds; ``expires`` 0 is never.
         replaced_by: the id of the key that this one was rotated to; it works until it expires.
@@ -88,6 +88,7 @@ class ApiKey(BaseModel):
     shown: str = ""
     owner: str = Field(pattern=f"^{NAME}$")
     agent: str
+    others: tuple[str, ...] = ()
     scopes: tuple[Scope, ...] = ("chat",)
     created: int = 0
     expires: int = 0
@@ -136,12 +137,15 @@ class ApiKeys(Retrying):
         *,
         owner: str,
         agent: str,
+        others: tuple[str, ...] = (),
         scopes: tuple[Scope, ...] = ("chat",),
         expires: int = 0,
         limits: Limits | None = None,
     ) -> ApiKey:
         """Make ``token`` known; an existing one is replaced."""
-        key = _made(token, owner=owner, agent=agent, scopes=scopes, expires=expires, limits=limits)
+        key = _made(
+            token, owner=owner, agent=agent, others=others, scopes=scopes, expires=expires, limits=limits
+        )
         await command(self._redis, "HSET", keys.API_KEYS, digest(token), key.model_dump_json())
         return key
 
@@ -224,6 +228,7 @@ class ApiKeys(Retrying):
                 token,
                 owner=former.owner,
                 agent=former.agent,
+                others=former.others,
                 scopes=former.scopes,
                 expires=former.expires,
                 limits=former.limits,
@@ -277,6 +282,7 @@ def _made(
     *,
     owner: str,
     agent: str,
+    others: tuple[str, ...] = (),
     scopes: tuple[Scope, ...],
     expires: int = 0,
     limits: Limits | None = None,
@@ -286,6 +292,7 @@ def _made(
         shown=token[:7],
         owner=owner,
         agent=agent,
+        others=others,
         scopes=scopes,
         created=int(time.time()),
         expires=expires,

@@ -173,7 +173,12 @@ def doctor(
 @keys_app.command("create")
 def keys_create(
     owner: Annotated[str, typer.Option(help="Who the key speaks for; several keys may share an owner.")],
-    agent: Annotated[str, typer.Option(help="The agent that the key selects.")] = "demo",
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The agent that the key selects, else demo; repeat for those that OpenAI's clients may name as their model."
+        ),
+    ] = None,
     scope: Annotated[
         list[ScopeName] | None, typer.Option(help="What the key may do; repeat for several.")
     ] = None,
@@ -208,7 +213,7 @@ def keys_create(
         limits = Limits(rate=rate, concurrency=concurrency, followers=followers, storage=sizes.read(storage))
     except ValueError as error:
         raise ConfigurationError(f"--storage: {error}") from None
-    typer.echo(asyncio.run(create(settings, owner, agent, scopes, days, limits)))
+    typer.echo(asyncio.run(create(settings, owner, agent or ["demo"], scopes, days, limits)))
 
 
 @keys_app.command("list")

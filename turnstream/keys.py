@@ -30,9 +30,9 @@ _HEADINGS = ("ID", "KEY", "OWNER", "AGENT", "SCOPES", "TURNS/MIN", "AT ONCE", "S
 
 
 async def create(
-    settings: Settings, owner: str, agent: str, scopes: tuple[Scope, ...], days: int, limits: Limits
+    settings: Settings, owner: str, agents: list[str], scopes: tuple[Scope, ...], days: int, limits: Limits
 ) -> str:
-    """Make and register a key; returns it.
+    """Make and register a key, which selects the first of the agents; returns it.
 
     Raises:
         ConfigurationError: the owner cannot be spelled so, or there is no such agent.
@@ -41,15 +41,23 @@ async def create(
     if IDENTIFIER.fullmatch(owner) is None:
         raise ConfigurationError(f"--owner {owner!r}: use letters, digits and _ . : @ - (128 at most)")
     configured = config.load(settings.agents)
-    if agent not in configured:
-        known = ", ".join(spec.name for spec in configured)
-        raise ConfigurationError(f"--agent {agent!r}: no such agent; there are {known}")
+    for name in agents:
+        if name not in configured:
+            known = ", ".join(spec.name for spec in configured)
+            raise ConfigurationError(f"--agent {name!r}: no such agent; there are {known}")
+    agent, *others = agents
     token = make_token()
     expires = int(time.time()) + days * 86_400 if days else 0
     await _ask(
         settings,
         lambda keys: keys.register(
-            token, owner=owner, agent=agent, scopes=scopes, expires=expires, limits=limits
+            token,
+            owner=owner,
+            agent=agent,
+            others=tuple(others),
+            scopes=scopes,
+            expires=expires,
+            limits=limits,
         ),
     )
     return token
@@ -107,7 +115,15 @@ def _row(key: ApiKey) -> tuple[str, ...]:
     limits = key.limits
     caps = [str(limit) if limit else "any" for limit in (limits.rate, limits.concurrency, limits.followers)]
     caps.append(shown(limits.storage) if limits.storage else "default")
-    return (key.id, f"{key.shown}…", key.owner, key.agent or "–", ",".join(key.scopes), *caps, _expiry(key))
+    return (
+        key.id,
+        f"{key.shown}…",
+        key.owner,
+        ",".join((key.agent or "–", *key.others)),
+        ",".join(key.scopes),
+        *caps,
+        _expiry(key),
+    )
 
 
 # What a calendar can say; one who asks for more means never.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from turnstream.api.access.session_access import Visitor
@@ -29,15 +29,30 @@ MOST_REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A chat key's holder: for whom it speaks, with which agent, and how much it may do."""
+    """A chat key's holder: for whom it speaks, with which agent, and how much it may do.
+
+    ``agents`` are all that the key may speak with, where they are several.
+    """
 
     owner: str
     spec: AgentSpec
     limits: Limits = field(default_factory=Limits)
+    agents: tuple[AgentSpec, ...] = ()
 
     def keys(self, session: str) -> SessionKeys:
         """The keys of one of the owner's sessions."""
         return SessionKeys(self.owner, session)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The agents' names, the one that is spoken to by default first."""
+        return (self.spec.name, *(spec.name for spec in self.agents if spec.name != self.spec.name))
+
+    def speaking_to(self, agent: str) -> Caller | None:
+        """The holder speaking with that agent; None when the key may not."""
+        if agent == self.spec.name:
+            return self
+        return next((replace(self, spec=spec) for spec in self.agents if spec.name == agent), None)
 
     def visitor(self, user: str = "") -> Visitor:
         """The holder as a visitor of sessions."""
@@ -90,7 +105,10 @@ class Auth:
         spec = self._agents.get(key.agent)
         if spec is None:
             raise Forbidden(f"The agent {key.agent!r} of this API key is no longer configured here.")
-        return Caller(key.owner, spec, key.limits)
+        others = (self._agents.get(name) for name in key.others)
+        return Caller(
+            key.owner, spec, key.limits, tuple(filter(None, (spec if key.others else None, *others)))
+        )
 
     async def admin(self, request: Request) -> ApiKey:
         """An operator's key.

@@ -38,6 +38,13 @@ class NewKeyBody(Limits):
 
     owner: Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
     agent: str = "demo"
+    others: Annotated[
+        tuple[str, ...],
+        Field(
+            max_length=64,
+            description="Agents that a request of OpenAI's protocol may name instead, as its model.",
+        ),
+    ] = ()
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1, max_length=2)] = ("chat",)
     days: Annotated[int, Field(ge=0, le=_MOST_DAYS, description="Until it expires; 0: never.")] = 0
 
@@ -77,14 +84,21 @@ class AdminKeyRoutes:
         services = self._services
         by = await services.auth.admin(request)
         body = await body_of(request, services.settings, NewKeyBody)
-        if "chat" in body.scopes and body.agent not in services.agents:
-            known = ", ".join(spec.name for spec in services.agents)
-            raise InvalidBody(f"agent: no such agent; there are {known}")
+        for field, name in (("agent", body.agent), *(("others", name) for name in body.others)):
+            if "chat" in body.scopes and name not in services.agents:
+                known = ", ".join(spec.name for spec in services.agents)
+                raise InvalidBody(f"{field}: no such agent; there are {known}")
         token = make_token()
         expires = int(time.time()) + body.days * 86_400 if body.days else 0
         limits = Limits.model_validate(body.model_dump(include=set(Limits.model_fields)))
         key = await services.api_keys.register(
-            token, owner=body.owner, agent=body.agent, scopes=body.scopes, expires=expires, limits=limits
+            token,
+            owner=body.owner,
+            agent=body.agent,
+            others=body.others,
+            scopes=body.scopes,
+            expires=expires,
+            limits=limits,
         )
         log.info("admin.key_created", by=by.id, key=key.id, owner=key.owner, scopes=key.scopes)
         return answer(KeyMade, {**told(key), "token": token})
@@ -119,6 +133,8 @@ def told(key: ApiKey) -> dict[str, Any]:
         "scopes": list(key.scopes),
         "created_at": key.created,
     }
+    if key.others:
+        row["others"] = list(key.others)
     if key.expires:
         row["expires_at"] = key.expires
     if key.replaced_by:

@@ -254,6 +254,7 @@ class KeyRow(Described):
     shown: str = Field(description="The key's first characters.")
     owner: str
     agent: str
+    others: list[str] = Field([], description="Agents that a request of OpenAI's protocol may name instead.")
     scopes: list[Literal["chat", "admin"]]
     created_at: float
     expires_at: float | None = None
