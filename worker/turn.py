@@ -76,6 +76,10 @@ class RunningTurn:
         # What the request asks of the model, and the functions that its client offers for this turn.
         self.overrides: dict[str, Any] = self.request.get("overrides", {})
         self.client_tools: list[dict[str, Any]] = self.request.get("tools", [])
+        # What the answer is to fit, if the request says so.
+        self.output_schema: dict[str, Any] | None = self.request.get("output_schema")
+        # Tools for which its client can be asked for consent; None: for all.
+        self._approvals: list[str] | None = self.request.get("approvals")
         self.results: dict[str, Any] = {
             call: orjson.loads(result) for call, result in attempt.results.items()
         }
@@ -199,6 +203,10 @@ class RunningTurn:
     def waits(self) -> bool:
         """Whether some call is not answered yet, as far as this attempt knows."""
         return bool(self._calls - self.results.keys())
+
+    def approves(self, tool: str) -> bool:
+        """Whether the client can be asked for consent to that tool."""
+        return self._approvals is None or tool in self._approvals
 
     def ask(self, call: str, record: Mapping[str, Any]) -> None:
         """Register a call with the events that announce it. See api/turns/callbacks.py for the record's keys."""

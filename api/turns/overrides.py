@@ -40,11 +40,13 @@ class Overrides:
         settings: ``model``, ``temperature`` …, as the request named them; allowed by the agent.
         tools: functions of the client, for this turn; allowed by the agent.
         ignored: names of what is not applied.
+        output_schema: JSON Schema that the answer is to fit; allowed by the agent.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     tools: tuple[ClientTool, ...] = ()
     ignored: tuple[str, ...] = ()
+    output_schema: dict[str, Any] | None = None
 
 
 NONE = Overrides()

@@ -7,7 +7,7 @@ import hashlib
 import re
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -50,6 +50,8 @@ from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
 
     from turnstream.api.access.auth import Caller
@@ -86,12 +88,13 @@ class NewTurn:
         user: whom the session belongs to, or empty.
         create: whether the session may be made by it.
         input: the turn's messages.
-        parts: the user's content list as a LiteAgent client sent it.
         idempotency: what `idempotency_of` gave.
         digest: what `digest_of` gave.
         trace: W3C trace parent, or empty.
         overrides: what is asked of the model.
         size: bytes of the request that brought it.
+        approvals: tools for which its client can be asked for consent; None: for all.
+        beside: what its protocol keeps beside the user's message, see ``extra`` of `Entry`.
     """
 
     ref: TaskRef
@@ -99,12 +102,13 @@ class NewTurn:
     user: str
     create: bool
     input: list[Message]
-    parts: list[dict[str, str]] | None
     idempotency: str
     digest: str
     trace: str
     overrides: Overrides = NONE
     size: int = 0
+    approvals: tuple[str, ...] | None = None
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +286,12 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> TurnSubmission:
     if turn.overrides.ignored:
         metadata = queued["metadata"] = {"ignored": turn.overrides.ignored}
     batch.status(orjson.dumps(queued))
-    extra = orjson.dumps({"parts": turn.parts}) if turn.parts is not None else b""
+    # Beside the first one.
+    extra = orjson.dumps(turn.beside) if turn.beside else b""
     for message, body in zip(messages, said, strict=True):
         if message.role == Role.USER and message.type == MessageType.MESSAGE:
             batch.user_message(body, extra=extra)
+            extra = b""
     batch.cut_all()
     request: dict[str, Any] = {
         "input": [orjson.Fragment(body) for body in seen],
@@ -293,6 +299,10 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> TurnSubmission:
         "overrides": turn.overrides.settings,
         "tools": [tool.model_dump() for tool in turn.overrides.tools],
     }
+    if turn.overrides.output_schema is not None:
+        request["output_schema"] = turn.overrides.output_schema
+    if turn.approvals is not None:
+        request["approvals"] = turn.approvals
     return TurnSubmission(
         agent=caller.spec.name,
         user=turn.user,

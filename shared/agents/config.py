@@ -80,10 +80,20 @@ OVERRIDES: tuple[Override, ...] = get_args(Override)
 USUAL_OVERRIDES: tuple[Override, ...] = tuple(name for name in OVERRIDES if name != "model")
 
 
-def _all_or_none(given: Any) -> Any:
+# Only some protocols' requests have it: a JSON Schema that the answer is to fit.
+OUTPUT_SCHEMA: Literal["output_schema"] = "output_schema"
+
+# What one word stands for.
+SAMPLING = "sampling"
+_SAMPLING: tuple[Override, ...] = tuple(name for name in OVERRIDES if name not in ("model", "tools"))
+
+
+def _overrides(given: Any) -> Any:
     if isinstance(given, bool):
-        return OVERRIDES if given else ()
-    return given
+        return (*OVERRIDES, OUTPUT_SCHEMA) if given else ()
+    if not isinstance(given, list | tuple) or SAMPLING not in given:
+        return given
+    return tuple(dict.fromkeys(one for each in given for one in (_SAMPLING if each == SAMPLING else (each,))))
 
 
 def _check_json(given: Any) -> None:
@@ -274,6 +284,11 @@ class AgentSpec(BaseModel):
         description="Agent API: `follow` keeps a turn's stream open while its client is asked; `complete` ends it there, and an "
         "answer through `/process` is a response of its own.",
     )
+    on_disconnect: Literal["stop", "go_on"] = Field(
+        "stop",
+        description="Chat Completions: what becomes of a turn without a session when its client leaves, to which nobody can come "
+        "back: stopped after ten seconds, or not. Turns of sessions always go on.",
+    )
     deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the whole turn, parking included.")
     retry_for: float = Field(
         600,
@@ -286,8 +301,12 @@ class AgentSpec(BaseModel):
     callback_deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the client's answers.")
     memory: MemoryLimits = MemoryLimits()
     allow_overrides: Annotated[
-        tuple[Override, ...], BeforeValidator(_all_or_none, json_schema_input_type=Any)
-    ] = Field(USUAL_OVERRIDES, description="What a request may set; true for all of it, false for nothing.")
+        tuple[Literal[Override, "output_schema"], ...],
+        BeforeValidator(_overrides, json_schema_input_type=Any),
+    ] = Field(
+        USUAL_OVERRIDES,
+        description="What a request may set, `sampling` for all that is about that; true for all of it, false for nothing.",
+    )
     strict_overrides: bool = Field(
         False,
         description="Refuse (422) a request that sets anything else; else that is not applied, and named "

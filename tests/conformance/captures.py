@@ -180,7 +180,6 @@ def _turn(ref: TaskRef, ask: Ask) -> NewTurn:
         user="",
         create=True,
         input=[message],
-        parts=None,
         idempotency="",
         digest="",
         trace="",

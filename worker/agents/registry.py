@@ -153,10 +153,31 @@ class ConfiguredAgent:
             taken = {tool.name for tool in client_tools} | helpers.keys() | self.own_tools.keys()
             brought = {tool.name for tool in requested}
             toolsets.append(McpTools(run, self.spec.name, self._servers, taken, brought))
-        with self.library_agent.override(toolsets=toolsets, tools=[]):
+        agent = self.library_agent
+        if not run.speaker.path and run.turn.output_schema is not None:
+            agent = self._fitting(run.turn.output_schema)
+        with agent.override(toolsets=toolsets, tools=[]):
             return await run.answer(
-                self.library_agent, prompt, history, model=model, settings=settings, deps=await self.deps()
+                agent, prompt, history, model=model, settings=settings, deps=await self.deps()
             )
+
+    def _fitting(self, schema: dict[str, Any]) -> Agent[Any, Any]:
+        """The agent for one turn, whose answer fits a schema. The front end asks that of configured agents only.
+
+        Raises:
+            AgentError: it cannot be asked of a model.
+        """
+        spec = self.spec
+        try:
+            return Agent(
+                self.library_agent.model,
+                name=spec.name,
+                instructions=spec.instructions,
+                model_settings=self.library_agent.model_settings,
+                output_type=structured_output.type_of(schema),
+            )
+        except UserError as error:
+            raise AgentError("output_schema", f"The schema cannot be used: {error}") from None
 
     def _links(
         self, prompt: str | Sequence[UserContent], history: Sequence[ModelMessage], reader: Model | str

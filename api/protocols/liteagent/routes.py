@@ -206,7 +206,7 @@ class LiteAgentRoutes:
             user="",
             create=create,
             input=[Message.model_validate(message) for message in chat.input()],
-            parts=chat.parts,
+            beside={"parts": chat.parts},
             idempotency=idempotency_of(request),
             digest=chat.digest,
             trace=trace_of(request),

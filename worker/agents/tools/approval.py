@@ -10,6 +10,18 @@ if TYPE_CHECKING:
 _DENIED = "The tool call was denied."
 
 
+def decided(
+    run: Run, name: str, call: str, server_label: str, *, question: str = "", reason: str | None = None
+) -> Any:
+    """The client's decision; None: it was asked, now or before. One that cannot be asked says no. Otherwise as `ask`."""
+    decision = run.turn.results.get(question or call)
+    if decision is None and not run.turn.approves(name):
+        return {"approve": False, "reason": "This client cannot be asked."}
+    if decision is None:
+        ask(run, name, call, server_label, question=question, reason=reason)
+    return decision
+
+
 def ask(
     run: Run, name: str, call: str, server_label: str, *, question: str = "", reason: str | None = None
 ) -> None:

@@ -91,9 +91,10 @@ class Effect:
     def _asked(self) -> tuple[bool, Any]:
         run = self._run
         question = run.question(self._id)
-        decision = run.turn.results.get(question)
+        decision = approval.decided(
+            run, self.call.name, self._id, self._label, question=question, reason=_REASON
+        )
         if decision is None:
-            approval.ask(run, self.call.name, self._id, self._label, question=question, reason=_REASON)
             raise ApprovalRequired
         if approval.approves(decision):
             return False, None

@@ -142,9 +142,8 @@ class McpTools(AbstractToolset[Any]):
             self._say_call(offer, call)
             return self._failed(offer, call, wrong)
         if offer.connection.server.needs_approval(offer.name):
-            decision = run.turn.results.get(call)
+            decision = approval.decided(run, offer.name, call, offer.label)
             if decision is None:
-                approval.ask(run, offer.name, call, offer.label)
                 raise ApprovalRequired
             if not approval.approves(decision):
                 self._say_call(offer, call)

@@ -57,9 +57,8 @@ class ServerTools(WrapperToolset[Any]):
             return results.given(kept)
         run.check_arguments(call)
         if name in self.need_approval:
-            decision = run.turn.results.get(call)
+            decision = approval.decided(run, name, call, self.agent)
             if decision is None:
-                approval.ask(run, name, call, self.agent)
                 raise ApprovalRequired
             if not approval.approves(decision):
                 self._say_call(name, call)
