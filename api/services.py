@@ -12,6 +12,7 @@ from turnstream.api.access.auth import Auth
 from turnstream.api.access.limits import Limiter
 from turnstream.api.http.body import Bodies
 from turnstream.api.streaming.hub import Hub
+from turnstream.api.streaming.leaving import Leaving
 from turnstream.shared.api_keys import ApiKeys
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.model_states import ModelStates
@@ -58,6 +59,7 @@ class Services:
     offload: ThreadOffload
     bodies: Bodies
     storage: Storage
+    leaving: Leaving
     forks: Forks
     siblings: Siblings
     name: str
@@ -86,6 +88,7 @@ class Services:
             most_per_owner=settings.max_followers_per_owner,
         )
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        ender = Ender(tasks, log, launches, broker.primary).retrying(END_RETRY_SECONDS)
         return cls(
             settings=settings,
             agents=agents,
@@ -93,7 +96,7 @@ class Services:
             tasks=tasks,
             log=log,
             launches=launches,
-            ender=Ender(tasks, log, launches, broker.primary).retrying(END_RETRY_SECONDS),
+            ender=ender,
             hub=hub,
             api_keys=api_keys,
             auth=Auth(api_keys, agents),
@@ -111,6 +114,7 @@ class Services:
             offload=offload,
             bodies=Bodies(settings, offload),
             storage=Storage(broker.primary, broker.sessions),
+            leaving=Leaving(tasks, log, ender),
             forks=Forks(tasks, log),
             siblings=siblings or Siblings(),
             name=name,

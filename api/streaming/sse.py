@@ -77,6 +77,7 @@ class EventStream:
         "_gap_filter",
         "_headers",
         "_held",
+        "_left",
         "_log",
         "_made",
         "_number",
@@ -102,8 +103,12 @@ class EventStream:
         *,
         headers: Headers = (),
         encoder: Encoder | None = None,
+        left: Callable[[], None] | None = None,
     ) -> None:
-        """With an ``encoder`` it writes the entries, from the start's place on, instead of the dialect."""
+        """With an ``encoder`` it writes the entries, from the start's place on, instead of the dialect.
+
+        ``left`` is called when the client leaves before the end.
+        """
         self._feed = feed
         self._session = feed.keys.session
         feed.after = start.after
@@ -115,6 +120,7 @@ class EventStream:
         self._number: int | None = None
         self._dialect = dialect
         self._encoder = encoder
+        self._left = left
         self._seen = start.seen
         # The last seq that the encoder was fed with, and by their seqs the frames that were made and are not written yet.
         self._fed = 0
@@ -142,6 +148,7 @@ class EventStream:
         finally:
             if not began:
                 self._feed.leave()
+                self._check_left(connection)
         if began:
             connection.rest = partial(self._rest, connection, scope["method"] == "HEAD")
 
@@ -151,6 +158,11 @@ class EventStream:
             self._connection = connection
         with self._feed:
             await self._served(connection, self._follow())
+        self._check_left(connection)
+
+    def _check_left(self, connection: Connection) -> None:
+        if self._left is not None and not self._over and connection.is_lost():
+            self._left()
 
     async def _served(self, connection: Connection, part: Awaitable[None]) -> bool:
         """Serve a part; False when the connection is cut."""
