@@ -23,7 +23,7 @@ from turnstream.api.openapi.document import OpenApiRoutes
 from turnstream.api.operators.console import ConsoleRoutes
 from turnstream.api.operators.health import HealthRoutes
 from turnstream.api.operators.metrics import MetricsRoutes
-from turnstream.api.protocols import error_shape, protocols
+from turnstream.api.protocols import error_shape, served
 from turnstream.api.services import Services
 from turnstream.shared.api_keys import well_formed
 from turnstream.shared.broker.client import Broker
@@ -83,7 +83,7 @@ def create_app(
             yield
         finally:
             attending.cancel()
-            await asyncio.gather(attending, return_exceptions=True)
+            await asyncio.gather(attending, services.leaving.end(), return_exceptions=True)
             if services.broker.admitted:
                 await asyncio.gather(presence.end(), services.limiter.end())
             await services.hub.stop()
@@ -96,7 +96,11 @@ def create_app(
             *HealthRoutes(services).routes(),
             *OpenApiRoutes().routes(),
             *MetricsRoutes(services).routes(),
-            *(each for protocol in protocols() for each in protocol.make_routes(services).routes()),
+            *(
+                each
+                for protocol in served(settings.protocols or "")
+                for each in protocol.make_routes(services).routes()
+            ),
             *AdminTaskRoutes(services).routes(),
             *AdminDeploymentRoutes(services).routes(),
             *AdminModelRoutes(services).routes(),

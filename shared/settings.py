@@ -58,6 +58,11 @@ class Settings(BaseSettings):
         None, description="Path of agents.toml; without it only the demo agent exists."
     )
 
+    protocols: str | None = Field(
+        None,
+        description="Protocols that the front end serves, their names with commas between them; left out, all that there are: "
+        "`liteagent`, `agent_api`, `openai`.",
+    )
     processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
         1,
         description="Processes of `api`, `worker` and `serve`, under one supervisor from 2 on; `auto`: one for each core that "

@@ -110,6 +110,7 @@ class Known:
     key: str
     session: str
     cleared: str
+    agent: str
     tasks: list[str] = field(default_factory=list)
     cursors: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
@@ -143,7 +144,14 @@ class Known:
             "owner": ["dev"],
             "dialect": ["agentscope", "java"],
         }
-        for where in (case.query, case.headers):
+        if case.path.startswith("/v1/"):
+            names = {
+                "response_id": [f"resp_{self.session}~{task}~0" for task in self.tasks],
+                "conversation_id": [f"conv_{self.cleared if case.method == 'DELETE' else self.session}"],
+                "model": [self.agent],
+                "X-Session-Id": [self.session],
+            }
+        for where in (case.path_parameters, case.query, case.headers):
             for name in where if isinstance(where, Mapping) else ():
                 if name in names and not draw(RARELY):
                     where[name] = draw(st.sampled_from(names[name]))
@@ -178,10 +186,48 @@ class Known:
                     "reconnect": st.sampled_from([False, False, True]),
                 },
             )
+        if case.path.startswith("/v1/"):
+            return self._openai_body(case, commands, calls)
         if case.path.endswith("/chat"):
             content = commands.map(lambda command: [{"type": "text", "message": command}])
             return st.fixed_dictionaries({"content": content}, optional={"taskId": st.none()})
         return st.fixed_dictionaries({"id": calls})
+
+    def _openai_body(
+        self, case: Case[Any], commands: st.SearchStrategy[str], calls: st.SearchStrategy[str]
+    ) -> st.SearchStrategy[dict[str, Any]]:
+        model = st.sampled_from([self.agent, None])
+        call = st.builds(
+            lambda task, call: f"call_{self.session}~{task}~{call.removeprefix('call_')}",
+            st.sampled_from(self.tasks),
+            calls,
+        )
+        if case.path.endswith("/completions"):
+            said = commands.map(lambda command: {"role": "user", "content": command})
+            answer = call.map(lambda call: {"role": "tool", "tool_call_id": call, "content": "x"})
+            return st.fixed_dictionaries(
+                {
+                    "model": model,
+                    "messages": st.lists(said, min_size=1, max_size=2) | st.tuples(said, answer).map(list),
+                    "tools": st.none(),
+                    "response_format": st.none(),
+                }
+            )
+        if case.path.endswith("/responses"):
+            output = call.map(lambda call: {"type": "function_call_output", "call_id": call, "output": "x"})
+            previous = st.sampled_from([f"resp_{self.session}~{task}~0" for task in self.tasks])
+            return st.fixed_dictionaries(
+                {
+                    "model": model,
+                    "input": commands | st.tuples(output).map(list),
+                    "previous_response_id": st.none() | previous,
+                    "conversation": st.none(),
+                    "tools": st.none(),
+                    "text": st.none(),
+                },
+                optional={"background": st.booleans(), "stream": st.booleans()},
+            )
+        return st.fixed_dictionaries({"items": st.none()}, optional={"metadata": st.none()})
 
 
 @dataclass
@@ -319,11 +365,11 @@ async def test_generated_requests_are_answered_as_documented(hurried_stack: Stac
     stack = hurried_stack
     await stack.worker()
     client = await stack.front_end()
-    known, clients = [Known(stack.key, "demo", "demo-cleared")], [client]
+    known, clients = [Known(stack.key, "demo", "demo-cleared", "demo")], [client]
     for agent in ("serial", "rejecting"):
         token = make_token()
         await ApiKeys(stack.broker.primary).register(token, owner="dev", agent=agent)
-        known.append(Known(token, agent, f"{agent}-cleared"))
+        known.append(Known(token, agent, f"{agent}-cleared", agent))
         clients.append(stack.client(client.base_url, token))
     await asyncio.gather(*(each.fill(its) for each, its in zip(known, clients, strict=True)))
     victims = [

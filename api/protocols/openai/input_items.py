@@ -1,0 +1,251 @@
+"""The input of a request: text or items, as the messages of a turn, or as answers to calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from turnstream.api.turns.ids import MARK, CallId
+from turnstream.shared.errors import InvalidBody
+from turnstream.shared.names import IDENTIFIER
+from turnstream.shared.protocol import Message
+
+if TYPE_CHECKING:
+    from turnstream.shared.agents.config import AgentSpec
+
+Json = dict[str, Any]
+
+MOST_ITEMS = 2000
+MOST_PARTS = 4000
+
+_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_ANSWERS = ("function_call_output", "mcp_approval_response")
+
+# What a response said that the session knows by itself, or that no model is told.
+_PASSED = frozenset(
+    {
+        "reasoning",
+        "item_reference",
+        "mcp_list_tools",
+        "mcp_call",
+        "mcp_approval_request",
+        "function_call",
+        *_ANSWERS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A client's answer to a call, by the id by which it knows that.
+
+    Attributes:
+        call: our id of it, of this session.
+        named: where it is, if the id says so.
+        result: what ``/callback`` would bring.
+        shown: the id as it was sent.
+    """
+
+    call: str
+    named: CallId | None
+    result: Any
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What is said, and what the input ends with if it is answers."""
+
+    messages: list[Message]
+    answers: list[Answer]
+
+    def instructed(self, text: str) -> Input:
+        """With a system message before all else."""
+        return replace(
+            self, messages=[message_of("system", [{"type": "text", "text": text}]), *self.messages]
+        )
+
+
+def read_items(given: str | list[Any] | None, spec: AgentSpec, *, known: bool) -> Input:
+    """Read an input; with ``known``, the session knows what its responses have said.
+
+    Raises:
+        InvalidBody: an item is wrong; the text names the field.
+        UnknownCall: an answer is to no call of ours.
+    """
+    if isinstance(given, str):
+        return Input([message_of("user", [{"type": "text", "text": given}])], [])
+    items = given or []
+    if len(items) > MOST_ITEMS:
+        raise InvalidBody(f"input: at most {MOST_ITEMS} items")
+    for place, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise InvalidBody(f"input[{place}]: Input should be an object")
+    # Results of calls that the input holds itself, by ids of somebody else's, tell what was said elsewhere.
+    told = set() if known else {item.get("call_id") for item in items if item.get("type") == "function_call"}
+    end = len(items)
+    while end and items[end - 1].get("type") in _ANSWERS and not _is_told(items[end - 1], told):
+        end -= 1
+    answers = [_answer(items[place], f"input[{place}]") for place in range(end, len(items))]
+    return Input(_messages(items[:end], spec, known=known), answers)
+
+
+def _is_told(item: Json, told: set[Any]) -> bool:
+    call = item.get("call_id")
+    return isinstance(call, str) and call in told and MARK not in call
+
+
+def _messages(items: list[Json], spec: AgentSpec, *, known: bool) -> list[Message]:
+    messages, parts = [], 0
+    for place, item in enumerate(items):
+        kind = item.get("type") or "message"
+        if kind == "message":
+            message = _read_message(item, f"input[{place}]", spec)
+            parts += len(message.content or [])
+            if parts > MOST_PARTS:
+                raise InvalidBody(f"input: at most {MOST_PARTS} content parts")
+            messages.append(message)
+        elif kind not in _PASSED:
+            raise InvalidBody(f"input[{place}].type: an item of this type is not known here")
+        elif not known and kind in ("function_call", "function_call_output"):
+            messages.append(_earlier(item, f"input[{place}]"))
+    return messages
+
+
+def _read_message(item: Json, place: str, spec: AgentSpec) -> Message:
+    role = _ROLES.get(item.get("role") or "")
+    if role is None:
+        raise InvalidBody(f"{place}.role: must be one of {', '.join(_ROLES)}")
+    content = item.get("content")
+    if isinstance(content, str):
+        return message_of(role, [{"type": "text", "text": content}])
+    if not isinstance(content, list):
+        raise InvalidBody(f"{place}.content: give text, or a list of parts")
+    return message_of(
+        role, [read_part(part, f"{place}.content[{at}]", spec) for at, part in enumerate(content)], place
+    )
+
+
+def read_part(part: Any, place: str, spec: AgentSpec) -> Json:
+    """A content part of OpenAI's, of responses or of chat completions, as one of ours.
+
+    Raises:
+        InvalidBody: it is none that is known; the text names the field.
+    """
+    if not isinstance(part, dict):
+        raise InvalidBody(f"{place}: Input should be an object")
+    match part.get("type"):
+        case "input_text" | "output_text" | "text" | "summary_text":
+            made: Json = {"type": "text", "text": part.get("text") or ""}
+        case "refusal":
+            made = {"type": "refusal", "refusal": part.get("refusal") or ""}
+        case "input_image" | "image_url":
+            url = part.get("image_url")
+            url = url.get("url") if isinstance(url, dict) else url
+            made = {"type": "image", "image_url": url} if url else _file(part, place, spec)
+        case "input_file" | "file":
+            file = part.get("file")
+            made = _file(file if isinstance(file, dict) else part, place, spec)
+        case "input_audio":
+            audio = part.get("input_audio")
+            audio = audio if isinstance(audio, dict) else part
+            made = {"type": "audio", "data": audio.get("data"), "format": audio.get("format")}
+        case _:
+            raise InvalidBody(f"{place}.type: a part of this type is not known here")
+    return made
+
+
+def _file(part: Json, place: str, spec: AgentSpec) -> Json:
+    if part.get("file_id") and not spec.file_ids:
+        raise InvalidBody(f"{place}.file_id: this agent takes no files by id; send the file, or a link to it")
+    names = ("file_id", "file_url", "filename", "file_data")
+    return {"type": "file", **{name: part[name] for name in names if part.get(name)}}
+
+
+def message_of(role: str, parts: list[Json], place: str = "input") -> Message:
+    """A message of these parts.
+
+    Raises:
+        InvalidBody: a part is wrong; the text names the message.
+    """
+    try:
+        return Message.model_validate({"type": "message", "role": role, "content": parts})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise InvalidBody(f"{place}.content: {first['msg']}") from None
+
+
+def _earlier(item: Json, place: str) -> Message:
+    """A call of an earlier turn, or its result, that only the client remembers."""
+    if item["type"] == "function_call":
+        return earlier_call(item.get("call_id"), item.get("name"), item.get("arguments"), place)
+    return earlier_result(item.get("call_id"), _output(item, place), place)
+
+
+def earlier_call(call: Any, name: Any, arguments: Any, place: str) -> Message:
+    """A call that only the client remembers.
+
+    Raises:
+        InvalidBody: it is none; the text names the field.
+    """
+    data = {"call_id": call, "name": name, "arguments": arguments}
+    if not all(isinstance(each, str) for each in data.values()):
+        raise InvalidBody(f"{place}: needs an id, a name and arguments")
+    return _tool_message("function_call", "assistant", data)
+
+
+def earlier_result(call: Any, output: str, place: str) -> Message:
+    """A call's result that only the client remembers.
+
+    Raises:
+        InvalidBody: it names no call.
+    """
+    if not isinstance(call, str):
+        raise InvalidBody(f"{place}.call_id: Field required")
+    return _tool_message("function_call_output", "tool", {"call_id": call, "output": output})
+
+
+def _tool_message(kind: str, role: str, data: Json) -> Message:
+    return Message.model_validate({"type": kind, "role": role, "content": [{"type": "data", "data": data}]})
+
+
+def _answer(item: Json, place: str) -> Answer:
+    if item["type"] == "mcp_approval_response":
+        name = f"{place}.approval_request_id"
+        if not isinstance(item.get("approve"), bool):
+            raise InvalidBody(f"{place}.approve: send true or false")
+        reason = item.get("reason")
+        if not (reason is None or isinstance(reason, str)):
+            raise InvalidBody(f"{place}.reason: send text, or nothing")
+        result: Any = {"approve": item["approve"], "reason": reason}
+        return answer_to(item.get("approval_request_id"), result, name)
+    return answer_to(item.get("call_id"), _output(item, place), f"{place}.call_id")
+
+
+def answer_to(call: Any, result: Any, place: str) -> Answer:
+    """An answer to the call of that id: one that leads to its task, or one of a session that is named besides.
+
+    Raises:
+        InvalidBody: there is no id.
+        UnknownCall: it cannot be one.
+    """
+    if not isinstance(call, str) or not call:
+        raise InvalidBody(f"{place}: Field required")
+    if IDENTIFIER.fullmatch(call):
+        return Answer(call, None, result, call)
+    named = CallId.parse(call)
+    return Answer(named.call, named, result, call)
+
+
+def _output(item: Json, place: str) -> str:
+    output = item.get("output")
+    if isinstance(output, str):
+        return output
+    if not isinstance(output, list):
+        raise InvalidBody(f"{place}.output: give text, or a list of parts")
+    texts = [part.get("text") for part in output if isinstance(part, dict)]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidBody(f"{place}.output: only text is known here")
+    return "".join(text for text in texts if isinstance(text, str))

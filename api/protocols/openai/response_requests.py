@@ -1,0 +1,172 @@
+"""What clients send to ``/v1/responses``, read and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from turnstream.api.http.body import digest_of, json_object
+from turnstream.api.protocols.openai.input_items import Input, read_items
+from turnstream.api.protocols.openai.overridden import applied
+from turnstream.api.protocols.openai.resource import ECHOED
+from turnstream.api.turns.ids import ConversationId, ResponseId
+from turnstream.api.turns.overrides import MOST_TOOLS
+from turnstream.shared.errors import InvalidBody
+from turnstream.shared.protocol import explain
+
+if TYPE_CHECKING:
+    from turnstream.api.access.auth import Caller
+    from turnstream.api.turns.overrides import Overrides
+
+# How a response is delivered, which is no part of what is asked.
+_DELIVERY = frozenset({"stream", "stream_options", "background"})
+
+# Kept with the turn, and told with each of its responses.
+MOST_ECHO_BYTES = 256 * 1024
+
+Short = Annotated[str, StringConstraints(max_length=256)]
+Metadata = Annotated[
+    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
+    Field(max_length=16),
+]
+
+
+class CreateResponse(BaseModel):
+    """A turn, or the answers to calls."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: Short | None = Field(
+        None,
+        description="The agent, of those of the key; or a model, where the agent lets a request name one.",
+    )
+    input: str | list[Any] | None = Field(
+        None, description="Text; or items: messages, `function_call_output`, `mcp_approval_response`."
+    )
+    instructions: str | None = Field(None, description="A system message of this turn.")
+    previous_response_id: Short | None = Field(
+        None, description="The session's newest response: the turn goes on from there."
+    )
+    conversation: str | dict[str, Any] | None = Field(None, description="The session, `conv_…`.")
+    store: bool | None = Field(None, description="False: the response cannot be retrieved.")
+    background: bool | None = Field(None, description="True: answer at once, with the response as it is.")
+    stream: bool | None = Field(None, description="True: events as they come.")
+    stream_options: dict[str, Any] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MOST_TOOLS)] | None = Field(
+        None, description="Functions of the client, `type` `function`."
+    )
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    max_output_tokens: int | None = Field(None, ge=1, le=2**31 - 1)
+    max_tool_calls: int | None = Field(None, ge=1, le=2**31 - 1)
+    text: dict[str, Any] | None = Field(None, description="`format`: how the answer is to be written.")
+    reasoning: dict[str, Any] | None = None
+    metadata: Metadata | None = Field(None, description="Told again with the response.")
+    safety_identifier: Short | None = Field(None, description="The session's user.")
+    user: Short | None = Field(None, description="The older name of `safety_identifier`.")
+    prompt_cache_key: Short | None = None
+    service_tier: Short | None = None
+    truncation: Short | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    include: list[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request, read.
+
+    Attributes:
+        caller: who asks, with the agent that the request names.
+        body: its fields.
+        given: its input.
+        overrides: what it asks of the model, as far as that is applied.
+        echo: what the response tells of it.
+        session: where it goes on, if anywhere; the session of ``previous`` or of the conversation.
+        previous: the response that it goes on from.
+        digest: of what is asked.
+    """
+
+    caller: Caller
+    body: CreateResponse
+    given: Input
+    overrides: Overrides
+    echo: dict[str, Any]
+    session: str | None
+    previous: ResponseId | None
+    digest: str
+
+    @property
+    def user(self) -> str:
+        """The session's user."""
+        return self.body.safety_identifier or self.body.user or ""
+
+
+def parse_response(raw: bytes, caller: Caller) -> Asked:
+    """Read the body of ``/v1/responses``.
+
+    Raises:
+        InvalidBody: it is not a JSON object, or a field is wrong; the text names the field.
+        NoModel: the key has no such agent, and its agent lets no request name a model.
+        NoTask, NoSession: an id is none of ours.
+    """
+    fields = json_object(raw)
+    try:
+        body = CreateResponse.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidBody(explain(error)) from None
+    if fields.get("prompt") is not None:
+        raise InvalidBody("prompt: there are no stored prompts; send instructions and input")
+    if not (body.user or "").isprintable() or not (body.safety_identifier or "").isprintable():
+        raise InvalidBody("safety_identifier: printable characters only")
+    previous = ResponseId.parse(body.previous_response_id) if body.previous_response_id else None
+    conversation = _conversation(body)
+    if previous and conversation:
+        raise InvalidBody("previous_response_id: give either this or conversation")
+    session = previous.session if previous else conversation
+    caller, overrides = applied(body, caller)
+    given = read_items(body.input, caller.spec, known=session is not None)
+    if body.instructions:
+        given = given.instructed(body.instructions)
+    echo = {name: getattr(body, name) for name in ECHOED if getattr(body, name) is not None}
+    echo |= {"model": body.model or caller.spec.name}
+    if conversation:
+        echo["conversation"] = {"id": str(ConversationId(conversation))}
+    if overrides.ignored:
+        # Where else would a client of OpenAI's look?
+        echo["metadata"] = {**(body.metadata or {}), "turnstream_ignored": ",".join(overrides.ignored)[:512]}
+    _check_echo(echo)
+    asked = {name: value for name, value in fields.items() if name not in _DELIVERY}
+    return Asked(caller, body, given, overrides, echo, session, previous, digest_of(asked, raw))
+
+
+def _conversation(body: CreateResponse) -> str | None:
+    given = body.conversation
+    if isinstance(given, dict):
+        given = given.get("id")
+        if not isinstance(given, str):
+            raise InvalidBody("conversation.id: Field required")
+    return ConversationId.parse(given).session if given else None
+
+
+def _check_echo(echo: dict[str, Any]) -> None:
+    """Fill in what clients require of what is told again, and refuse what is too much to be kept."""
+    if "text" in echo and not isinstance(echo["text"].get("format"), dict):
+        echo["text"] = {**echo["text"], "format": {"type": "text"}}
+    if "reasoning" in echo:
+        echo["reasoning"] = {"effort": None, "summary": None, **echo["reasoning"]}
+    echo["tools"] = [_tool(tool) for tool in echo.get("tools") or []]
+    size = sum(len(str(value)) for value in echo.values())
+    if size > MOST_ECHO_BYTES:
+        raise InvalidBody(f"instructions, tools: at most {MOST_ECHO_BYTES // 1024} KiB together")
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        return tool
+    return {"description": None, "parameters": None, "strict": None, **tool}

@@ -1,0 +1,367 @@
+"""The routes of responses: ``/v1/responses``."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from starlette.responses import Response
+
+from turnstream.api.http.params import route
+from turnstream.api.protocols.openai.finding import answered, check_answered, deleted, found
+from turnstream.api.protocols.openai.frames import OpenAiDialect
+from turnstream.api.protocols.openai.listing import inputs_of, listed
+from turnstream.api.protocols.openai.resource import ECHO, echo_of
+from turnstream.api.protocols.openai.response_requests import parse_response
+from turnstream.api.protocols.openai.response_stream import ResponseStream
+from turnstream.api.streaming import start_position
+from turnstream.api.streaming.sse import EventStream
+from turnstream.api.streaming.start_position import Start
+from turnstream.api.streaming.whole import WholeAnswer
+from turnstream.api.turns.follow import following
+from turnstream.api.turns.fork import fork_session
+from turnstream.api.turns.ids import ResponseId
+from turnstream.api.turns.stop import stop
+from turnstream.api.turns.submit import (
+    RESPONSE_PREFIX,
+    NewTurn,
+    begin,
+    derived_session,
+    idempotency_of,
+    new_task_id,
+    trace_of,
+)
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.keys import SessionKeys, TaskRef
+from turnstream.shared.errors import BadRequest, CursorGone, InvalidBody, NoSession, NoTask, UnknownCall
+from turnstream.shared.session.entry import Cursor, Entry
+from turnstream.shared.session.status import TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.requests import Request
+    from starlette.routing import Route
+
+    from turnstream.api.access.auth import Caller
+    from turnstream.api.protocols.openai.response_requests import Asked
+    from turnstream.api.services import Services
+    from turnstream.api.streaming.feed import Feed
+    from turnstream.api.turns.durable_submit import Headers
+
+BASE = "/v1/responses"
+
+# For so long a client may ask again by itself.
+RETRY_SECONDS = 60
+
+
+def _opened(session: str, entry: Entry) -> ResponseStream:
+    return ResponseStream(ResponseId(session, entry.task, 0), {}, "agent")
+
+
+RESPONSES = OpenAiDialect("openai-responses", _opened)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a request is answered with: a response, from its first entry on."""
+
+    start: Start
+    stream: ResponseStream
+    headers: Headers = ()
+
+
+class ResponseRoutes:
+    """Serves responses."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """To create, and what can be done with one."""
+        one = BASE + "/{response_id}"
+        return [
+            route(BASE, self.create, "POST"),
+            route(one, self.retrieve, "GET"),
+            route(one, self.delete, "DELETE"),
+            route(f"{one}/cancel", self.cancel, "POST"),
+            route(f"{one}/input_items", self.input_items, "GET"),
+        ]
+
+    async def create(self, request: Request) -> EventStream | WholeAnswer | Response:
+        """Take a turn, or answers to calls; then follow the response."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        async with services.limiter.counting_refusals(caller):
+            raw, asked = await services.bodies.read(request, caller, partial(parse_response, caller=caller))
+        keys, repeated = await self._session(request, asked), ""
+        if asked.session:
+            there, _ = await found(services, keys, asked.caller, asked.user)
+            if there.spec.name != asked.caller.spec.name:
+                if asked.body.model is not None:
+                    raise InvalidBody("model: the session is that of another agent of this API key")
+                asked = parse_response(raw, there)
+            if not asked.given.answers:
+                keys, repeated = await self._goes_on(request, asked, keys)
+        async with following(services, keys, asked.caller) as feed:
+            if asked.given.answers:
+                told = await self._answer(asked, keys)
+            elif repeated:
+                told = await self._found(asked.caller, ResponseId(keys.session, repeated, 0), stored=True)
+            else:
+                told = await self._begin(request, asked, keys, len(raw))
+            return await self._respond(
+                feed, told, stream=bool(asked.body.stream), background=bool(asked.body.background)
+            )
+
+    async def retrieve(self, request: Request) -> EventStream | WholeAnswer | Response:
+        """The response as it is, or with ``stream`` its events behind ``starting_after``."""
+        services = self._services
+        caller = await services.auth.caller(request)
+        name = ResponseId.parse(request.path_params["response_id"])
+        if request.query_params.get("stream", "").lower() not in ("true", "1"):
+            told = await self._found(caller, name)
+            return _json(await self._so_far(SessionKeys(caller.owner, name.session), told))
+        seen = _starting_after(request)
+        keys = caller.keys(name.session)
+        async with following(services, keys, caller) as feed:
+            told = await self._found(caller, name, seen=seen)
+            return await self._respond(feed, told, stream=True)
+
+    async def delete(self, request: Request) -> Response:
+        """Have a response be found no more; a turn that is live is stopped."""
+        caller = await self._services.auth.caller(request)
+        name = ResponseId.parse(request.path_params["response_id"])
+        await self._found(caller, name)
+        keys = caller.keys(name.session)
+        await stop(self._services, TaskRef(keys.owner, keys.session, name.task), "deleted", who="client")
+        if not await self._services.tasks.note(keys, deleted(name), "1"):
+            raise NoSession
+        return _json({"id": str(name), "object": "response", "deleted": True})
+
+    async def cancel(self, request: Request) -> Response:
+        """Stop the turn. When this answers, its end is in the log."""
+        caller = await self._services.auth.caller(request)
+        name = ResponseId.parse(request.path_params["response_id"])
+        await self._found(caller, name)
+        keys = caller.keys(name.session)
+        await stop(self._services, TaskRef(keys.owner, keys.session, name.task), "stop", who="client")
+        told = await self._found(caller, name)
+        return _json(await self._so_far(keys, told))
+
+    async def input_items(self, request: Request) -> Response:
+        """What the turn was asked, or the answers that the response begins with."""
+        caller = await self._services.auth.caller(request)
+        name = ResponseId.parse(request.path_params["response_id"])
+        told = await self._found(caller, name)
+        keys = caller.keys(name.session)
+        entries = [entry async for entry in self._services.log.all_kept(keys, told.start.after)]
+        items = inputs_of(name.session, [entry for entry in entries if entry.task == name.task])
+        return _json(listed(request, items, order="desc"))
+
+    # ── what is asked ──
+
+    async def _session(self, request: Request, asked: Asked) -> SessionKeys:
+        """Where the request goes on: a new session where it names none."""
+        answers = asked.given.answers
+        named = {answer.named.session for answer in answers if answer.named}
+        if asked.session:
+            named.add(asked.session)
+        if len(named) > 1:
+            raise UnknownCall
+        if named:
+            return asked.caller.keys(named.pop())
+        if answers:
+            raise InvalidBody("previous_response_id: needed to answer a call of this id")
+        return _new_session(request, asked)
+
+    async def _begin(self, request: Request, asked: Asked, keys: SessionKeys, size: int) -> _Told:
+        """Take a turn."""
+        if not asked.given.messages:
+            raise InvalidBody("input: give text, or at least one message")
+        caller = asked.caller
+        name = ResponseId(keys.session, new_task_id(), 0)
+        echo = asked.echo
+        if asked.previous:
+            echo = {**echo, "previous_response_id": str(asked.previous)}
+        turn = NewTurn(
+            ref=TaskRef(keys.owner, keys.session, name.task),
+            response=RESPONSE_PREFIX + name.task,
+            user=asked.user,
+            create=asked.session is None,
+            input=asked.given.messages,
+            idempotency=idempotency_of(request),
+            digest=asked.digest,
+            trace=trace_of(request),
+            overrides=asked.overrides,
+            size=size,
+            beside={ECHO: echo},
+        )
+        start, headers = await begin(self._services, caller, turn)
+        if start.new:
+            return _Told(start, ResponseStream(name, echo, caller.spec.name), headers)
+        # A repeat: the turn is told that the first request made.
+        return await self._found(caller, name._replace(task=start.task or name.task), stored=True)
+
+    async def _goes_on(self, request: Request, asked: Asked, keys: SessionKeys) -> tuple[SessionKeys, str]:
+        """Where the turn goes on: its session, or a new one that begins with that up to an earlier response.
+
+        And the task, if this is a repeat: one that names it, or one that the client makes by itself because it got no answer.
+        """
+        services, log = self._services, self._services.log
+        live = await log.live(keys)
+        meta = await log.meta(keys)
+        newest = live[0] if live else ""
+        if not live and meta is not None and meta.seq:
+            entry = await log.at(keys, Cursor(meta.epoch, meta.seq))
+            newest = entry.task if entry else ""
+        if newest and await self._repeats(request, asked, keys, newest):
+            return keys, newest
+        if await self._known(request, keys):
+            return keys, ""
+        previous = asked.previous
+        if previous:
+            await self._found(asked.caller, previous)
+            known = await log.task(keys, previous.task)
+            if previous.segment < max(start_position.parks_of(known)) and not _waits_at(known):
+                raise InvalidBody(
+                    "previous_response_id: its calls were answered; go on from the response after"
+                )
+            if newest and newest != previous.task:
+                target = _new_session(request, asked)
+                await fork_session(services, asked.caller, keys, previous.task, target, asked.user)
+                return target, ""
+        if newest:
+            await check_answered(services, keys, newest, (), "input")
+        return keys, ""
+
+    async def _repeats(self, request: Request, asked: Asked, keys: SessionKeys, newest: str) -> bool:
+        """Whether the client asks again by itself for the session's newest turn, whose first reply it did not get.
+
+        OpenAI's clients say so, and have no key of their own for it.
+        """
+        if request.headers.get("x-stainless-retry-count", "0") == "0":
+            return False
+        names = ("digest", "submitted")
+        digest, submitted = await command(self._services.broker.sessions, "HMGET", keys.task(newest), *names)
+        age = time.time() - int(submitted or 0) / 1000
+        return bool(digest is not None and digest.decode() == asked.digest and age < RETRY_SECONDS)
+
+    async def _known(self, request: Request, keys: SessionKeys) -> bool:
+        """Whether a request of the same key was taken in this session."""
+        key = idempotency_of(request)
+        return bool(key and await command(self._services.broker.sessions, "EXISTS", keys.idempotency(key)))
+
+    async def _answer(self, asked: Asked, keys: SessionKeys) -> _Told:
+        """Answer calls; the response is the one that begins with the answers."""
+        services, caller = self._services, asked.caller
+        caller, _ = await found(services, keys, caller, asked.user)
+        task, number = await answered(services, keys, asked.given.answers, "input")
+        return await self._found(caller, ResponseId(keys.session, task, number), stored=True)
+
+    # ── what is answered ──
+
+    async def _found(
+        self, caller: Caller, name: ResponseId, *, seen: int = -1, stored: bool = False
+    ) -> _Told:
+        """A response of the caller's, from its first entry on; ``stored``: also one that is not to be found by its id.
+
+        Raises:
+            NoSession, NoTask: there is none, or it is another one's.
+            CursorGone: the session was cleared; or ``seen`` is of events that cannot be had again as they were.
+        """
+        log, keys = self._services.log, caller.keys(name.session)
+        caller, meta = await found(self._services, keys, caller)
+        part = await start_position.segment(log, keys, meta, name.task, number=name.segment)
+        known = await log.task(keys, name.task)
+        if name.segment and _waits_at(known) == name.segment:
+            # It begins with the answers.
+            raise NoTask
+        echo = echo_of(await log.at(keys, Cursor(meta.epoch, int(known["first"]) + 1)))
+        if not stored and (echo.get("store") is False or await log.note(keys, deleted(name))):
+            raise NoTask
+        start = await start_position.start_of(log, keys, meta, part)
+        if seen >= 0 and part.after.seq < meta.head - 1:
+            raise CursorGone("The events of this response are no longer kept: retrieve it without stream.")
+        stream = ResponseStream(name, echo, caller.spec.name, part.submitted // 1000, seen=seen)
+        return _Told(start, stream)
+
+    async def _respond(
+        self, feed: Feed, told: _Told, *, stream: bool, background: bool = False
+    ) -> EventStream | WholeAnswer | Response:
+        services = self._services
+        if stream:
+            return EventStream(
+                feed,
+                told.start,
+                RESPONSES,
+                services.log,
+                services.settings,
+                headers=told.headers,
+                encoder=told.stream,
+            )
+        told.stream.quiet()
+        if background:
+            with feed:
+                return _json(await self._so_far(feed.keys, told))
+        return WholeResponse(feed, told, services)
+
+    async def _so_far(self, keys: SessionKeys, told: _Told) -> dict[str, Any]:
+        """The response as far as the log tells of it now."""
+        told.stream.quiet()
+        log, after, task = self._services.log, told.start.after, told.start.task
+        meta = await log.meta(keys)
+        cut = meta is not None and after.seq < meta.head - 1
+        entries = log.all_kept(keys, after) if cut else log.all_after(keys, after)
+        async for entry in entries:
+            if entry.task == task:
+                told.stream.feed(after.epoch, entry)
+                if told.stream.over:
+                    break
+        return told.stream.document()
+
+
+def _new_session(request: Request, asked: Asked) -> SessionKeys:
+    """A session for this request, which a repeat finds again if it can be told."""
+    idempotency = idempotency_of(request)
+    return asked.caller.keys(derived_session(asked.caller, idempotency) if idempotency else uuid.uuid4().hex)
+
+
+def _waits_at(task: dict[str, str]) -> int:
+    """The number of the segment that a parked task's answers will begin; 0: it is not parked."""
+    return max(start_position.parks_of(task)) if task.get("status") == TaskStatus.PARKED else 0
+
+
+def _starting_after(request: Request) -> int:
+    text = request.query_params.get("starting_after", "")
+    if not text:
+        return -1
+    if not (text.isascii() and text.isdigit() and len(text) < 13):
+        raise BadRequest("starting_after: the sequence_number of the last event that was received")
+    return int(text)
+
+
+def _json(document: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(document), media_type="application/json")
+
+
+class WholeResponse(WholeAnswer):
+    """Answers with the response when it is over."""
+
+    def __init__(self, feed: Feed, told: _Told, services: Services) -> None:
+        super().__init__(feed, told.start, services.log, headers=told.headers)
+        self._stream = told.stream
+
+    async def answer(self, entries: AsyncGenerator[Entry | None, None]) -> tuple[int, bytes] | None:
+        """The response."""
+        async for entry in entries:
+            if entry is None:
+                continue
+            self._stream.feed(0, entry)
+            if self._stream.over:
+                return 200, orjson.dumps(self._stream.document())
+        return None

@@ -1,0 +1,109 @@
+"""What OpenAI's clients are answered, as /openapi.json describes it. Items and events are as OpenAI documents them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from turnstream.api.http.answers import Described
+
+
+class _Open(BaseModel):
+    """With more fields than these."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Item(Described):
+    """One item of an input or an output."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    type: str
+
+
+class Usage(_Open):
+    """Tokens of a response."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class ResponseObject(_Open):
+    """A response: a turn, or what comes of it after its client has answered calls."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["queued", "in_progress", "completed", "failed", "cancelled"]
+    error: dict[str, Any] | None
+    model: str
+    output: list[Item]
+    usage: Usage | None
+
+
+class ResponseEvent(_Open):
+    """One event of a response; which one, its type says."""
+
+    type: str = Field(pattern=r"^response\.")
+    sequence_number: int = Field(ge=0)
+
+
+class DeletedResponse(Described):
+    """The response is found no more."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ItemList(Described):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Conversation(Described):
+    """A session."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedConversation(Described):
+    """The session is no more."""
+
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
+class Completion(_Open):
+    """A completion, with one choice."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: dict[str, int]
+
+
+class Chunk(_Open):
+    """A piece of a completion; `usage` on the last one, if it was asked for."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[dict[str, Any]]

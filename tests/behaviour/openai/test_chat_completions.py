@@ -1,0 +1,230 @@
+"""Chat completions, as OpenAI's own client has them: streamed, whole, with functions, in a session or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from openai import APIConnectionError, APIError, BadRequestError, InternalServerError, NotFoundError
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from tests.support.waiting import wait_until
+from turnstream.api.streaming import leaving
+
+if TYPE_CHECKING:
+    from tests.support.client import Client
+    from tests.support.stack import Stack
+
+F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+def user(*texts: str) -> list[Any]:
+    """Messages of a user."""
+    return [{"role": "user", "content": text} for text in texts]
+
+
+def tool(call: str, content: str) -> dict[str, Any]:
+    """The answer to a call."""
+    return {"role": "tool", "tool_call_id": call, "content": content}
+
+
+async def chunks_of(openai: Any, said: str, **more: Any) -> list[ChatCompletionChunk]:
+    """The chunks of a completion, which are of the type's strict form."""
+    stream = await openai.chat.completions.create(
+        model="demo", messages=user(said), stream=True, stream_options={"include_usage": True}, **more
+    )
+    chunks = [chunk async for chunk in stream]
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate(orjson.loads(chunk.to_json()), strict=True)
+    assert len({(chunk.id, chunk.created, chunk.model) for chunk in chunks}) == 1
+    return chunks
+
+
+def content(chunks: list[ChatCompletionChunk], field: str = "content") -> str:
+    """What the chunks say."""
+    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+    return "".join(getattr(delta, field, None) or "" for delta in deltas)
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "thought"),
+    [
+        ("/tokens 3", "tok0 tok1 tok2 ", ""),
+        ("/think", "I thought about it: it is fine.", "Let me think about that for a moment."),
+        ("/tool add 1 2", "The result is 3.", ""),
+        (
+            "/dispatch",
+            "I ask a colleague. \n\nThe result is I looked into it (find out): it is as you thought.",
+            "",
+        ),
+    ],
+)
+async def test_a_completion(openai: Any, said: str, text: str, thought: str) -> None:
+    """Its text, what was thought, and what it cost, in chunks and whole."""
+    chunks = await chunks_of(openai, said)
+    assert (content(chunks), content(chunks, "reasoning_content")) == (text, thought)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].choices == []
+    whole = await openai.chat.completions.create(model="demo", messages=user(said))
+    ChatCompletion.model_validate(orjson.loads(whole.to_json()), strict=True)
+    (choice,) = whole.choices
+    assert (choice.message.content, choice.finish_reason) == (text, "stop")
+    assert getattr(choice.message, "reasoning_content", "") == thought
+    assert whole.usage == chunks[-1].usage
+
+
+async def test_a_failure(openai: Any, openai_at: Any, client: Client, stack: Stack) -> None:
+    """An error, in the stream and instead of it; no second turn is made of it."""
+    with pytest.raises(APIError, match="boo"):
+        await chunks_of(openai, "/fail boo")
+    before = await turns(client, stack)
+    with pytest.raises(InternalServerError, match="boo"):
+        await openai_at(client, max_retries=2).chat.completions.create(
+            model="demo", messages=user("/fail boo")
+        )
+    assert await turns(client, stack) == before + 1
+
+
+async def turns(client: Client, stack: Stack) -> int:
+    """How many turns were begun."""
+    answer = await client.http.get("/metrics", headers={"Authorization": f"Bearer {stack.admin}"})
+    lines = [line for line in answer.text.splitlines() if line.startswith("turnstream_turns_submitted_total")]
+    return int(float(lines[0].split()[-1]))
+
+
+async def test_functions(openai: Any, stack: Stack, openai_at: Any) -> None:
+    """Asked in one completion, answered in another one, at another front end, with a stream and without."""
+    chunks = await chunks_of(openai, "/calls 2")
+    assert chunks[-2].choices[0].finish_reason == "tool_calls"
+    whole = (await openai.chat.completions.create(model="demo", messages=user("/calls 2"))).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.tool_calls
+    asked: list[Any] = [
+        call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []
+    ]
+    assert [call.index for call in asked] == [0, 1]
+    other = openai_at(await stack.front_end())
+    for calls, stream in ((asked, True), (whole.message.tool_calls, False)):
+        said = [
+            *user("/calls 2"),
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": each.id, "type": "function", "function": each.function.to_dict()} for each in calls
+                ],
+            },
+        ]
+        with pytest.raises(BadRequestError, match="No tool output found for function call"):
+            await other.chat.completions.create(model="demo", messages=[*said, tool(calls[0].id, "a")])
+        said += [tool(each.id, text) for each, text in zip(calls, "ab", strict=True)]
+        # A repeat finds the same.
+        for _ in range(2):
+            answer = await other.chat.completions.create(model="demo", messages=said, stream=stream)
+            if stream:
+                assert content([chunk async for chunk in answer]) == "The result is a, b."
+            else:
+                assert answer.choices[0].message.content == "The result is a, b."
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_an_approval(openai: Any, approve: bool) -> None:
+    """As a function that the request offers for it."""
+    offered = {"type": "function", "function": {"name": "approve_delete_everything", "parameters": {}}}
+    first = await openai.chat.completions.create(
+        model="demo", messages=user("/approve files"), tools=[offered]
+    )
+    message = first.choices[0].message
+    assert message.tool_calls
+    (call,) = message.tool_calls
+    assert call.function.name == "approve_delete_everything"
+    said = [
+        *user("/approve files"),
+        message.to_dict(),
+        tool(call.id, orjson.dumps({"approve": approve}).decode()),
+    ]
+    second = await openai.chat.completions.create(model="demo", messages=said, tools=[offered])
+    assert ("files is gone" in (second.choices[0].message.content or "")) == approve
+
+
+async def test_a_client_that_cannot_be_asked(openai: Any) -> None:
+    """Without such a function the tool is denied, and the turn goes on."""
+    answer = await openai.chat.completions.create(model="demo", messages=user("/approve files"))
+    assert (
+        answer.choices[0].message.content
+        == "The result is The tool call was denied. This client cannot be asked."
+    )
+
+
+async def test_a_session_by_its_header(openai: Any, client: Client, stack: Stack) -> None:
+    """What the log has is not said again; a conversation that was edited is another one."""
+    header = {"X-OpenWebUI-Chat-Id": "chat1"}
+    said = user("/tokens 1")
+    for turn in range(3):
+        answer = await openai.chat.completions.create(model="demo", messages=said, extra_headers=header)
+        said += [
+            {"role": "assistant", "content": answer.choices[0].message.content},
+            *user(f"/tokens {turn}"),
+        ]
+    entries = await stack.entries("chat1")
+    assert len({entry.task for entry in entries}) == 3
+    assert sum(b'"role":"user"' in entry.event for entry in entries) == 3
+    # Said anew from the second message on.
+    answer = await openai.chat.completions.create(model="demo", messages=said[:3], extra_headers=header)
+    assert answer.choices[0].message.content
+    assert len(await stack.entries("chat1")) == len(entries)
+
+
+async def test_a_client_that_leaves(
+    client: Client, stack: Stack, openai_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a session its turn is stopped after a while; in one it goes on."""
+    del client
+    monkeypatch.setattr(leaving, "GRACE_SECONDS", 0.2)
+    openai = openai_at(await stack.front_end())
+    in_session = {"X-Session-Id": "s1"}
+    for header, said, ended in (({}, "/slow 60", "canceled"), (in_session, "/slow 2", "completed")):
+        stream = await openai.chat.completions.create(
+            model="demo", messages=user(said), stream=True, extra_headers=header
+        )
+        first = await anext(stream)
+        task = first.id.removeprefix("chatcmpl-").rpartition("-")[0]
+        await stream.close()
+
+        async def is_ended(task: str = task, ended: str = ended) -> bool:
+            keys = [key async for key in stack.broker.sessions.scan_iter(match=f"*:task:{task}")]
+            redis: Any = stack.broker.sessions
+            return [await redis.hget(key, "status") for key in keys] == [ended.encode()]
+
+        await wait_until(is_ended, f"the turn to be {ended}")
+
+
+async def test_a_repeat_finds_the_turn(openai: Any) -> None:
+    """By its key, and by the id of the message that some clients send."""
+    for header in ({"Idempotency-Key": "k1"}, {"X-OpenWebUI-Message-Id": "m1"}):
+        ids = set()
+        for _ in range(2):
+            answer = await openai.chat.completions.create(
+                model="demo", messages=user("hi"), extra_headers=header
+            )
+            ids.add(answer.id)
+        assert len(ids) == 1
+
+
+async def test_a_foreign_call(openai: Any) -> None:
+    """It is not found."""
+    said = [*user("hi"), {"role": "assistant", "tool_calls": []}, tool(f"call_{'0' * 32}~t~a", "x")]
+    with pytest.raises(NotFoundError):
+        await openai.chat.completions.create(model="demo", messages=said)
+
+
+async def test_a_front_end_that_stops_is_no_end(client: Client, stack: Stack, openai_at: Any) -> None:
+    """Half an answer is an error."""
+    stream = await openai_at(client).chat.completions.create(
+        model="demo", messages=user("/slow 5"), stream=True
+    )
+    await anext(stream)
+    await stack.stop_front_end(client)
+    with pytest.raises(APIConnectionError):
+        await anext(stream)

@@ -1,0 +1,188 @@
+"""What is refused, and what is not applied: as OpenAI's client raises it, and without its trying again in vain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import orjson
+import pytest
+from openai import (
+    AuthenticationError,
+    BadRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitError,
+)
+
+from tests.behaviour.conftest import team
+from tests.support.stack import Stack
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.conftest import Place
+    from tests.support.client import Client
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"sky": {"type": "string"}},
+    "required": ["sky"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+async def stack(place: Place) -> AsyncIterator[Stack]:
+    """Agents that take one turn at a time, refuse settings, and answer in a form."""
+    demo = {"model": "demo", "python": None}
+    stack = Stack(
+        place,
+        team(
+            lead={**demo, "busy": "reject"},
+            strict={**demo, "allow_overrides": ["tools"], "strict_overrides": True},
+            none={**demo, "allow_overrides": []},
+            formed={**demo, "allow_overrides": ["sampling", "output_schema"]},
+        ),
+        dev_agent="lead",
+    )
+    await stack.worker()
+    yield stack
+    await stack.close()
+
+
+async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
+    """Class, code and field of each."""
+    openai = openai_at(client)
+    create = openai.responses.create
+    with pytest.raises(AuthenticationError) as error:
+        await openai_at(client, "sk-" + "0" * 32).responses.create(model="lead", input="hi")
+    assert error.value.code == "invalid_api_key"
+    with pytest.raises(PermissionDeniedError):
+        await openai_at(client, stack.admin).responses.create(model="lead", input="hi")
+    for body, field in (
+        ({"input": "hi", "temperature": 3}, "temperature"),
+        ({"input": [{"role": "cat", "content": "hi"}]}, "input[0].role"),
+        ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "x"}]}]}, "input[0].content[0].type"),
+        ({"input": "hi", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": "hi", "tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
+        ({"input": "hi", "metadata": {str(n): "" for n in range(17)}}, "metadata"),
+        (
+            {"input": "hi", "conversation": "conv_a", "previous_response_id": "resp_a~b~0"},
+            "previous_response_id",
+        ),
+        (
+            {"input": "hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},
+            "text.format",
+        ),
+        ({"input": []}, "input"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c1", "output": ""}]},
+            "previous_response_id",
+        ),
+    ):
+        with pytest.raises(BadRequestError) as refused:
+            await create(model="lead", extra_body=body)
+        assert refused.value.param == field, body
+    with pytest.raises(NotFoundError) as unknown:
+        await openai.get("/nothing", cast_to=httpx.Response)
+    assert unknown.value.type == "not_found_error"
+    answer = await client.http.post("/v1/responses", content=b"[]")
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
+    with pytest.raises(BadRequestError):
+        await openai.chat.completions.create(model="lead", messages=[])
+
+
+async def test_a_busy_session_is_not_asked_again(client: Client, openai_at: Any, stack: Stack) -> None:
+    """The client would do so for a 409."""
+    openai = openai_at(client, max_retries=2)
+    conversation = (await openai.conversations.create()).id
+    running = await openai.responses.create(
+        model="lead", input="/slow 60", conversation=conversation, background=True
+    )
+    requests = await requests_made(client, stack)
+    with pytest.raises(BadRequestError) as error:
+        await openai.responses.create(model="lead", input="hi", conversation=conversation)
+    assert error.value.code == "session_busy"
+    assert await requests_made(client, stack) == requests
+    await openai.responses.cancel(running.id)
+
+
+async def requests_made(client: Client, stack: Stack) -> float:
+    """Turns that were begun."""
+    answer = await client.http.get("/metrics", headers={"Authorization": f"Bearer {stack.admin}"})
+    (line,) = [
+        line for line in answer.text.splitlines() if line.startswith("turnstream_turns_submitted_total")
+    ]
+    return float(line.split()[-1])
+
+
+async def test_a_rate_is_told(client: Client, openai_at: Any, stack: Stack) -> None:
+    """As a 429, with the time to wait."""
+    body = {"owner": "o", "agent": "lead", "rate": 1}
+    made = await client.http.post(
+        "/admin/v1/keys", json=body, headers={"Authorization": f"Bearer {stack.admin}"}
+    )
+    openai = openai_at(client, made.json()["token"])
+    await openai.responses.create(model="lead", input="hi")
+    with pytest.raises(RateLimitError) as error:
+        await openai.responses.create(model="lead", input="hi")
+    assert error.value.code == "rate_limit_exceeded"
+    assert int(error.value.response.headers["retry-after"]) > 0
+    assert error.value.response.headers["x-should-retry"] == "true"
+
+
+async def test_what_is_not_applied_is_named(stack: Stack, openai_at: Any) -> None:
+    """Not refused, unless the agent is strict."""
+    asked: Any = {
+        "input": "hi",
+        "temperature": 0.5,
+        "tool_choice": "required",
+        "reasoning": {"effort": "low"},
+    }
+    openai = openai_at(await stack.front_end(dev_agent="none"))
+    answer = await openai.responses.create(model="none", **asked)
+    assert answer.metadata == {"turnstream_ignored": "temperature,tool_choice,reasoning"}
+    assert answer.temperature == 0.5
+    openai = openai_at(await stack.front_end(dev_agent="strict"))
+    for name in ("temperature", "tool_choice", "reasoning"):
+        with pytest.raises(BadRequestError) as error:
+            await openai.responses.create(model="strict", input="hi", extra_body={name: asked[name]})
+        assert error.value.param == name
+
+
+async def test_an_answer_in_a_form(stack: Stack, openai_at: Any) -> None:
+    """That the request asks for, in both APIs, and as the client parses it."""
+    openai = openai_at(await stack.front_end(dev_agent="formed"))
+    said = '/output {"sky": "blue"}'
+    form: Any = {"type": "json_schema", "name": "weather", "schema": SCHEMA, "strict": True}
+    answer = await openai.responses.create(model="formed", input=said, text={"format": form})
+    assert orjson.loads(answer.output_text) == {"sky": "blue"}
+    assert answer.text.format.name == "weather"
+    form = {"type": "json_schema", "json_schema": {"name": "weather", "schema": SCHEMA}}
+    chat = await openai.chat.completions.create(
+        model="formed", messages=[{"role": "user", "content": said}], response_format=form
+    )
+    assert orjson.loads(chat.choices[0].message.content) == {"sky": "blue"}
+
+
+async def test_a_repeat_by_its_key(client: Client, openai_at: Any) -> None:
+    """The same key finds the response, live or over; with another request it is refused."""
+    openai = openai_at(client)
+    key = {"Idempotency-Key": "k1"}
+    asked: Any = {"model": "lead", "input": "/tokens 20 20", "extra_headers": key}
+    stream = await openai.responses.create(stream=True, **asked)
+    first = (await anext(stream)).response.id
+    again = await openai.responses.create(**asked)
+    assert again.id == first
+    await stream.close()
+    with pytest.raises(BadRequestError) as error:
+        await openai.responses.create(model="lead", input="other", extra_headers=key)
+    assert error.value.code == "idempotency_mismatch"
+
+    async def known() -> bool:
+        return bool((await openai.responses.create(stream=False, **asked)).output_text)
+
+    await wait_until(known, "the response")
