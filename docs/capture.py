@@ -157,7 +157,8 @@ class Stream:
     @property
     def events(self) -> list[dict[str, Any]]:
         """The data of all frames so far."""
-        return [json.loads(frame.partition("data:")[2]) for frame in self.frames if "data:" in frame]
+        datas = [frame.partition("data:")[2].strip() for frame in self.frames if "data:" in frame]
+        return [json.loads(data) for data in datas if data != "[DONE]"]
 
     async def until(self, enough: Callable[[Stream], Any]) -> None:
         """Read on until that is true of what was read, or the stream ends."""
@@ -596,6 +597,110 @@ async def _heartbeats(scene: Scene) -> None:
         await client.stop(session)
 
 
+def _response(says: str, **more: Any) -> Script:
+    """A response, streamed."""
+
+    async def script(scene: Scene) -> None:
+        body = {"model": config.DEMO, "input": says, "stream": True, **more}
+        async with scene.client() as client, client.follow("POST", "/v1/responses", body) as stream:
+            await stream.to_end()
+
+    return script
+
+
+async def _response_whole(scene: Scene) -> None:
+    async with scene.client() as client:
+        await client.ask("POST", "/v1/responses", {"model": config.DEMO, "input": "hi"})
+
+
+def _answered_response(says: str, item: Callable[[str], Any]) -> Script:
+    """A response that asks its client, and the one that the answer begins."""
+
+    async def script(scene: Scene) -> None:
+        async with scene.client() as client:
+            body = {"model": config.DEMO, "input": says, "stream": True}
+            async with client.follow("POST", "/v1/responses", body) as stream:
+                await stream.to_end()
+                asked = stream.events[-1]["response"]["output"][0]
+            answer = item(asked.get("call_id") or asked["id"])
+            body = {"model": config.DEMO, "input": [answer], "stream": True}
+            async with client.follow("POST", "/v1/responses", body) as stream:
+                await stream.to_end()
+
+    return script
+
+
+def _output(call: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call, "output": "blue"}
+
+
+def _consent(request: str) -> dict[str, Any]:
+    return {"type": "mcp_approval_response", "approval_request_id": request, "approve": True}
+
+
+async def _response_resumed(scene: Scene) -> None:
+    """Cut, gone on with, canceled."""
+    async with scene.client("storyteller") as client:
+        body = {"model": "storyteller", "input": "Tell me a story.", "stream": True}
+        async with client.follow("POST", "/v1/responses", body) as stream:
+            await stream.until(two_texts)
+            del stream.frames[7:]
+            stream.write()
+            name = stream.events[0]["response"]["id"]
+        path = f"/v1/responses/{name}"
+        async with client.follow("GET", f"{path}?stream=true&starting_after=5") as stream:
+            await stream.until(lambda stream: stream.frames)
+            await client.ask("POST", f"{path}/cancel", written=False)
+            await stream.to_end()
+
+
+def two_texts(stream: Stream) -> bool:
+    """Whether two pieces of a response's text have come."""
+    return sum(event["type"] == "response.output_text.delta" for event in stream.events) >= 2
+
+
+async def _conversation(scene: Scene) -> None:
+    async with scene.client() as client:
+        made = await client.ask("POST", "/v1/conversations", {"metadata": {"topic": "demo"}})
+        body = {"model": config.DEMO, "input": "hi", "conversation": made["id"]}
+        await client.ask("POST", "/v1/responses", body, written=False)
+        await client.ask("GET", f"/v1/conversations/{made['id']}/items")
+
+
+def _completion(says: str, **more: Any) -> Script:
+    """A chat completion, streamed."""
+
+    async def script(scene: Scene) -> None:
+        messages = [{"role": "user", "content": says}]
+        body = {"model": config.DEMO, "messages": messages, "stream": True, **more}
+        async with scene.client() as client, client.follow("POST", "/v1/chat/completions", body) as stream:
+            await stream.to_end()
+
+    return script
+
+
+async def _completion_asks(scene: Scene) -> None:
+    """A function of the client, without a stream."""
+    async with scene.client() as client:
+        messages: list[Any] = [{"role": "user", "content": "/call get_weather {}"}]
+        path, body = "/v1/chat/completions", {"model": config.DEMO, "messages": messages}
+        message = (await client.ask("POST", path, body))["choices"][0]["message"]
+        call = message["tool_calls"][0]["id"]
+        messages += [message, {"role": "tool", "tool_call_id": call, "content": "blue"}]
+        await client.ask("POST", path, body)
+
+
+async def _openai_refused(scene: Scene) -> None:
+    async with scene.client() as client:
+        await client.ask("POST", "/v1/responses", {"model": "gpt-5", "input": "hi"})
+        await client.ask("POST", "/v1/responses", {"model": config.DEMO, "input": "hi", "temperature": 3})
+
+
+async def _models(scene: Scene) -> None:
+    async with scene.client() as client:
+        await client.ask("GET", "/v1/models")
+
+
 SCENES: dict[str, Script] = {
     "text": _process("hi"),
     "thinking": _process("/think"),
@@ -642,6 +747,19 @@ SCENES: dict[str, Script] = {
     "lite-history": _lite_history,
     "lite-clear": _cleared,
     "lite-one-shot": _lite_one_shot,
+    "models": _models,
+    "response": _response("/think", metadata={"topic": "demo"}),
+    "response-tool": _response("/tool add 1 2"),
+    "response-whole": _response_whole,
+    "response-call": _answered_response("/call get_weather {}", _output),
+    "response-approval": _answered_response("/approve files", _consent),
+    "response-failure": _response("/fail out of ideas"),
+    "response-resumed": _response_resumed,
+    "conversation": _conversation,
+    "completion": _completion("/think", stream_options={"include_usage": True}),
+    "completion-call": _completion_asks,
+    "completion-failure": _completion("/fail out of ideas"),
+    "openai-refused": _openai_refused,
     "heartbeats": _heartbeats,
 }
 
@@ -657,11 +775,11 @@ class Names:
 
     _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
     _ID = re.compile(
-        rf"(?:\b(msg|response|call|approval|chatcmpl|mcpl)[_-])?(?<![0-9a-f])({_UUID}|[0-9a-f]{{32}})\b"
+        rf"(?:\b(msg|response|call|approval|chatcmpl|mcpl)[_-](?![0-9a-f]{{32}}~))?(?<![0-9a-f])({_UUID}|[0-9a-f]{{32}})\b"
     )
     _CURSOR = re.compile(r"\b(\d{13})-(\d+)\b")
     _TIMES = (
-        (re.compile(r'("(?:created_at|completed_at)":)\d+'), rf"\g<1>{SECONDS}"),
+        (re.compile(r'("(?:created|created_at|completed_at)":)\d+'), rf"\g<1>{SECONDS}"),
         (re.compile(r'("(?:createdAt|completedAt)":)\d+'), rf"\g<1>{SECONDS}000"),
         (re.compile(r'("createTime":)"[^"]*"'), r'\g<1>"2023-11-15T06:13:20.000+0800"'),
     )
@@ -677,7 +795,9 @@ class Names:
         return self._ID.sub(self._id, self._CURSOR.sub(self._cursor, text))
 
     def _id(self, match: re.Match[str]) -> str:
-        kind = match[1] or ("task" if "-" in match[2] else "session")
+        # A call's in an id of OpenAI's stands behind its task's.
+        of_call = match.string[: match.start()].endswith("~") and "-" not in match[2]
+        kind = match[1] or ("call" if of_call else "task" if "-" in match[2] else "session")
         known = self._ids.setdefault(kind, {})
         return known.setdefault(match[2], f"{kind}_{len(known) + 1}")
 
