@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.openai_events import check_events, events_of
@@ -34,8 +34,16 @@ def status(word: str) -> Entry:
 
 def delta(text: str, message: str = "m1") -> Entry:
     """A piece of an answer."""
-    more = {"status": "in_progress", "type": "text", "index": 0, "delta": True, "msg_id": message}
-    return entry("message", object="content", **more, text=text)
+    return entry(
+        "message",
+        object="content",
+        status="in_progress",
+        type="text",
+        index=0,
+        delta=True,
+        msg_id=message,
+        text=text,
+    )
 
 
 def closed(text: str, message: str = "m1", word: str = "completed") -> Entry:
@@ -55,6 +63,7 @@ def responded(*entries: Entry, name: ResponseId = NAME) -> bytes:
     return b"".join(stream.feed(1, each) for each in entries)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.data())
 def test_text_is_told_once_whatever_pieces_are_left(pieces: list[str], data: st.DataObject) -> None:
     """The pieces that came, then the rest, when the message closes."""
@@ -72,6 +81,7 @@ def test_text_is_told_once_whatever_pieces_are_left(pieces: list[str], data: st.
     assert chunks.endswith(DONE)
 
 
+@settings(deadline=None)
 @given(st.integers(-1, 40))
 def test_what_was_seen_is_not_written_again(seen: int) -> None:
     """The rest of the same bytes."""
