@@ -13,11 +13,19 @@ import orjson
 from turnstream.api.http.params import route
 from turnstream.api.protocols.openai.chat_requests import parse_chat
 from turnstream.api.protocols.openai.chat_stream import ChatStream
-from turnstream.api.protocols.openai.finding import answered, found, task_of_answers
+from turnstream.api.protocols.openai.finding import (
+    answered,
+    asks_again,
+    found,
+    is_known,
+    newest_task,
+    task_of_answers,
+)
 from turnstream.api.protocols.openai.frames import OpenAiDialect
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.whole import WholeAnswer
+from turnstream.api.turns.answers import missing_answers
 from turnstream.api.turns.follow import following
 from turnstream.api.turns.ids import ResponseId
 from turnstream.api.turns.submit import (
@@ -95,36 +103,52 @@ class ChatRoutes:
             raw, chat = await services.bodies.read(request, caller, partial(parse_chat, caller=caller))
         answers = chat.given.answers
         if answers:
-            task = task_of_answers(answers)
-            keys, one_shot = chat.caller.keys(task.session), False
+            keys, one_shot, repeated = chat.caller.keys(task_of_answers(answers).session), False, ""
         else:
-            keys, one_shot = await self._session(request, chat)
+            keys, one_shot, repeated = await self._session(request, chat)
         async with following(services, keys, chat.caller) as feed:
             if answers:
                 told = await self._answer(chat, keys)
+            elif repeated:
+                told = await self._told(chat, ResponseId(keys.session, repeated, 0))
             else:
                 told = await self._begin(request, chat, keys, len(raw), one_shot=one_shot)
             return self._respond(feed, chat, told, one_shot=one_shot)
 
-    async def _session(self, request: Request, chat: Chat) -> tuple[SessionKeys, bool]:
-        """The session that a header names, if its history is what the client says; else one for this turn alone."""
-        caller = chat.caller
+    async def _session(self, request: Request, chat: Chat) -> tuple[SessionKeys, bool, str]:
+        """The session that a header names, if the turn goes on there; else one for this turn alone, which is said.
+
+        And the task, if the client asks again by itself.
+        """
+        caller, services = chat.caller, self._services
         name = next((value for header in SESSION_HEADERS if (value := request.headers.get(header))), "")
         if name:
             keys = caller.keys(name if IDENTIFIER.fullmatch(name) else derived_session(caller, name))
-            if await self._fits(chat, keys):
-                return keys, False
+            if await self._fits(chat, keys, _key(request)):
+                return keys, False, ""
+            newest = await newest_task(services, keys)
+            if await asks_again(services, request, keys, newest, chat.digest):
+                return keys, False, newest
         key = _key(request)
-        return caller.keys(derived_session(caller, f"chat {key}") if key else uuid.uuid4().hex), True
+        return caller.keys(derived_session(caller, f"chat {key}") if key else uuid.uuid4().hex), True, ""
 
-    async def _fits(self, chat: Chat, keys: SessionKeys) -> bool:
-        """Whether the session has as many of the user's messages as the client says to have sent before this turn.
+    async def _fits(self, chat: Chat, keys: SessionKeys, key: str) -> bool:
+        """Whether the session is with this agent, waits for no answers, and has what the client says to have sent before.
 
-        A client that edits or repeats what was said has another conversation than the log.
+        As far as the number of its user's messages tells. A client that edits or repeats what was said, says something else
+        than answers, or speaks to another agent by now, has another conversation than the log, and tells all of it.
         """
-        if await self._services.log.meta(keys) is None:
+        services = self._services
+        if await services.log.meta(keys) is None:
             return True
-        await found(self._services, keys, chat.caller)
+        there, _ = await found(services, keys, chat.caller)
+        if there.spec.name != chat.caller.spec.name:
+            return False
+        if await is_known(services, keys, key):
+            return True
+        newest = await newest_task(services, keys)
+        if newest and await missing_answers(services, keys, newest, ()):
+            return False
         users = 0
         async for entry in self._services.log.all_kept(keys):
             users += not numbered(entry.event) and b'"role":"user"' in entry.event

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from turnstream.api.access.session_access import visible
 from turnstream.api.turns.answers import answered_segment, missing_answers
 from turnstream.api.turns.callbacks import answer_call, task_of_call
 from turnstream.api.turns.ids import CallId
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import InvalidBody, NoSession, UnknownCall
+from turnstream.shared.session.entry import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from starlette.requests import Request
 
     from turnstream.api.access.auth import Caller
     from turnstream.api.protocols.openai.input_items import Answer
@@ -20,6 +25,9 @@ if TYPE_CHECKING:
     from turnstream.api.turns.ids import ResponseId
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.event_log import SessionMeta
+
+# For so long a client may ask again by itself.
+RETRY_SECONDS = 60
 
 
 async def found(
@@ -36,6 +44,45 @@ async def found(
     if caller_there is None:
         raise NoSession
     return caller_there, visible(meta, caller_there.visitor(user))
+
+
+async def newest_task(services: Services, keys: SessionKeys) -> str:
+    """The session's newest turn; empty where it has none.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    log = services.log
+    if live := await log.live(keys):
+        return live[0]
+    meta = await log.meta(keys)
+    entry = await log.at(keys, Cursor(meta.epoch, meta.seq)) if meta is not None and meta.seq else None
+    return entry.task if entry else ""
+
+
+async def asks_again(services: Services, request: Request, keys: SessionKeys, task: str, digest: str) -> bool:
+    """Whether the client asks again by itself for this turn, to which it got no reply.
+
+    OpenAI's clients say so, and have no key of their own for it.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    if not task or request.headers.get("x-stainless-retry-count", "0") == "0":
+        return False
+    fields = ("digest", "submitted")
+    known, submitted = await command(services.broker.sessions, "HMGET", keys.task(task), *fields)
+    age = time.time() - int(submitted or 0) / 1000
+    return bool(known is not None and known.decode() == digest and age < RETRY_SECONDS)
+
+
+async def is_known(services: Services, keys: SessionKeys, key: str) -> bool:
+    """Whether a request of that idempotency key was taken in this session.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    return bool(key and await command(services.broker.sessions, "EXISTS", keys.idempotency(key)))
 
 
 def deleted(name: ResponseId) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,15 @@ import orjson
 from starlette.responses import Response
 
 from turnstream.api.http.params import route
-from turnstream.api.protocols.openai.finding import answered, check_answered, deleted, found
+from turnstream.api.protocols.openai.finding import (
+    answered,
+    asks_again,
+    check_answered,
+    deleted,
+    found,
+    is_known,
+    newest_task,
+)
 from turnstream.api.protocols.openai.frames import OpenAiDialect
 from turnstream.api.protocols.openai.listing import inputs_of, listed
 from turnstream.api.protocols.openai.resource import ECHO, echo_of
@@ -35,7 +42,6 @@ from turnstream.api.turns.submit import (
     new_task_id,
     trace_of,
 )
-from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.errors import BadRequest, CursorGone, InvalidBody, NoSession, NoTask, UnknownCall
 from turnstream.shared.session.entry import Cursor, Entry
@@ -54,9 +60,6 @@ if TYPE_CHECKING:
     from turnstream.api.turns.durable_submit import Headers
 
 BASE = "/v1/responses"
-
-# For so long a client may ask again by itself.
-RETRY_SECONDS = 60
 
 
 def _opened(session: str, entry: Entry) -> ResponseStream:
@@ -213,15 +216,10 @@ class ResponseRoutes:
         And the task, if this is a repeat: one that names it, or one that the client makes by itself because it got no answer.
         """
         services, log = self._services, self._services.log
-        live = await log.live(keys)
-        meta = await log.meta(keys)
-        newest = live[0] if live else ""
-        if not live and meta is not None and meta.seq:
-            entry = await log.at(keys, Cursor(meta.epoch, meta.seq))
-            newest = entry.task if entry else ""
-        if newest and await self._repeats(request, asked, keys, newest):
+        newest = await newest_task(services, keys)
+        if await asks_again(services, request, keys, newest, asked.digest):
             return keys, newest
-        if await self._known(request, keys):
+        if await is_known(services, keys, idempotency_of(request)):
             return keys, ""
         previous = asked.previous
         if previous:
@@ -238,23 +236,6 @@ class ResponseRoutes:
         if newest:
             await check_answered(services, keys, newest, (), "input")
         return keys, ""
-
-    async def _repeats(self, request: Request, asked: Asked, keys: SessionKeys, newest: str) -> bool:
-        """Whether the client asks again by itself for the session's newest turn, whose first reply it did not get.
-
-        OpenAI's clients say so, and have no key of their own for it.
-        """
-        if request.headers.get("x-stainless-retry-count", "0") == "0":
-            return False
-        names = ("digest", "submitted")
-        digest, submitted = await command(self._services.broker.sessions, "HMGET", keys.task(newest), *names)
-        age = time.time() - int(submitted or 0) / 1000
-        return bool(digest is not None and digest.decode() == asked.digest and age < RETRY_SECONDS)
-
-    async def _known(self, request: Request, keys: SessionKeys) -> bool:
-        """Whether a request of the same key was taken in this session."""
-        key = idempotency_of(request)
-        return bool(key and await command(self._services.broker.sessions, "EXISTS", keys.idempotency(key)))
 
     async def _answer(self, asked: Asked, keys: SessionKeys) -> _Told:
         """Answer calls; the response is the one that begins with the answers."""

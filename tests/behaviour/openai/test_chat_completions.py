@@ -212,6 +212,35 @@ async def test_a_repeat_finds_the_turn(openai: Any) -> None:
         assert len(ids) == 1
 
 
+async def test_a_repeat_in_a_session_finds_the_turn(openai: Any, client: Client, stack: Stack) -> None:
+    """By its key, and where the client asks again by itself: the session has the message by then, which changes nothing."""
+    said = user("hi")
+    for turn in range(2):
+        keyed = {"X-Session-Id": "s1", "Idempotency-Key": f"k{turn}"}
+        ids = set()
+        for again in ({}, {}, {"x-stainless-retry-count": "1", "Idempotency-Key": ""}):
+            body = {"model": "demo", "messages": said}
+            answer = await client.http.post("/v1/chat/completions", json=body, headers={**keyed, **again})
+            ids.add(answer.json()["id"])
+        assert len(ids) == 1
+        said += [{"role": "assistant", "content": "You said: hi"}, *user("hi")]
+    assert len({entry.task for entry in await stack.entries("s1")}) == 2
+
+
+async def test_a_session_whose_calls_wait(openai: Any, stack: Stack) -> None:
+    """A client that says something else instead is not kept waiting: it has a conversation of its own, which it tells."""
+    header = {"X-Session-Id": "s1"}
+    first = await openai.chat.completions.create(
+        model="demo", messages=user("/call f {}"), extra_headers=header
+    )
+    said = [*user("/call f {}"), first.choices[0].message.to_dict()]
+    (call,) = first.choices[0].message.tool_calls
+    said += [tool(call.id, "a"), *user("/tokens 1")]
+    answer = await openai.chat.completions.create(model="demo", messages=said, extra_headers=header)
+    assert answer.choices[0].message.content == "tok0 "
+    assert len({entry.task for entry in await stack.entries("s1")}) == 1
+
+
 async def test_a_foreign_call(openai: Any) -> None:
     """It is not found."""
     said = [*user("hi"), {"role": "assistant", "tool_calls": []}, tool(f"call_{'0' * 32}~t~a", "x")]

@@ -65,3 +65,16 @@ async def test_a_session_keeps_its_agent(openai: Any) -> None:
     assert third.status == "completed"
     for each in (first, second, third):
         assert (await openai.responses.retrieve(each.id)).model == "two"
+
+
+async def test_another_agent_in_a_chat(openai: Any) -> None:
+    """A client that changes the model in mid-chat tells the other one all that was said."""
+    header = {"X-OpenWebUI-Chat-Id": "chat1"}
+    said: list[Any] = [{"role": "user", "content": script("hi")}]
+    for name in ("one", "two"):
+        answer = await openai.chat.completions.create(model=name, messages=said, extra_headers=header)
+        assert (answer.model, answer.choices[0].message.content.strip()) == (name, "hi")
+        said += [
+            {"role": "assistant", "content": answer.choices[0].message.content},
+            {"role": "user", "content": script("hi")},
+        ]
