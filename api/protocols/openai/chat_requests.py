@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,7 +19,7 @@ from turnstream.api.protocols.openai.input_items import (
     read_part,
 )
 from turnstream.api.protocols.openai.overridden import applied
-from turnstream.api.protocols.openai.response_requests import Short
+from turnstream.api.protocols.openai.response_requests import Seed, Short, Stop
 from turnstream.api.turns.ids import MARK
 from turnstream.api.turns.overrides import MOST_TOOLS
 from turnstream.shared.errors import InvalidBody
@@ -46,6 +46,9 @@ class ChatBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
+    # The name of the answer's form.
+    form_field: ClassVar[str] = "response_format"
+
     model: Short | None = Field(
         None,
         description="The agent, of those of the key; or a model, where the agent lets a request name one.",
@@ -66,9 +69,9 @@ class ChatBody(BaseModel):
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     max_tokens: int | None = Field(None, ge=1, le=2**31 - 1)
     max_completion_tokens: int | None = Field(None, ge=1, le=2**31 - 1)
-    stop: str | Annotated[list[str], Field(max_length=16)] | None = None
-    seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
-    n: int | None = Field(None, ge=1, le=128)
+    stop: Stop = None
+    seed: Seed = None
+    n: int | None = Field(None, description="1: a request has one answer.")
     response_format: Json | None = None
     reasoning_effort: Short | None = None
     user: Short | None = Field(None, description="The session's user.")

@@ -84,12 +84,26 @@ def read_items(given: str | list[Any] | None, spec: AgentSpec, *, known: bool) -
         if not isinstance(item, dict):
             raise InvalidBody(f"input[{place}]: Input should be an object")
     # Results of calls that the input holds itself, by ids of somebody else's, tell what was said elsewhere.
-    told = set() if known else {item.get("call_id") for item in items if item.get("type") == "function_call"}
+    calls = () if known else (item.get("call_id") for item in items if item.get("type") == "function_call")
+    told = {call for call in calls if isinstance(call, str)}
     end = len(items)
     while end and items[end - 1].get("type") in _ANSWERS and not _is_told(items[end - 1], told):
         end -= 1
+    if known:
+        _check_alone(items)
     answers = [_answer(items[place], f"input[{place}]") for place in range(end, len(items))]
     return Input(_messages(items[:end], spec, known=known), answers)
+
+
+def _check_alone(items: list[Json]) -> None:
+    """See to it that what goes to a session that knows the rest is either answers or messages: the ones would hide the others."""
+    if not any(item.get("type") in _ANSWERS for item in items):
+        return
+    for place, item in enumerate(items):
+        if (item.get("type") or "message") == "message":
+            raise InvalidBody(
+                f"input[{place}]: a message cannot come with answers to calls; send it when the response to them has ended"
+            )
 
 
 def _is_told(item: Json, told: set[Any]) -> bool:
@@ -161,7 +175,10 @@ def _file(part: Json, place: str, spec: AgentSpec) -> Json:
     if part.get("file_id") and not spec.file_ids:
         raise InvalidBody(f"{place}.file_id: this agent takes no files by id; send the file, or a link to it")
     names = ("file_id", "file_url", "filename", "file_data")
-    return {"type": "file", **{name: part[name] for name in names if part.get(name)}}
+    given = {name: part[name] for name in names if part.get(name)}
+    if given.keys() <= {"filename"}:
+        raise InvalidBody(f"{place}: needs a link, or the data")
+    return {"type": "file", **given}
 
 
 def message_of(role: str, parts: list[Json], place: str = "input") -> Message:

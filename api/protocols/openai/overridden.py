@@ -27,7 +27,6 @@ _USUAL: dict[str, tuple[Any, ...]] = {
     "logprobs": (None, False),
     "logit_bias": (None, {}),
     "prediction": (None,),
-    "n": (None, 1),
 }
 
 NO_MODEL = "No such model: GET /v1/models lists those of this API key."
@@ -42,6 +41,8 @@ def applied(body: Any, caller: Caller) -> tuple[Caller, Overrides]:
     """
     caller, model = _agent(caller, body.model)
     spec = caller.spec
+    if getattr(body, "n", None) not in (None, 1):
+        raise InvalidBody("n: a request has one answer; leave it out")
     tools = [] if body.tool_choice == "none" else _functions(body.tools or [], spec)
     fields: dict[str, Any] = {
         "input": [],
@@ -52,8 +53,8 @@ def applied(body: Any, caller: Caller) -> tuple[Caller, Overrides]:
         "frequency_penalty": body.frequency_penalty,
         "presence_penalty": body.presence_penalty,
         "max_tokens": body.max_output_tokens,
-        "stop": getattr(body, "stop", None),
-        "seed": getattr(body, "seed", None),
+        "stop": body.stop,
+        "seed": body.seed,
         "tools": tools,
     }
     ignored = take_out(fields, spec)
@@ -62,7 +63,7 @@ def applied(body: Any, caller: Caller) -> tuple[Caller, Overrides]:
     reasoning = body.reasoning or {}
     if any(reasoning.get(name) is not None for name in ("effort", "max_tokens")):
         more.append("reasoning")
-    schema = _schema((body.text or {}).get("format"), spec, more)
+    schema = _schema((body.text or {}).get("format"), body.form_field, spec, more)
     for name in more:
         if spec.strict_overrides:
             raise InvalidBody(f"{name}: this agent does not let a request set it; leave it out")
@@ -92,7 +93,7 @@ def _functions(tools: list[dict[str, Any]], spec: AgentSpec) -> list[dict[str, A
             functions.append(
                 {"type": "function", "function": function if isinstance(function, dict) else _flat(tool)}
             )
-        elif kind != "mcp" or tool.get("server_label") not in labels:
+        elif kind != "mcp" or str(tool.get("server_label")) not in labels:
             raise InvalidBody(
                 f"tools[{place}].type: 'function', or 'mcp' with the server_label of one of the agent's own servers"
             )
@@ -103,8 +104,10 @@ def _flat(tool: dict[str, Any]) -> dict[str, Any]:
     return {name: tool.get(name) for name in ("name", "description", "parameters")}
 
 
-def _schema(form: Any, spec: AgentSpec, ignored: list[str]) -> Json | None:
+def _schema(form: Any, field: str, spec: AgentSpec, ignored: list[str]) -> Json | None:
     """The schema that the answer is to fit; what the answer would not fit is refused: its client would read it as that.
+
+    ``field`` is the name of the form in the request.
 
     Raises:
         InvalidBody: it cannot be had of the agent; the text names the field.
@@ -113,18 +116,20 @@ def _schema(form: Any, spec: AgentSpec, ignored: list[str]) -> Json | None:
         return None
     if spec.output_schema is not None:
         # It answers with JSON, of its own.
-        ignored.append("text.format")
+        ignored.append(field)
         return None
     if OUTPUT_SCHEMA not in spec.allow_overrides or spec.python:
         raise InvalidBody(
-            "text.format: this agent answers with text; where it is configured, allow_overrides may have 'output_schema'"
+            f"{field}: this agent answers with text; where it is configured, allow_overrides may have 'output_schema'"
         )
     given = form.get("json_schema")
-    schema = (given if isinstance(given, dict) else form).get("schema")
+    if isinstance(given, dict):
+        form, field = given, f"{field}.json_schema"
+    schema = form.get("schema")
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        raise InvalidBody("text.format.schema: a JSON Schema whose type is 'object'")
+        raise InvalidBody(f"{field}.schema: a JSON Schema whose type is 'object'")
     try:
         json_schema.check(schema)
     except ValueError as error:
-        raise InvalidBody(f"text.format.schema: {error}") from None
+        raise InvalidBody(f"{field}.schema: {error}") from None
     return schema

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -31,12 +31,18 @@ Metadata = Annotated[
     dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
     Field(max_length=16),
 ]
+# Of chat completions; OpenAI's responses have neither.
+Stop = str | Annotated[list[str], Field(max_length=16)] | None
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None
 
 
 class CreateResponse(BaseModel):
     """A turn, or the answers to calls."""
 
     model_config = ConfigDict(extra="allow")
+
+    # The name of the answer's form.
+    form_field: ClassVar[str] = "text.format"
 
     model: Short | None = Field(
         None,
@@ -63,6 +69,8 @@ class CreateResponse(BaseModel):
     top_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    stop: Stop = None
+    seed: Seed = None
     max_output_tokens: int | None = Field(None, ge=1, le=2**31 - 1)
     max_tool_calls: int | None = Field(None, ge=1, le=2**31 - 1)
     text: dict[str, Any] | None = Field(None, description="`format`: how the answer is to be written.")
@@ -124,6 +132,10 @@ def parse_response(raw: bytes, caller: Caller) -> Asked:
         raise InvalidBody("prompt: there are no stored prompts; send instructions and input")
     if not (body.user or "").isprintable() or not (body.safety_identifier or "").isprintable():
         raise InvalidBody("safety_identifier: printable characters only")
+    if body.background and body.store is False:
+        raise InvalidBody(
+            "background: nobody could retrieve a response with store false; leave one of them out"
+        )
     previous = ResponseId.parse(body.previous_response_id) if body.previous_response_id else None
     conversation = _conversation(body)
     if previous and conversation:

@@ -97,6 +97,18 @@ async def test_all_calls_are_answered_at_once(openai: Any) -> None:
     assert second.id.endswith("~1")
 
 
+async def test_a_message_does_not_come_with_answers(openai: Any) -> None:
+    """It would be lost, before them as behind them: it is refused, and the calls wait on."""
+    first = await openai.responses.create(model="lead", input=TWICE, tools=[F])
+    answers, message = outputs(*calls_in(first)), {"role": "user", "content": "never mind"}
+    for given, place in (([message, *answers], "input[0]"), ([*answers, message], "input[2]")):
+        with pytest.raises(BadRequestError) as error:
+            await openai.responses.create(model="lead", input=given, previous_response_id=first.id)
+        assert error.value.param == place
+    second = await openai.responses.create(model="lead", input=answers, previous_response_id=first.id)
+    assert second.id.endswith("~1")
+
+
 async def test_a_subagent_asks(openai: Any) -> None:
     """Its words are not told, its call is; what it answered stands in the response after."""
     first = await openai.responses.create(

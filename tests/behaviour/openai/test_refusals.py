@@ -40,7 +40,7 @@ async def stack(place: Place) -> AsyncIterator[Stack]:
     stack = Stack(
         place,
         team(
-            lead={**demo, "busy": "reject"},
+            lead={**demo, "busy": "reject", "tools": ["turnstream.worker.agents.demo:slow"]},
             strict={**demo, "allow_overrides": ["tools"], "strict_overrides": True},
             none={**demo, "allow_overrides": []},
             formed={**demo, "allow_overrides": ["sampling", "output_schema"]},
@@ -77,7 +77,18 @@ async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
             {"input": "hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},
             "text.format",
         ),
+        (
+            {"input": "hi", "text": {"format": {"type": "json_schema", "json_schema": 5}}},
+            "text.format",
+        ),
         ({"input": []}, "input"),
+        ({"input": "hi", "n": 2}, "n"),
+        ({"input": "hi", "stop": [5]}, "stop"),
+        ({"input": "hi", "seed": "x"}, "seed"),
+        ({"input": "hi", "tools": [{"type": "mcp", "server_label": []}]}, "tools[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+        ({"input": [{"type": "function_call", "call_id": []}]}, "input[0]"),
+        ({"input": "hi", "background": True, "store": False}, "background"),
         (
             {"input": [{"type": "function_call_output", "call_id": "c1", "output": ""}]},
             "previous_response_id",
@@ -91,8 +102,16 @@ async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
     assert unknown.value.type == "not_found_error"
     answer = await client.http.post("/v1/responses", content=b"[]")
     assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
-    with pytest.raises(BadRequestError):
-        await openai.chat.completions.create(model="lead", messages=[])
+    said: list[Any] = [{"role": "user", "content": "hi"}]
+    for chat, field in (
+        ({"messages": []}, "messages"),
+        ({"messages": said, "n": 2}, "n"),
+        ({"messages": said, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+    ):
+        with pytest.raises(BadRequestError) as refused:
+            await openai.chat.completions.create(model="lead", messages=said, extra_body=chat)
+        assert refused.value.param == field, chat
 
 
 async def test_a_busy_session_is_not_asked_again(client: Client, openai_at: Any, stack: Stack) -> None:
