@@ -15,12 +15,17 @@ import httpx
 import orjson
 import psutil
 import pytest
+import pytest_asyncio
 import redis
+from openai import APIConnectionError, AsyncOpenAI
 
 from tests.support.client import Frame, asked, check_whole, terminal, text_of
+from tests.support.openai_events import check_events
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
     from deploy.cluster import Cluster
     from deploy.process import Part
     from tests.support.client import Client
@@ -113,6 +118,56 @@ async def test_a_worker_dies_and_then_a_front_end(cluster: Cluster, client: Clie
     assert ended is not None
     assert [message["status"] for message in ended["output"]] == ["incomplete", "completed"]
     assert ended["output"][1]["content"][0]["text"] == "".join(f"tok{number} " for number in range(300))
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def openai(cluster: Cluster) -> AsyncIterator[AsyncOpenAI]:
+    """OpenAI's own client, which knows nginx only."""
+    async with AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key=cluster.key, max_retries=0) as openai:
+        yield openai
+
+
+async def test_openais_client_outlives_all_of_them(cluster: Cluster, openai: AsyncOpenAI) -> None:
+    """The worker is killed in mid-item, then the front end: the client resumes by its number, and has each event once."""
+    got: list[Any] = []
+
+    async def gathered(stream: Any, enough: Callable[[], bool]) -> None:
+        async for event in stream:
+            got.append(event)
+            if enough():
+                return
+
+    def begun() -> int:
+        return sum(event.type == "response.output_item.added" for event in got)
+
+    def told() -> int:
+        return sum(event.type == "response.output_text.delta" for event in got)
+
+    stream = await openai.responses.create(model="demo", input="/tokens 300 20", stream=True)
+    await gathered(stream, lambda: told() >= 5)
+    name = got[0].response.id
+    task = name.split("~")[1]
+    workers = [part for each, part in cluster.parts.items() if each.startswith("worker")]
+    await wait_until(
+        lambda: any(part.said("attempt.began", f"/{task}") for part in workers), "the worker that has it"
+    )
+    holder(cluster, task).signal(signal.SIGKILL)
+    await gathered(stream, lambda: begun() == 2)
+    used = [part for each, part in cluster.parts.items() if each.startswith("api")]
+    for part in used:
+        part.signal(signal.SIGKILL)
+    with pytest.raises(APIConnectionError):
+        await gathered(stream, lambda: False)
+    await stream.close()
+    for part in used:
+        await wait_until(lambda part=part: answers(part), "the front end to be back")  # type: ignore[misc]
+    assert got[-1].type != "response.completed"
+    rest = await openai.responses.retrieve(name, stream=True, starting_after=got[-1].sequence_number)
+    await gathered(rest, lambda: False)
+    last = check_events([orjson.loads(event.to_json()) for event in got])
+    assert [item["status"] for item in last["output"]] == ["incomplete", "completed"]
+    assert last["output"][1]["content"][0]["text"] == "".join(f"tok{number} " for number in range(300))
+    assert orjson.loads((await openai.responses.retrieve(name)).to_json()) == last
 
 
 async def test_front_ends_are_replaced_one_by_one(cluster: Cluster, client: Client) -> None:
@@ -242,8 +297,12 @@ def _check_refusal(found: tuple[int, bytes, dict[str, Any]], path: str, status: 
     assert was == status, found
     if path.startswith("/v1/"):
         assert set(body) == {"error"}
-        assert set(body["error"]) == {"message", "type", "param", "code"}
-        body = {"code": body["error"]["code"]}
+        error = body["error"]
+        kinds = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+        assert error["message"]
+        assert error["param"] is None
+        assert error["type"] == kinds.get(status, "invalid_request_error")
+        body = {"code": {"rate_limit_exceeded": "too_many"}.get(error["code"], error["code"])}
     assert set(body) - {"message"} == ({"code", "reason"} if path.startswith("/liteAgent/") else {"code"})
     assert body.get("reason", body["code"]) == word
     if path.startswith("/liteAgent/"):
@@ -281,7 +340,7 @@ async def test_one_address_holds_so_many_connections(cluster: Cluster, client: C
 
     try:
         await asyncio.gather(*(hold() for _ in range(512)))
-        for path in ("/process", "/liteAgent/v1/chat"):
+        for path in ("/process", "/liteAgent/v1/chat", "/v1/responses"):
             sent = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
             _check_refusal(await _refusal(cluster, sent), path, 429, "too_many")
     finally:
