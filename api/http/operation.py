@@ -46,11 +46,15 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An answer of server-sent events: how it is framed, and the model of each event's data by its name."""
+    """An answer of server-sent events: how it is framed, and the model of each event's data by its name.
+
+    ``last`` is what stands in place of an event at the end, if anything does.
+    """
 
     dialects: tuple[Dialect, ...]
     frame: str
     events: Mapping[str, Any]
+    last: str = ""
 
     @property
     def media_type(self) -> str:

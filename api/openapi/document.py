@@ -124,13 +124,17 @@ def _operation(operation: Operation, method: str, schemas: _Schemas) -> Json:
     return made
 
 
+# What an answer says that is not the one that was asked for, and no refusal.
+_NOT_200 = {500: "The turn failed.", 503: "Not now."}
+
+
 def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:
     texts: dict[int, list[str]] = defaultdict(list)
     bodies: dict[int, dict[str, list[Json]]] = defaultdict(lambda: defaultdict(list))
     contents: dict[int, Json] = defaultdict(dict)
     headers: dict[int, Json] = defaultdict(dict)
     for status, answers in operation.answers.items():
-        texts[status].append(operation.summary if status == 200 else "Not now.")
+        texts[status].append(_NOT_200.get(status, operation.summary))
         for answer in answers:
             if isinstance(answer, Stream):
                 contents[status][answer.media_type] = _stream(answer, schemas)
@@ -204,7 +208,10 @@ def _stream(stream: Stream, schemas: _Schemas) -> Json:
     return {
         "schema": {
             "description": "One server-sent event of the stream.",
-            "anyOf": [_event(name, schemas.written[model]) for name, model in stream.events.items()],
+            "anyOf": [
+                *(_event(name, schemas.written[model]) for name, model in stream.events.items()),
+                *([_LAST | {"properties": {"data": {"const": stream.last}}}] if stream.last else ()),
+            ],
         },
         "examples": {
             dialect.name: {"value": dialect.frames("s1", epoch, _EXAMPLE).decode()}
@@ -215,6 +222,9 @@ def _stream(stream: Stream, schemas: _Schemas) -> Json:
             "heartbeat": stream.dialects[0].ping.decode(),
         },
     }
+
+
+_LAST: Json = {"type": "object", "description": "The last one.", "required": ["data"]}
 
 
 def _event(name: str, data: Json) -> Json:

@@ -26,12 +26,10 @@ _TYPES = {
 _CODES = {
     "bad_token": "invalid_api_key",
     "unknown_key": "invalid_api_key",
-    "session_not_found": "not_found",
-    "task_not_found": "not_found",
-    "call_not_found": "not_found",
     "too_many": "rate_limit_exceeded",
 }
 # Unknown responses, calls and conversations have one answer, whatever they are.
+_UNKNOWN = ("session_not_found", "task_not_found", "call_not_found")
 _NOT_FOUND = "Not found: no such response, conversation or call, or it has expired."
 
 
@@ -65,9 +63,10 @@ class OpenAiErrors:
         return {"type": "object", "required": ["error"], "properties": {"error": error}, "examples": told}
 
     def _object(self, problem: Problem) -> Json:
-        code = _CODES.get(problem.word, problem.word)
+        unknown = problem.word in _UNKNOWN
+        code = "not_found" if unknown else _CODES.get(problem.word, problem.word)
         status = self.status(problem)
         kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         field = _FIELD.match(problem.text)
-        text = _NOT_FOUND if code == "not_found" else problem.text
+        text = _NOT_FOUND if unknown else problem.text
         return {"error": {"message": text, "type": kind, "param": field and field[1], "code": code}}

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from turnstream.api.streaming.dialect import Encoder
     from turnstream.shared.session.entry import Entry
 
-DONE = b"data: [DONE]\n\n"
+# What the last frame has in place of an event.
+LAST = "[DONE]"
+DONE = b"data: %b\n\n" % LAST.encode()
 
 
 class OpenAiDialect:

@@ -19,6 +19,7 @@ from turnstream.api.protocols.openai.chat_routes import PATH as CHAT_PATH
 from turnstream.api.protocols.openai.conversation_routes import BASE as CONVERSATIONS
 from turnstream.api.protocols.openai.conversation_routes import ConversationBody
 from turnstream.api.protocols.openai.errors import OpenAiErrors
+from turnstream.api.protocols.openai.frames import LAST
 from turnstream.api.protocols.openai.model_routes import Model, Models
 from turnstream.api.protocols.openai.response_requests import CreateResponse
 from turnstream.api.protocols.openai.response_routes import BASE, RESPONSES
@@ -29,6 +30,7 @@ from turnstream.api.protocols.openai.schemas import (
     Conversation,
     DeletedConversation,
     DeletedResponse,
+    FailedTurn,
     Item,
     ItemList,
     ResponseEvent,
@@ -71,9 +73,19 @@ _PARAMETERS = {
     "openaiAfter": parameter("query", "after", "The id of the item behind which the page begins."),
 }
 
-_STREAM = Stream(dialects=(RESPONSES,), frame="event: TYPE\ndata: JSON\n\n", events={"": ResponseEvent})
+_STREAM = Stream(
+    dialects=(RESPONSES,),
+    frame="event: TYPE\ndata: JSON\n\n",
+    events={"": ResponseEvent},
+    last=LAST,
+)
 
-_CHUNKS = Stream(dialects=(CHAT,), frame="data: JSON\n\n", events={"": Chunk})
+_CHUNKS = Stream(
+    dialects=(CHAT,),
+    frame="data: JSON\n\n",
+    events={"": Chunk | FailedTurn},
+    last=LAST,
+)
 
 _ID_ERRORS = SESSION_ERRORS | {NoTask, CursorGone}
 _OPERATIONS = (
@@ -146,7 +158,7 @@ _OPERATIONS = (
         "chatCompletions",
         "Take a turn, or answers to calls, and tell what comes of it. The session is that which `X-Session-Id` names, else one for "
         "this turn.",
-        {200: (_CHUNKS, Completion)},
+        {200: (_CHUNKS, Completion), 500: (FailedTurn,)},
         (TURN_ERRORS | CALL_ERRORS | {NoModel}) - {BadCursor},
         ("X-Session-Id", "Idempotency-Key", "traceparent"),
         ChatBody,

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic_core import core_schema
 
 from turnstream.api.http.answers import Described
+
+
+class _OrNull:
+    """Marks what may be null when it is told: other protocols of ours leave such fields out, and are described so."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [handler(schema), {"type": "null"}]}
+
+
+_T = TypeVar("_T")
+OrNull = Annotated[_T | None, _OrNull()]
 
 
 class _Open(BaseModel):
@@ -38,12 +52,12 @@ class ResponseObject(_Open):
     id: str
     object: Literal["response"]
     created_at: int
-    completed_at: int | None
+    completed_at: OrNull[int]
     status: Literal["queued", "in_progress", "completed", "failed", "cancelled"]
-    error: dict[str, Any] | None
+    error: OrNull[dict[str, Any]]
     model: str
     output: list[Item]
-    usage: Usage | None
+    usage: OrNull[Usage]
 
 
 class ResponseEvent(_Open):
@@ -66,8 +80,8 @@ class ItemList(Described):
 
     object: Literal["list"]
     data: list[Item]
-    first_id: str | None
-    last_id: str | None
+    first_id: OrNull[str]
+    last_id: OrNull[str]
     has_more: bool
 
 
@@ -107,3 +121,18 @@ class Chunk(_Open):
     created: int
     model: str
     choices: list[dict[str, Any]]
+
+
+class Failure(_Open):
+    """What ended a turn."""
+
+    message: str
+    type: Literal["server_error"]
+    param: OrNull[str]
+    code: str
+
+
+class FailedTurn(_Open):
+    """The turn failed: its own code, not one of ours."""
+
+    error: Failure

@@ -100,6 +100,7 @@ async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
     with pytest.raises(NotFoundError) as unknown:
         await openai.get("/nothing", cast_to=httpx.Response)
     assert unknown.value.type == "not_found_error"
+    assert "response" not in unknown.value.message, "it is the address that is unknown"
     answer = await client.http.post("/v1/responses", content=b"[]")
     assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
     said: list[Any] = [{"role": "user", "content": "hi"}]
