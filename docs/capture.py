@@ -656,7 +656,7 @@ async def _response_resumed(scene: Scene) -> None:
 
 def two_texts(stream: Stream) -> bool:
     """Whether two pieces of a response's text have come."""
-    return sum(event["type"] == "response.output_text.delta" for event in stream.events) >= 2
+    return [event["type"] for event in stream.events].count("response.output_text.delta") >= 2
 
 
 async def _conversation(scene: Scene) -> None:
