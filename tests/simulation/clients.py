@@ -65,6 +65,9 @@ _MAY_FAIL = {"hurried": "deadline", "coded-interrupt": "agent_version_gone"}
 # No session expires before it was left alone for long; by then what its turns' ends left to do is done.
 UNUSED_SECONDS = 15.0
 
+# A request whose connection was lost has come by then, or never will: longer than connections are held, or processes frozen.
+LATE_SECONDS = 10.0
+
 # Between two looks for turns that no client waits for any more.
 ABANDONED_SECONDS = 5.0
 
@@ -297,17 +300,21 @@ class SimulatedClient(ChaosClient):
     async def _clear(self, session: str) -> None:
         """Have a session forgotten; from then on who has seen something of it is told that it is gone.
 
-        A request that was lost may come late, and finds its key.
+        A request that was lost may come late, and finds its key; without one it would clear what is begun after the one that
+        was answered.
         """
-        key = {"Idempotency-Key": str(uuid.uuid4())}
+        key = {"Idempotency-Key": str(uuid.uuid4())} if self._rng.random() < 0.5 else {}
+        late = 0.0
         while True:
             try:
                 answer = await self._http.post(
                     f"{self._front()}/liteAgent/v1/clear", params={"sessionId": session}, headers=key
                 )
             except httpx.HTTPError:
+                late = 0.0 if key else LATE_SECONDS
                 continue
             if answer.status_code == 200:
+                await asyncio.sleep(late)
                 break
             if answer.status_code not in (429, 503):
                 self._town.broken.append(
