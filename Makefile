@@ -15,17 +15,19 @@ BROKERS ?= 1
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Everything is pinned by hash; nothing is resolved here. What runs needs a quarter of what develops.
+# Everything is pinned by hash, and `--no-deps` keeps pip from resolving: by itself it looks for a newer release of
+# what another package wants with an extra, and then refuses that release for want of a pin.
+# What runs needs a quarter of what develops.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 $(RUNTIME): requirements-runtime.lock requirements-build.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --require-hashes -r requirements-runtime.lock -r requirements-build.lock
+	$(PIP) --no-deps --require-hashes -r requirements-runtime.lock -r requirements-build.lock
 	$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(INSTALLED): $(RUNTIME) requirements.lock
-	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps --require-hashes -r requirements.lock
 	@touch $@
 
 serve: $(RUNTIME) ## Front end, worker and embedded broker in one process, with the demo agent
