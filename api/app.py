@@ -18,6 +18,7 @@ from turnstream.api.admin.keys import AdminKeyRoutes
 from turnstream.api.admin.models import AdminModelRoutes
 from turnstream.api.admin.sessions import AdminSessionRoutes
 from turnstream.api.admin.tasks import AdminTaskRoutes
+from turnstream.api.http.cors import Cors
 from turnstream.api.http.middleware import ErrorMiddleware, ErrorResponses
 from turnstream.api.openapi.document import OpenApiRoutes
 from turnstream.api.operators.console import ConsoleRoutes
@@ -65,6 +66,11 @@ def create_app(
     keys = _keys_to_register(settings, agents)
     services = Services.make(settings, agents, broker or Broker(settings), siblings=siblings)
     errors = ErrorResponses(error_shape)
+    protocols = served(settings.protocols or "")
+    cors = Cors(
+        settings.cors_origins or "",
+        lambda path: any(each.in_browsers and each.has(path) for each in protocols),
+    )
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -96,11 +102,7 @@ def create_app(
             *HealthRoutes(services).routes(),
             *OpenApiRoutes().routes(),
             *MetricsRoutes(services).routes(),
-            *(
-                each
-                for protocol in served(settings.protocols or "")
-                for each in protocol.make_routes(services).routes()
-            ),
+            *(each for protocol in protocols for each in protocol.make_routes(services).routes()),
             *AdminTaskRoutes(services).routes(),
             *AdminDeploymentRoutes(services).routes(),
             *AdminModelRoutes(services).routes(),
@@ -108,7 +110,7 @@ def create_app(
             *AdminSessionRoutes(services).routes(),
             *ConsoleRoutes(services).routes(),
         ],
-        middleware=[Middleware(ErrorMiddleware, errors)],
+        middleware=[Middleware(ErrorMiddleware, errors, cors)],
         exception_handlers={TurnstreamError: errors.ours, HTTPException: errors.of_router},
         lifespan=lifespan,
     )

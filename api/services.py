@@ -17,6 +17,7 @@ from turnstream.shared.api_keys import ApiKeys
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.model_states import ModelStates
 from turnstream.shared.offload import ThreadOffload
+from turnstream.shared.session.agent_tasks import AgentTasks
 from turnstream.shared.session.deployment_stats import DeploymentStats
 from turnstream.shared.session.endings import END_RETRY_SECONDS, Ender
 from turnstream.shared.session.event_log import Log
@@ -26,6 +27,7 @@ from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.task_list import TaskList
 from turnstream.shared.session.tasks import Tasks
+from turnstream.shared.session.webhooks import Webhooks
 from turnstream.shared.siblings import Siblings
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class Services:
     api_keys: ApiKeys
     auth: Auth
     task_list: TaskList
+    agent_tasks: AgentTasks
+    webhooks: Webhooks
     deployment_stats: DeploymentStats
     model_states: ModelStates
     limiter: Limiter
@@ -101,6 +105,8 @@ class Services:
             api_keys=api_keys,
             auth=Auth(api_keys, agents),
             task_list=task_list,
+            agent_tasks=AgentTasks(broker.primary, task_list, settings.ttl_ms),
+            webhooks=Webhooks(broker.primary, tasks),
             deployment_stats=DeploymentStats(broker, task_list),
             model_states=ModelStates(broker.primary, settings.lease_ms),
             limiter=Limiter(
@@ -114,7 +120,7 @@ class Services:
             offload=offload,
             bodies=Bodies(settings, offload),
             storage=Storage(broker.primary, broker.sessions),
-            leaving=Leaving(tasks, log, ender),
+            leaving=Leaving(broker.primary, tasks, log, ender),
             forks=Forks(tasks, log),
             siblings=siblings or Siblings(),
             name=name,

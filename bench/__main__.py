@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # Groups of rows, in the order of the table; each is a module with `run(built, scale)`, which yields rows.
 GROUPS = (
     "following",
+    "protocols",
     "worker",
     "chats",
     "providers",

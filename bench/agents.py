@@ -21,6 +21,7 @@ python = "bench.agents:echo"
 python = "bench.agents:stream"
 [agents.paced]
 python = "bench.agents:paced"
+[agents.paced.a2a]
 [agents.silent]
 python = "bench.agents:silent"
 [agents.asking]

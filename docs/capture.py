@@ -37,7 +37,7 @@ from turnstream.shared.settings import Settings
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 
 HERE = Path(__file__).parent
 TEMPLATE = HERE / "protocol.in.md"
@@ -92,6 +92,9 @@ def _agents() -> Agents:
         AgentSpec(name="storyteller", python="docs.showcase:storyteller"),
         AgentSpec(name="one-at-a-time", python="docs.showcase:storyteller", busy="reject"),
         AgentSpec.model_validate({**demo, "name": "one-shot", "simple": True}),
+        AgentSpec.model_validate(
+            {**demo, "name": "published", "version": "1", "a2a": {"description": "Does what it is told."}}
+        ),
     ):
         specs[spec.name] = spec
     return Agents(specs)
@@ -115,7 +118,14 @@ async def deployment() -> AsyncIterator[Deployment]:
 @asynccontextmanager
 async def _deployment() -> AsyncIterator[Deployment]:
     configured = _agents()
-    settings = Settings(redis_url="memory://", port=0, drain_seconds=0, agents=None)
+    settings = Settings(
+        redis_url="memory://",
+        port=0,
+        drain_seconds=0,
+        agents=None,
+        protocols="default,a2a",
+        public_url="https://agents.example",
+    )
     hasty = settings.model_copy(update={"heartbeat_seconds": HASTY_SECONDS})
     broker = Broker(settings, FakeServer())
     worker = WorkerProcess(settings, broker, configured)
@@ -233,7 +243,13 @@ class Client:
         await self._http.aclose()
 
     async def ask(
-        self, method: str, path: str, body: Any = None, *, written: bool = True, **headers: str
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        written: bool = True,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """One request and its JSON answer, whatever its status."""
         request = self._request(method, path, body, headers, written=written)
@@ -246,7 +262,13 @@ class Client:
 
     @asynccontextmanager
     async def follow(
-        self, method: str, path: str, body: Any = None, *, written: bool = True, **headers: str
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        written: bool = True,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Stream]:
         """One request and the stream that it opens."""
         request = self._request(method, path, body, headers, written=written)
@@ -266,15 +288,14 @@ class Client:
         await self.ask("POST", f"/liteAgent/v1/stop?sessionId={session}", written=written)
 
     def _request(
-        self, method: str, path: str, body: Any, headers: dict[str, str], *, written: bool
+        self, method: str, path: str, body: Any, headers: Mapping[str, str] | None, *, written: bool
     ) -> httpx.Request:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
         if written:
-            lines = [f"{method} {path}", *(f"{name}: {value}" for name, value in named.items())]
+            lines = [f"{method} {path}", *(f"{name}: {value}" for name, value in (headers or {}).items())]
             if body is not None:
                 lines += ["", json.dumps(body, ensure_ascii=False)]
             self._scene.block("http", "\n".join(lines))
-        return self._http.build_request(method, path, json=body, headers=named)
+        return self._http.build_request(method, path, json=body, headers=headers)
 
 
 Script: TypeAlias = "Callable[[Scene], Awaitable[None]]"
@@ -477,7 +498,7 @@ async def _resumed(scene: Scene) -> None:
             stream.write()
         scene.say("the connection is lost here. The client comes back")
         path = f"/process?session_id={scene.name}&response_id=turn-1"
-        async with client.follow("GET", path, Last_Event_ID=cursor) as stream:
+        async with client.follow("GET", path, headers={"Last-Event-ID": cursor}) as stream:
             await stream.to_end()
 
 
@@ -512,7 +533,9 @@ async def _refused(scene: Scene) -> None:
         }
         await client.ask("POST", "/process", wrong)
         await client.ask("GET", "/process?session_id=never-seen")
-        await client.ask("POST", "/process", asked(scene.name, "hi"), Authorization="Bearer nonsense")
+        await client.ask(
+            "POST", "/process", asked(scene.name, "hi"), headers={"Authorization": "Bearer nonsense"}
+        )
 
 
 async def _cleared(scene: Scene) -> None:
@@ -524,7 +547,7 @@ async def _cleared(scene: Scene) -> None:
         cursor = stream.frames[0].partition("\n")[0].removeprefix("id:")
         await client.ask("POST", f"/liteAgent/v1/clear?sessionId={session}")
         await client.ask("GET", f"/liteAgent/v1/history?sessionId={session}")
-        await client.ask("GET", chat, Last_Event_ID=cursor)
+        await client.ask("GET", chat, headers={"Last-Event-ID": cursor})
 
 
 async def _lite_text(scene: Scene) -> None:
@@ -556,7 +579,7 @@ async def _lite_resumed(scene: Scene) -> None:
         # The client was cut off between toolsStart and toolCalls, which are frames of one event.
         cut = next(place for place, frame in enumerate(stream.frames) if '"toolsStart"' in frame)
         cursor = stream.frames[cut - 1].partition("\n")[0].removeprefix("id:")
-        async with client.follow("POST", chat, body, Last_Event_ID=cursor) as stream:
+        async with client.follow("POST", chat, body, headers={"Last-Event-ID": cursor}) as stream:
             await stream.to_end()
 
 
@@ -655,8 +678,10 @@ async def _response_resumed(scene: Scene) -> None:
 
 
 def two_texts(stream: Stream) -> bool:
-    """Whether two pieces of a response's text have come."""
-    return [event["type"] for event in stream.events].count("response.output_text.delta") >= 2
+    """Whether two pieces of the text of a response, a run or a page's message have come."""
+    kinds = [event["type"] for event in stream.events]
+    names = ("response.output_text.delta", "TEXT_MESSAGE_CONTENT", "text-delta")
+    return sum(map(kinds.count, names)) >= 2
 
 
 async def _conversation(scene: Scene) -> None:
@@ -699,6 +724,177 @@ async def _openai_refused(scene: Scene) -> None:
 async def _models(scene: Scene) -> None:
     async with scene.client() as client:
         await client.ask("GET", "/v1/models")
+
+
+_A2A = {"A2A-Version": "1.0"}
+_CURSORS = {**_A2A, "A2A-Extensions": "urn:turnstream:a2a:cursor:v1"}
+
+
+def _sent(says: str, number: int = 1, **more: Any) -> dict[str, Any]:
+    """A message of A2A's."""
+    parts = more.pop("parts", None) or [{"text": says}]
+    return {"message": {"messageId": f"m{number}", "role": "ROLE_USER", "parts": parts, **more}}
+
+
+async def _agent_card(scene: Scene) -> None:
+    async with scene.client("published") as client:
+        await client.ask("GET", "/a2a/published/.well-known/agent-card.json")
+
+
+async def _a2a_message(scene: Scene) -> None:
+    async with scene.client("published") as client:
+        call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": _sent("/think")}
+        await client.ask("POST", "/a2a/published", call, headers=_A2A)
+
+
+async def _a2a_stream(scene: Scene) -> None:
+    """Of a task that has ended, from its beginning: what a stream tells at once depends on how far the task is."""
+    async with scene.client("published") as client:
+        body = _sent("/tokens 3", 2)
+        answer = await client.ask(
+            "POST", "/a2a/published/message:send", body, written=False, headers=_CURSORS
+        )
+        task = answer["task"]
+        path = f"/a2a/published/tasks/{task['id']}"
+        told = await client.ask("GET", path, written=False, headers=_CURSORS)
+        (cursor,) = told["metadata"].values()
+        begun = cursor["cursor"].partition("-")[0] + "-2"
+        headers = {**_CURSORS, "Last-Event-ID": begun}
+        async with client.follow("POST", f"{path}:subscribe", headers=headers) as stream:
+            await stream.to_end()
+
+
+async def _a2a_asks(scene: Scene) -> None:
+    async with scene.client("published") as client:
+        body = _sent('/call get_weather {"city": "Rome"}', 3)
+        task = (await client.ask("POST", "/a2a/published/message:send", body, headers=_A2A))["task"]
+        call = task["status"]["message"]["parts"][1]["data"]["callId"]
+        parts = [{"data": {"callId": call, "result": {"sky": "blue"}}}]
+        body = _sent("", 4, parts=parts, taskId=task["id"])
+        await client.ask("POST", "/a2a/published/message:send", body, headers=_A2A)
+
+
+async def _a2a_refused(scene: Scene) -> None:
+    async with scene.client("published") as client:
+        call = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "nobody~nothing"}}
+        await client.ask("POST", "/a2a/published", call, headers=_A2A)
+        await client.ask("GET", "/a2a/published/tasks/nobody~nothing", headers=_A2A)
+        await client.ask("GET", "/a2a/published/tasks?pageSize=1000", headers=_A2A)
+        await client.ask("GET", "/a2a/published/tasks")
+
+
+def _ui(chat: str, *parts: dict[str, Any], role: str = "user", name: str = "message-1") -> dict[str, Any]:
+    """What a page of the AI SDK posts: its last message is enough."""
+    messages = [{"id": name, "role": role, "parts": parts}]
+    return {"id": chat, "messages": messages, "trigger": "submit-message"}
+
+
+def _ui_turn(says: str, answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Script:
+    """A turn of a page, and the answer to what it is asked, if it gives one."""
+
+    async def script(scene: Scene) -> None:
+        async with scene.client() as client:
+            body = _ui(scene.name, {"type": "text", "text": says})
+            async with client.follow("POST", "/ai-sdk/chat", body) as stream:
+                await stream.to_end()
+                begun, *_ = stream.events
+            if answer is not None:
+                (asked,) = (each for each in stream.events if each["type"] == "tool-input-available")
+                body = _ui(scene.name, answer(asked), role="assistant", name=begun["messageId"])
+                async with client.follow("POST", "/ai-sdk/chat", body) as stream:
+                    await stream.to_end()
+
+    return script
+
+
+def _ui_output(asked: dict[str, Any]) -> dict[str, Any]:
+    call = {"toolCallId": asked["toolCallId"], "state": "output-available", "output": {"sky": "blue"}}
+    return {"type": f"tool-{asked['toolName']}", "input": asked["input"], **call}
+
+
+def _ui_consent(asked: dict[str, Any]) -> dict[str, Any]:
+    call = {"toolCallId": asked["toolCallId"], "state": "approval-responded"}
+    approval = {"id": asked["toolCallId"], "approved": True}
+    return {"type": "dynamic-tool", "toolName": asked["toolName"], **call, "approval": approval}
+
+
+async def _ui_resumed(scene: Scene) -> None:
+    """A turn whose page left, found again and stopped, and the chat behind it."""
+    async with scene.client("storyteller") as client:
+        body = _ui(scene.name, {"type": "text", "text": "Tell me a story."})
+        async with client.follow("POST", "/ai-sdk/chat", body) as stream:
+            await stream.until(two_texts)
+        chat = f"/ai-sdk/chat/{scene.name}"
+        async with client.follow("GET", f"{chat}/stream") as stream:
+            await stream.until(two_texts)
+            stream.write()
+            await client.ask("POST", f"{chat}/stop")
+            await stream.to_end()
+        await client.ask("GET", f"{chat}/messages")
+
+
+async def _ui_refused(scene: Scene) -> None:
+    async with scene.client() as client:
+        await client.ask("POST", "/ai-sdk/chat", _ui(scene.name))
+        body = _ui(scene.name, {"type": "text", "text": "/call get_weather {}"})
+        async with client.follow("POST", "/ai-sdk/chat", body, written=False) as stream:
+            await stream.until(lambda _: False)
+        body = _ui(scene.name, {"type": "text", "text": "Well?"}, name="message-2")
+        await client.ask("POST", "/ai-sdk/chat", body)
+        await client.ask("GET", "/ai-sdk/chat/nobody/messages")
+
+
+def _agui(said: str = "", **more: Any) -> dict[str, Any]:
+    """A request for a run, by a name that the page shows as it stands."""
+    messages = [{"id": "message-1", "role": "user", "content": said}] if said else []
+    return {"threadId": "page-1", "runId": "run-1", "protocolVersion": "1.0", "messages": messages, **more}
+
+
+def _run(says: str, answer: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Script:
+    """A run, and the one that answers what it asks, if it does."""
+
+    async def script(scene: Scene) -> None:
+        body = _agui(says, threadId=scene.name)
+        async with scene.client() as client:
+            async with client.follow("POST", "/ag-ui", body) as stream:
+                await stream.to_end()
+            if answer is not None:
+                more = {"threadId": scene.name, "runId": "run-2", **answer(stream.events[-1]["outcome"])}
+                async with client.follow("POST", "/ag-ui", _agui(**more)) as stream:
+                    await stream.to_end()
+
+    return script
+
+
+def _tool_message(outcome: dict[str, Any]) -> dict[str, Any]:
+    (call,) = outcome["pendingToolCallIds"]
+    return {"messages": [{"id": "message-2", "role": "tool", "toolCallId": call, "content": "blue"}]}
+
+
+def _resume(outcome: dict[str, Any]) -> dict[str, Any]:
+    (interrupt,) = outcome["interrupts"]
+    return {
+        "resume": [
+            {"interruptId": interrupt["id"], "status": "resolved", "payload": {"approved": True}},
+        ]
+    }
+
+
+async def _agui_connected(scene: Scene) -> None:
+    """A run whose client left, connected to and stopped."""
+    async with scene.client("storyteller") as client:
+        async with client.follow("POST", "/ag-ui", _agui("Tell me a story.", threadId=scene.name)) as stream:
+            await stream.until(two_texts)
+        async with client.follow("POST", "/ag-ui/connect", _agui(threadId=scene.name)) as stream:
+            await stream.until(two_texts)
+            stream.write()
+            await client.ask("POST", f"/ag-ui/stop/{scene.name}")
+            await stream.to_end()
+
+
+async def _agui_info(scene: Scene) -> None:
+    async with scene.client() as client:
+        await client.ask("GET", "/ag-ui/info")
 
 
 SCENES: dict[str, Script] = {
@@ -760,7 +956,28 @@ SCENES: dict[str, Script] = {
     "completion-call": _completion_asks,
     "completion-failure": _completion("/fail out of ideas"),
     "openai-refused": _openai_refused,
+    "ui-text": _ui_turn("/think"),
+    "ui-tool": _ui_turn("/tool add 1 2"),
+    "ui-sub-agent": _ui_turn("/dispatch /tokens 2"),
+    "ui-call": _ui_turn("/call get_weather {}", _ui_output),
+    "ui-approval": _ui_turn("/approve files", _ui_consent),
+    "ui-failure": _ui_turn("/fail out of ideas"),
+    "ui-resumed": _ui_resumed,
+    "ui-refused": _ui_refused,
+    "agui-info": _agui_info,
+    "agui-run": _run("/think"),
+    "agui-tool": _run("/tool add 1 2"),
+    "agui-sub-agent": _run("/dispatch /tokens 2"),
+    "agui-call": _run("/call get_weather {}", _tool_message),
+    "agui-interrupt": _run("/approve files", _resume),
+    "agui-failure": _run("/fail out of ideas"),
+    "agui-connect": _agui_connected,
     "heartbeats": _heartbeats,
+    "agent-card": _agent_card,
+    "agent-message": _a2a_message,
+    "agent-stream": _a2a_stream,
+    "agent-asks": _a2a_asks,
+    "agent-refused": _a2a_refused,
 }
 
 
@@ -777,10 +994,12 @@ class Names:
     _ID = re.compile(
         rf"(?:\b(msg|response|call|approval|chatcmpl|mcpl)[_-](?![0-9a-f]{{32}}~))?(?<![0-9a-f])({_UUID}|[0-9a-f]{{32}})\b"
     )
-    _CURSOR = re.compile(r"\b(\d{13})-(\d+)\b")
+    _CURSOR = re.compile(r"\b(\d{16})-(\d+)\b")
     _TIMES = (
         (re.compile(r'("(?:created|created_at|completed_at)":)\d+'), rf"\g<1>{SECONDS}"),
         (re.compile(r'("(?:createdAt|completedAt)":)\d+'), rf"\g<1>{SECONDS}000"),
+        (re.compile(r'("timestamp":)"[^"]*"'), r'\g<1>"2023-11-14T22:13:20.000Z"'),
+        (re.compile(r'("expiresAt":)"[^"]*"'), r'\g<1>"2023-11-14T23:13:20.000Z"'),
         (re.compile(r'("createTime":)"[^"]*"'), r'\g<1>"2023-11-15T06:13:20.000+0800"'),
     )
 
@@ -802,7 +1021,7 @@ class Names:
         return known.setdefault(match[2], f"{kind}_{len(known) + 1}")
 
     def _cursor(self, match: re.Match[str]) -> str:
-        epoch = self._epochs.setdefault(match[1], f"{self.SECONDS + len(self._epochs)}000")
+        epoch = self._epochs.setdefault(match[1], f"{self.SECONDS + len(self._epochs)}000000")
         return f"{epoch}-{match[2]}"
 
 
@@ -826,7 +1045,8 @@ def errors() -> str:
 
 def _errors() -> Iterator[type[TurnstreamError]]:
     for group in (Refused, Unavailable):
-        yield from group.__subclasses__()
+        # Those that one protocol has are not told by others.
+        yield from (each for each in group.__subclasses__() if each.__module__ == group.__module__)
 
 
 # ── the document ──

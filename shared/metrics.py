@@ -114,6 +114,11 @@ rescues = Counts(
     "worker held.",
     "action",
 )
+webhooks = Counts(
+    "turnstream_webhooks",
+    "Messages to webhooks by this worker: told, failed (they are tried again), given_up.",
+    "outcome",
+)
 unreadable = Counts(
     "turnstream_unreadable",
     "Entries at the broker that this process could not read or act on, by kind: its log names each.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from turnstream.shared.broker.urls import CLUSTER, BrokerUrl
 from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.webhooks import networks_of
 
 MEMORY_URL = "memory://"
 
@@ -19,6 +21,10 @@ PREFIX = "TURNSTREAM_"
 
 # Names a folder, as /run/secrets, whose files are settings too: turnstream_redis_password and the like.
 SECRETS_DIR = PREFIX + "SECRETS_DIR"
+
+
+# As browsers send it: no path, no capital letters. Pages of apps have schemes of their own.
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9.\[\]:_-]+")
 
 
 class Settings(BaseSettings):
@@ -60,8 +66,26 @@ class Settings(BaseSettings):
 
     protocols: str | None = Field(
         None,
-        description="Protocols that the front end serves, their names with commas between them; left out, all that there are: "
-        "`liteagent`, `agent_api`, `openai`.",
+        description="Protocols that the front end serves, their names with commas between them: `liteagent`, `agent_api`, "
+        "`openai`, `ai_sdk`, `a2a`, `ag_ui`, `copilotkit`; `default`, as without this, are all of them but `a2a` and "
+        "`copilotkit`.",
+    )
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="Where clients reach the front ends, for what tells it (A2A's agent cards): https://agents.example. Without it, the "
+        "address at which the request arrived.",
+    )
+    webhook_networks: str | None = Field(
+        None,
+        description="Networks that webhooks of clients may lead to, and without TLS, beside public addresses: 10.1.0.0/16, with "
+        "commas between them. For front ends and workers.",
+    )
+    cors_origins: str | None = Field(
+        None,
+        description="Origins whose pages browsers let use the protocols for browsers (`openai`, `ai_sdk`, `ag_ui`, `copilotkit`), with "
+        "commas between them: "
+        "https://chat.example; `*` is any. Without it, only pages of the front end's own origin.",
     )
     processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
         1,
@@ -220,6 +244,20 @@ class Settings(BaseSettings):
         if BrokerUrl.parse(url.get_secret_value()).kind == CLUSTER:
             raise ValueError("cannot be a cluster, only TURNSTREAM_SESSION_REDIS_URL can")
         return url
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, text: str | None) -> str | None:
+        for origin in (text or "").split(","):
+            if origin.strip() and not _ORIGIN.fullmatch(origin.strip()):
+                raise ValueError(f"{origin.strip()!r} is no origin: https://host, http://host:port, or *")
+        return text
+
+    @field_validator("webhook_networks")
+    @classmethod
+    def _networks(cls, text: str | None) -> str | None:
+        networks_of(text or "")
+        return text
 
     @field_validator("redis_ca")
     @classmethod

@@ -51,7 +51,7 @@ logging.getLogger().addHandler(log_watch.Watch())
 LASTING = {
     b"ts:keys", b"ts:due", b"ts:clock", b"ts:recent", b"ts:live", b"ts:workers", b"ts:frontends", b"ts:totals",
     b"ts:queue", b"ts:queue:tags", b"ts:models",
-    b"ts:subscribed", b"ts:held", b"ts:watch",
+    b"ts:subscribed", b"ts:held", b"ts:watch", b"ts:webhooks",
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from turnstream.shared.session.queue import LaunchQueue
+    from turnstream.shared.session.webhooks import Webhooks
 
 log = structlog.get_logger(__name__)
 
@@ -47,9 +48,10 @@ class Recall:
     What it costs depends on how many keys and live turns there are; that hints were lost is all that begins it.
     """
 
-    def __init__(self, sessions: Redis, launches: LaunchQueue) -> None:
+    def __init__(self, sessions: Redis, launches: LaunchQueue, webhooks: Webhooks) -> None:
         self._sessions = sessions
         self._launches = launches
+        self._webhooks = webhooks
 
     async def run(self, taken: int) -> None:
         """Recall every turn that is live now; ``taken`` is the hint `ALL`.
@@ -80,6 +82,7 @@ class Recall:
         refs = [ref for live in await asyncio.gather(*map(self._live, sessions)) for ref in live]
         for first in range(0, len(refs), TURNS_AT_ONCE):
             await self._launches.recall(refs[first : first + TURNS_AT_ONCE])
+        await asyncio.gather(*map(self._webhooks.recall, refs))
         await asyncio.sleep(time.monotonic() - at)
         return len(refs)
 

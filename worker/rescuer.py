@@ -24,6 +24,7 @@ from turnstream.shared.session.endings import END_RETRY_SECONDS, end_from_outsid
 from turnstream.shared.session.outcomes import Drop, Launch, Lives, MustEnd, Passed, Redate
 from turnstream.shared.session.queue import ALL, Job
 from turnstream.shared.session.tasks import operation
+from turnstream.shared.session.webhooks import Webhooks
 from turnstream.worker.recall import Recall
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ class Rescuer:
     def __init__(self, ender: Ender, settings: Settings) -> None:
         self._ender = ender.once
         self._retrying = ender.retrying(END_RETRY_SECONDS)
-        self._recall = Recall(self._ender.tasks.redis, self._ender.launches)
+        self._recall = Recall(
+            self._ender.tasks.redis,
+            self._ender.launches,
+            Webhooks(self._ender.primary, self._ender.tasks),
+        )
         self._lease = settings.lease_seconds
         self._whole_since = time.monotonic()
         sessions = self._ender.tasks.redis

@@ -186,11 +186,14 @@ class RunningTurn:
             self.batch.drop(name)
             self.publisher.kick()
 
-    def spent(self, input_tokens: int, output_tokens: int) -> None:
-        """Count the tokens of one model call."""
+    def spent(self, input_tokens: int, output_tokens: int, **among_them: int) -> None:
+        """Count the tokens of one model call; ``among_them``: those of these that were read from a cache, say."""
         self.usage["input_tokens"] += input_tokens
         self.usage["output_tokens"] += output_tokens
         self.usage["total_tokens"] += input_tokens + output_tokens
+        for name, tokens in among_them.items():
+            if tokens:
+                self.usage[name] = self.usage.get(name, 0) + tokens
         self.keep("usage", orjson.dumps(self.usage))
 
     # ── calls to the client ──

@@ -37,6 +37,7 @@ from turnstream.worker.rescuer import Rescuer
 from turnstream.worker.runner import Runner
 from turnstream.worker.signals import SignalListener
 from turnstream.worker.watch import Watch
+from turnstream.worker.webhooks import Courier
 
 if TYPE_CHECKING:
     from turnstream.shared.agents.config import Agents
@@ -131,6 +132,7 @@ class WorkerProcess:
         self._presence = Presence(broker.primary, keys.WORKERS, self.id, self._tell, self._rescuer.trouble)
         self._live_list = LiveList(broker)
         self._storage = ender.storage
+        self._courier = Courier(broker.primary, tasks, settings)
         self._stopping = asyncio.Event()
         self._drain_until = 0.0
         self._draining: asyncio.Timeout | None = None
@@ -193,6 +195,7 @@ class WorkerProcess:
                 ("presence", self._presence.show()),
                 ("models", self.gate.tend()),
                 ("live list", self._live_list.tend()),
+                ("webhooks", self._courier.tend()),
                 ("storage", self._storage.tend(lambda: (held.attempt.ref.keys for held in self.leases))),
             )
         ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from turnstream.api.http.cors import Cors
     from turnstream.api.http.error_shape import ErrorShape
 
 log = structlog.get_logger(__name__)
@@ -36,14 +37,15 @@ _COMMON = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-stor
 class ErrorMiddleware:
     """Wraps the application.
 
-    Errors of ours answer for themselves. The broker's trouble is a 503. Anything else is a bug: a 500
+    Errors of ours answer for themselves, to pages of other origins, too. The broker's trouble is a 503. Anything else is a bug: a 500
     that tells nothing, and a log line without bodies or keys. A request that is answered before its body
     has come is the last one of its connection.
     """
 
-    def __init__(self, app: ASGIApp, errors: ErrorResponses) -> None:
+    def __init__(self, app: ASGIApp, errors: ErrorResponses, cors: Cors) -> None:
         self._app = app
         self._errors = errors
+        self._cors = cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -53,6 +55,8 @@ class ErrorMiddleware:
         started = False
         connection = connection_of(scope)
         request_id = _request_id(scope)
+        to_browsers = self._cors.headers(scope)
+        preflight = self._cors.preflight(scope)
 
         async def with_headers(message: Message) -> None:
             nonlocal started
@@ -60,7 +64,7 @@ class ErrorMiddleware:
                 started = True
                 given = message.setdefault("headers", [])
                 names = {name.lower() for name, _ in given}
-                common = (*_COMMON, (b"x-request-id", request_id.encode()))
+                common = (*_COMMON, *to_browsers, (b"x-request-id", request_id.encode()))
                 message["headers"] = [*given, *(header for header in common if header[0] not in names)]
                 if connection.awaits_body(scope):
                     message["headers"].append((b"connection", b"close"))
@@ -73,7 +77,7 @@ class ErrorMiddleware:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request=request_id)
         try:
-            await self._app(scope, receive, with_headers)
+            await (preflight or self._app)(scope, receive, with_headers)
         except ClientDisconnect:
             return
         except Exception as error:

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, GetJsonSchemaHandler
+from pydantic_core import core_schema
 
 from turnstream.api.http.answers import Described
+
+
+class _OrNull:
+    """Marks what is written as null: elsewhere such fields are left out, and are described so."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [handler(schema), {"type": "null"}]}
+
+
+_T = TypeVar("_T")
+OrNull = Annotated[_T | None, _OrNull()]
 
 
 class Version(Described):

@@ -35,6 +35,10 @@ class WireProtocol:
         operations: each of its routes as /openapi.json describes it.
         parameters: those of its operations that no other protocol has, by name.
         errors: how it writes errors.
+        errors_of: how it writes those of a path, where its addresses have several shapes.
+        opt_in: it is served only where the operator names it.
+        in_browsers: pages of the origins that the operator names may use it.
+        beside: paths of its routes that its specification wants elsewhere.
     """
 
     prefix: str
@@ -42,7 +46,15 @@ class WireProtocol:
     operations: tuple[Operation, ...]
     parameters: Mapping[str, Json] = field(default_factory=dict)
     errors: ErrorShape = CODE_AND_MESSAGE
+    errors_of: Callable[[str], ErrorShape] | None = None
+    opt_in: bool = False
+    in_browsers: bool = False
+    beside: tuple[str, ...] = ()
+
+    def shape(self, path: str) -> ErrorShape:
+        """How it writes errors of requests to this path."""
+        return self.errors_of(path) if self.errors_of else self.errors
 
     def has(self, path: str) -> bool:
         """Whether requests to this path are the protocol's."""
-        return path == self.prefix or path.startswith(f"{self.prefix}/")
+        return path == self.prefix or path.startswith(f"{self.prefix}/") or path in self.beside

@@ -87,7 +87,8 @@ def document() -> Json:
             "title": "Turnstream",
             "version": VERSION,
             "description": "Chat agents whose turns survive dropped connections: the Agent API protocol at "
-            "`/process`, the LiteAgent server API at `/liteAgent/v1`, OpenAI's API at `/v1`.",
+            "`/process`, the LiteAgent server API at `/liteAgent/v1`, OpenAI's API at `/v1`, the AI SDK's chats at "
+            "`/ai-sdk`, A2A at `/a2a` where the operator wants it.",
         },
         "security": [{"key": []}],
         "paths": dict(paths),
@@ -125,7 +126,7 @@ def _operation(operation: Operation, method: str, schemas: _Schemas) -> Json:
 
 
 # What an answer says that is not the one that was asked for, and no refusal.
-_NOT_200 = {500: "The turn failed.", 503: "Not now."}
+_NOT_200 = {204: "No turn is live.", 500: "The turn failed.", 503: "Not now."}
 
 
 def _responses(operation: Operation, method: str, schemas: _Schemas) -> Json:

@@ -15,7 +15,7 @@ from turnstream.api.operators.schemas import Health, KeyUse
 from turnstream.api.protocols import protocols
 from turnstream.shared.errors import Forbidden
 
-_CURSOR: Json = {"pattern": "^[0-9]{1,15}-[0-9]{1,15}$", "examples": ["1760000000000-7"]}
+_CURSOR: Json = {"pattern": "^[0-9]{1,16}-[0-9]{1,15}$", "examples": ["1760000000000000-7"]}
 
 PARAMETERS: dict[str, Json] = {
     "cursor": parameter(
@@ -41,7 +41,7 @@ PARAMETERS: dict[str, Json] = {
         "W3C trace context; kept with the task. A malformed one is ignored.",
         examples=["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
     ),
-    **{name: each for protocol in protocols() for name, each in protocol.parameters.items()},
+    **{name: each for protocol in protocols().values() for name, each in protocol.parameters.items()},
     **ADMIN_PARAMETERS,
 }
 
@@ -76,6 +76,6 @@ OPERATIONS: tuple[Operation, ...] = (
         {200: (KeyUse,)},
         KEY_ERRORS - {Forbidden},
     ),
-    *(operation for protocol in protocols() for operation in protocol.operations),
+    *(operation for protocol in protocols().values() for operation in protocol.operations),
     *ADMIN_OPERATIONS,
 )

@@ -1,4 +1,4 @@
-"""The wire protocols that a front end serves: one folder each, whose ``protocol.py`` has its `WireProtocol`."""
+"""The wire protocols that a front end serves: mostly one folder each, whose ``protocol.py`` has its `WireProtocol`."""
 
 from __future__ import annotations
 
@@ -13,32 +13,45 @@ if TYPE_CHECKING:
     from turnstream.api.http.error_shape import ErrorShape
     from turnstream.api.http.wire_protocol import WireProtocol
 
-# By name, so that nothing but the front end loads them all.
-FOLDERS = ("liteagent", "agent_api", "openai")
+# What the setting calls it → the module that has its `PROTOCOL`; by name, so that nothing but the front end loads them all.
+MODULES = {
+    "liteagent": "liteagent.protocol",
+    "agent_api": "agent_api.protocol",
+    "openai": "openai.protocol",
+    "ai_sdk": "ai_sdk.protocol",
+    "a2a": "a2a.protocol",
+    "ag_ui": "ag_ui.protocol",
+    "copilotkit": "ag_ui.copilotkit",
+}
+
+# In the setting: those that are served without it.
+DEFAULT = "default"
 
 
 @cache
-def protocols() -> tuple[WireProtocol, ...]:
-    """All of them, in the order of their routes."""
-    return tuple(import_module(f"{__name__}.{folder}.protocol").PROTOCOL for folder in FOLDERS)
+def protocols() -> dict[str, WireProtocol]:
+    """All of them by name, in the order of their routes."""
+    return {name: import_module(f"{__name__}.{module}").PROTOCOL for name, module in MODULES.items()}
 
 
 def served(names: str) -> tuple[WireProtocol, ...]:
-    """Those that the setting names, with commas between them; all, if it names none.
+    """Those that the setting names, with commas between them.
 
     Raises:
         ConfigurationError: there is no protocol of that name.
     """
-    chosen = {name.strip() for name in names.split(",") if name.strip()}
-    if unknown := sorted(chosen - set(FOLDERS)):
+    chosen = {name.strip() for name in names.split(",") if name.strip()} or {DEFAULT}
+    if unknown := sorted(chosen - {DEFAULT, *MODULES}):
         raise ConfigurationError(
-            f"TURNSTREAM_PROTOCOLS = {names!r}: there is no protocol {unknown[0]!r}; there are {', '.join(FOLDERS)}"
+            f"TURNSTREAM_PROTOCOLS = {names!r}: there is no protocol {unknown[0]!r}; there are {', '.join(MODULES)}, "
+            f"and {DEFAULT} for those that are served without this setting"
         )
+    by_default = DEFAULT in chosen
     return tuple(
-        each for name, each in zip(FOLDERS, protocols(), strict=True) if not chosen or name in chosen
+        each for name, each in protocols().items() if name in chosen or (by_default and not each.opt_in)
     )
 
 
 def error_shape(path: str) -> ErrorShape:
     """How errors of requests to this path are written: as the protocol does whose path it is."""
-    return next((each.errors for each in protocols() if each.has(path)), CODE_AND_MESSAGE)
+    return next((each.shape(path) for each in protocols().values() if each.has(path)), CODE_AND_MESSAGE)

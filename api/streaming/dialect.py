@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from turnstream.shared.session.entry import Entry
 
-# The charset is said although SSE is always UTF-8: clients built on `requests` take Latin-1 otherwise.
+# The charset is given although SSE is always UTF-8: clients built on `requests` take Latin-1 otherwise.
 EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+# What the last frame of some streams has in place of an event.
+LAST = "[DONE]"
+DONE = b"data: %b\n\n" % LAST.encode()
 
 # Every event of a response begins so; what does not is the user's own message.
 NUMBERED = b'{"sequence_number":'
@@ -34,7 +42,7 @@ class Dialect(Protocol):
 
     @property
     def cuts(self) -> bool:
-        """Whether its clients take a stream that just ends for a whole one: without the end of what it tells, it is cut."""
+        """Whether its clients take a stream that just ends for a whole one: before the end of its turn, it is cut."""
         ...
 
     def frames(self, session: str, epoch: int, entry: Entry) -> bytes:
@@ -68,6 +76,33 @@ class Encoder(Protocol):
     def feed(self, epoch: int, entry: Entry) -> bytes:
         """The entry as complete SSE frames, or ``b""`` when this client does not see it."""
         ...
+
+
+class EncodedDialect:
+    """The wire of streams whose frames are written by an `Encoder`. They have no ids; a stream that ends too early is cut."""
+
+    content_type = EVENT_STREAM
+    ping = b": ping\n\n"
+    # A stream that just ends is a whole one to some of these clients.
+    cuts = True
+
+    def __init__(self, name: str, opened: Callable[[str, Entry], Encoder]) -> None:
+        """``opened`` makes an encoder for an entry by itself: what a stream of it alone would be."""
+        self.name = name
+        self._opened = opened
+
+    def frames(self, session: str, epoch: int, entry: Entry) -> bytes:
+        """What a stream would be that begins with this entry."""
+        return self._opened(session, entry).feed(epoch, entry)
+
+    def replay(self, session: str, epoch: int, entry: Entry) -> bytes:
+        """The same as `frames`: a closed message holds its whole content."""
+        return self.frames(session, epoch, entry)
+
+
+def data_frame(event: dict[str, Any]) -> bytes:
+    """A frame without a name."""
+    return b"data: %b\n\n" % one_line(orjson.dumps(event))
 
 
 def one_line(json: bytes) -> bytes:

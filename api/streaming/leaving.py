@@ -1,4 +1,4 @@
-"""Turns whose client left for good: stopped after a while, unless it came back, to whichever front end."""
+"""Turns whose client lost its connection: found again by the client's own retry, or else stopped after a while."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.keys import TaskRef, owner_lost
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.endings import end_from_outside
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
     from turnstream.shared.session.endings import Ender
     from turnstream.shared.session.event_log import Log
     from turnstream.shared.session.tasks import Tasks
@@ -24,24 +27,46 @@ log = structlog.get_logger(__name__)
 GRACE_SECONDS = 10.0
 
 
-class Leaving:
-    """Ends turns for which nobody can come back.
+# A client's own retry comes sooner.
+RETRY_SECONDS = 60
 
-    That a client left is noted of its session, so that the front end to which it comes back says otherwise. A front end that
-    stops meanwhile leaves the turn to run to its end.
+
+class Leaving:
+    """Keeps turns for their clients' retries, and ends those to which no client can come back.
+
+    1. OpenAI's clients retry by themselves, without an idempotency key: a request is known again by what it asks. Only where its
+       connection was lost before it was answered: the same request of another client is another turn.
+    2. That a client left is noted of its session, so that the front end to which it comes back says otherwise. A front end that
+       stops meanwhile leaves the turn to run to its end.
     """
 
-    def __init__(self, tasks: Tasks, reader: Log, ender: Ender) -> None:
+    def __init__(self, primary: Redis, tasks: Tasks, reader: Log, ender: Ender) -> None:
+        self._primary = primary
         self._tasks = tasks
         self._log = reader
         self._ender = ender
         self._waiting: set[asyncio.Task[None]] = set()
 
-    def left(self, ref: TaskRef) -> None:
-        """Its client's connection is lost."""
-        task = asyncio.create_task(self._stop(ref))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+    def left(self, ref: TaskRef, *, stops: bool, request: str = "") -> None:
+        """Its client's connection is lost; ``stops``: it ends if the client stays away. ``request``: what a retry names, too."""
+        for work in (self._keep(ref, request) if request else None, self._stop(ref) if stops else None):
+            if work is not None:
+                task = asyncio.create_task(work)
+                self._waiting.add(task)
+                task.add_done_callback(self._waiting.discard)
+
+    async def lost(self, owner: str, request: str) -> TaskRef | None:
+        """The turn of a request that was lost, once: its client asks again.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        name = owner_lost(owner, request)
+        found = await command(self._primary, "GET", name)
+        if found is None:
+            return None
+        await command(self._primary, "DEL", name)
+        return TaskRef.parse(found)
 
     async def back(self, ref: TaskRef) -> None:
         """Its client asks for it again.
@@ -52,10 +77,17 @@ class Leaving:
         await self._tasks.note(ref.keys, _note(ref), "")
 
     async def end(self) -> None:
-        """Wait for nobody any more."""
+        """Stop waiting."""
         for task in [*self._waiting]:
             task.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
+
+    async def _keep(self, ref: TaskRef, request: str) -> None:
+        try:
+            name = owner_lost(ref.owner, request)
+            await command(self._primary, "SET", name, str(ref), "EX", RETRY_SECONDS)
+        except BrokerAway:
+            log.warning("leaving.not_kept", ref=str(ref))
 
     async def _stop(self, ref: TaskRef) -> None:
         mark = secrets.token_hex(8)

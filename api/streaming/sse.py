@@ -81,6 +81,7 @@ class EventStream:
         "_log",
         "_made",
         "_number",
+        "_opening",
         "_over",
         "_seen",
         "_send",
@@ -104,10 +105,11 @@ class EventStream:
         headers: Headers = (),
         encoder: Encoder | None = None,
         left: Callable[[], None] | None = None,
+        opening: bytes = b"",
     ) -> None:
         """With an ``encoder`` it writes the entries, from the start's place on, instead of the dialect.
 
-        ``left`` is called when the client leaves before the end.
+        ``left`` is called when the client leaves before the end. ``opening``: frames that come before all others.
         """
         self._feed = feed
         self._session = feed.keys.session
@@ -121,6 +123,7 @@ class EventStream:
         self._dialect = dialect
         self._encoder = encoder
         self._left = left
+        self._opening = opening
         self._seen = start.seen
         # The last seq that the encoder was fed with, and by their seqs the frames that were made and are not written yet.
         self._fed = 0
@@ -195,6 +198,9 @@ class EventStream:
         self._wrote_at = loop.time()
         if self._connection is not None:
             self._feed.at_once = self._show_at_once
+        self._put(self._opening)
+        self._opening = b""
+        await self._flush()
         ends = None if self._task else self._wrote_at + settings.stream_seconds
         while not self._over:
             now = loop.time()

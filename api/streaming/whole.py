@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
 
 from turnstream.api.http.connection import Watched, connection_of
 from turnstream.api.streaming.reading import entries_of
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 class WholeAnswer:
     """Waits until there is enough to answer. A client that leaves stops nothing."""
+
+    content_type = b"application/json"
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class WholeAnswer:
         status, body = answer
         length = str(len(body)).encode()
         headers = [
-            (b"content-type", b"application/json"),
+            (b"content-type", self.content_type),
             (b"content-length", length),
             *HEADERS,
             *self._headers,
@@ -75,3 +79,54 @@ class WholeAnswer:
     async def answer(self, entries: AsyncGenerator[Entry | None, None]) -> tuple[int, bytes] | None:
         """Status and JSON of the answer; None when the entries ended too early."""
         raise NotImplementedError
+
+
+class Document(Protocol):
+    """An encoder that makes one document of all that it is fed with."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the document is complete."""
+        ...
+
+    def feed(self, epoch: int, entry: Entry) -> bytes:
+        """Read an entry."""
+        ...
+
+    def quiet(self) -> None:
+        """Make no frames."""
+        ...
+
+    def outcome(self) -> tuple[int, dict[str, Any], Headers]:
+        """Status, JSON and further headers of the answer."""
+        ...
+
+
+class WholeDocument(WholeAnswer):
+    """Answers with what an encoder has made when it is over."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        start: Start,
+        reader: Log,
+        encoder: Document,
+        *,
+        headers: Headers = (),
+        left: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(feed, start, reader, headers=headers, left=left)
+        encoder.quiet()
+        self._encoder = encoder
+
+    async def answer(self, entries: AsyncGenerator[Entry | None, None]) -> tuple[int, bytes] | None:
+        """The document."""
+        async for entry in entries:
+            if entry is None:
+                continue
+            self._encoder.feed(0, entry)
+            if self._encoder.over:
+                status, document, headers = self._encoder.outcome()
+                self._headers = (*self._headers, *headers)
+                return status, orjson.dumps(document)
+        return None

@@ -1,12 +1,16 @@
-"""Answers that begin a segment of a turn: which are still missing, and which segment it is."""
+"""Answers to calls that come together and begin a segment of a turn: whose they are, which are missing, which segment it is."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from turnstream.api.streaming import start_position
-from turnstream.api.turns.callbacks import answers_to, asked_at, known_calls
-from turnstream.shared.errors import CursorGone, NoSession
+from turnstream.api.turns.callbacks import answer_call, answers_to, asked_at, known_calls, task_of_call
+from turnstream.api.turns.ids import CallId
+from turnstream.shared.broker.keys import TaskRef
+from turnstream.shared.errors import CursorGone, InvalidBody, NoSession, UnknownCall
+from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.status import TaskStatus
 
@@ -16,6 +20,87 @@ if TYPE_CHECKING:
     from turnstream.api.services import Services
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.event_log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A client's answer to a call, by the id by which the client knows that.
+
+    Attributes:
+        call: our id of it, of its session.
+        named: where it is, if the id says so.
+        result: as for `answer_call`.
+    """
+
+    call: str
+    named: CallId | None
+    result: Any
+
+
+def answer_to(call: Any, result: Any, place: str) -> Answer:
+    """An answer to the call of that id: a `CallId`, or one of a session that the request names.
+
+    Raises:
+        InvalidBody: there is no id; the text names the ``place``.
+        UnknownCall: it cannot be one.
+    """
+    if not isinstance(call, str) or not call:
+        raise InvalidBody(f"{place}: Field required")
+    if IDENTIFIER.fullmatch(call):
+        return Answer(call, None, result)
+    named = CallId.parse(call)
+    return Answer(named.call, named, result)
+
+
+def task_of_answers(answers: list[Answer]) -> CallId:
+    """The task to whose calls these are answers, as their ids say.
+
+    Raises:
+        UnknownCall: they are of several.
+    """
+    named = {(answer.named.session, answer.named.task): answer.named for answer in answers if answer.named}
+    if len(named) != 1:
+        raise UnknownCall
+    return next(iter(named.values()))
+
+
+async def answered(
+    services: Services, keys: SessionKeys, answers: list[Answer], field: str
+) -> tuple[str, int]:
+    """Give calls their answers, all that are awaited; the task, and the segment that begins with them.
+
+    Raises:
+        InvalidBody: some are missing; the text names the first, and the ``field``.
+        UnknownCall, CallEnded, CallWithdrawn, CallExpired: a call takes no answer.
+        BrokerAway: the broker did not answer; to repeat is safe.
+    """
+    tasks = {await task_of_call(services, keys, answer.call) for answer in answers}
+    named = {answer.named.task for answer in answers if answer.named}
+    if len(tasks | named) != 1:
+        raise UnknownCall
+    task, calls = tasks.pop(), {answer.call for answer in answers}
+    if len(calls) < len(answers):
+        raise InvalidBody(f"{field}: answers a call twice")
+    if any((await known_calls(services, keys, calls)).values()):
+        # Else it is a repeat: the task may wait for other answers by now.
+        await check_answered(services, keys, task, calls, field)
+    for answer in answers:
+        await answer_call(services, TaskRef(keys.owner, keys.session, task), answer.call, answer.result)
+    return task, await answered_segment(services.log, keys, task, calls)
+
+
+async def check_answered(
+    services: Services, keys: SessionKeys, task: str, calls: Collection[str], field: str
+) -> None:
+    """Check that a task would wait for no other answer.
+
+    Raises:
+        InvalidBody: it would.
+        BrokerAway: the broker did not answer.
+    """
+    if missing := await missing_answers(services, keys, task, calls):
+        call = CallId(keys.session, task, missing[0])
+        raise InvalidBody(f"{field}: No tool output found for function call {call}.")
 
 
 async def missing_answers(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from turnstream.api.access.session_access import visible
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
+from turnstream.api.streaming.whole import WholeDocument
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -17,9 +19,29 @@ if TYPE_CHECKING:
     from turnstream.api.services import Services
     from turnstream.api.streaming.dialect import Dialect, Encoder
     from turnstream.api.streaming.feed import Feed
-    from turnstream.api.streaming.start_position import Segment
+    from turnstream.api.streaming.start_position import Segment, Start
+    from turnstream.api.streaming.whole import Document
+    from turnstream.api.turns.durable_submit import Headers
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.entry import Cursor
+
+
+E_co = TypeVar("E_co", bound="Encoder", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded(Generic[E_co]):
+    """A segment of a turn that is an answer to a client.
+
+    Attributes:
+        start: its first entry.
+        encoder: what is written of it.
+        headers: further headers of the answer.
+    """
+
+    start: Start
+    encoder: E_co
+    headers: Headers = ()
 
 
 @asynccontextmanager
@@ -97,3 +119,50 @@ async def watch_segment(
             return EventStream(feed, rest, dialect, services.log, services.settings)
         start = await start_position.start_of(services.log, keys, meta, segment, cursor)
         return EventStream(feed, start, dialect, services.log, services.settings, encoder=opened(segment))
+
+
+def encoded_stream(
+    services: Services,
+    feed: Feed,
+    encoded: Encoded[Encoder],
+    dialect: Dialect,
+    left: Callable[[], None] | None = None,
+) -> EventStream:
+    """A segment as a stream; ``left`` is called when the client leaves before its end."""
+    return EventStream(
+        feed,
+        encoded.start,
+        dialect,
+        services.log,
+        services.settings,
+        headers=encoded.headers,
+        encoder=encoded.encoder,
+        left=left,
+    )
+
+
+async def so_far(services: Services, keys: SessionKeys, encoded: Encoded[Document]) -> None:
+    """Feed the encoder of a segment with all that the log has of it now.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    encoder, log, after, task = encoded.encoder, services.log, encoded.start.after, encoded.start.task
+    encoder.quiet()
+    meta = await log.meta(keys)
+    cut = meta is not None and after.seq < meta.head - 1
+    entries = log.all_kept(keys, after) if cut else log.all_after(keys, after)
+    async for entry in entries:
+        if entry.task == task:
+            encoder.feed(after.epoch, entry)
+            if encoder.over:
+                break
+
+
+def encoded_document(
+    services: Services, feed: Feed, encoded: Encoded[Document], left: Callable[[], None] | None = None
+) -> WholeDocument:
+    """A segment as one document, when it is over; ``left`` is called when the client leaves before that."""
+    return WholeDocument(
+        feed, encoded.start, services.log, encoded.encoder, headers=encoded.headers, left=left
+    )

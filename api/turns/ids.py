@@ -36,12 +36,12 @@ class ResponseId(NamedTuple):
         Raises:
             NoTask: it is none.
         """
-        session, task, number = _parts("resp_", text, 3, NoTask)
-        return cls(_name(session, NoTask), _name(task, NoTask), _number(number))
+        session, task, number = _of_task("resp_", text, NoTask)
+        return cls(session, task, _number(number))
 
 
 class CallId(NamedTuple):
-    """A call to the client, for one who answers it by its id alone: ``call_<session>~<task>~<call>``.
+    """A call to the client, for clients that answer it by its id alone: ``call_<session>~<task>~<call>``.
 
     ``call`` is our id of it, without its ``call_``.
     """
@@ -60,8 +60,28 @@ class CallId(NamedTuple):
         Raises:
             UnknownCall: it is none.
         """
-        session, task, call = _parts("call_", text, 3, UnknownCall)
-        return cls(_name(session, UnknownCall), _name(task, UnknownCall), _name(f"call_{call}", UnknownCall))
+        session, task, call = _of_task("call_", text, UnknownCall)
+        return cls(session, task, _name(f"call_{call}", UnknownCall))
+
+
+class TaskId(NamedTuple):
+    """A turn: ``<session>~<task>``."""
+
+    session: str
+    task: str
+
+    def __str__(self) -> str:
+        return f"{self.session}{MARK}{self.task}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read one.
+
+        Raises:
+            NoTask: it is none.
+        """
+        session, _, task = text.partition(MARK)
+        return cls(_name(session, NoTask), _name(task, NoTask))
 
 
 class ConversationId(NamedTuple):
@@ -79,12 +99,13 @@ class ConversationId(NamedTuple):
         Raises:
             NoSession: it is none.
         """
-        (session,) = _parts("conv_", text, 1, NoSession)
-        return cls(_name(session, NoSession))
+        if not text.startswith("conv_"):
+            raise NoSession
+        return cls(_name(text.removeprefix("conv_"), NoSession))
 
 
 class SegmentName(NamedTuple):
-    """One segment of a turn, to who names its session besides: ``<response>~<segment>``; of the first, the turn's response."""
+    """One segment of a turn, for clients that name its session besides: ``<response>~<segment>``; of the first, the turn's response."""
 
     response: str
     segment: int
@@ -114,11 +135,12 @@ def task_named(text: str | None) -> str | None:
     return SegmentName.parse(text).response if text else None
 
 
-def _parts(prefix: str, text: str, count: int, error: type[TurnstreamError]) -> list[str]:
+def _of_task(prefix: str, text: str, error: type[TurnstreamError]) -> tuple[str, str, str]:
+    """Session, task, and the name of something in it."""
     parts = text.removeprefix(prefix).split(MARK)
-    if not text.startswith(prefix) or len(parts) != count:
+    if not text.startswith(prefix) or len(parts) != 3:
         raise error
-    return parts
+    return _name(parts[0], error), _name(parts[1], error), parts[2]
 
 
 def _name(text: str, error: type[TurnstreamError]) -> str:

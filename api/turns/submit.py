@@ -222,6 +222,8 @@ async def _submit(
             case Same(task, digest):
                 # What an older release kept is longer, or nothing, and is no digest of the same bytes.
                 if len(digest) == len(turn.digest) and digest != turn.digest:
+                    # Who may not see the session does not learn that there is such a turn.
+                    await visible_session(services.log, turn.ref.keys, caller.visitor(turn.user))
                     raise IdempotencyMismatch
                 return Known(task)
             case Missing() | Foreign():

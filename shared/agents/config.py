@@ -201,6 +201,43 @@ _STDIO_ONLY = frozenset({"args", "env", "env_from"})
 _HTTP_ONLY = frozenset({"headers_env"})
 
 
+class A2aSkill(BaseModel):
+    """One ``[[agents.NAME.a2a.skills]]`` table: something that the agent's card says it can do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Name
+    name: str = Field(min_length=1)
+    description: str = Field(min_length=1)
+    tags: tuple[str, ...] = Field(min_length=1)
+    examples: tuple[str, ...] = ()
+
+
+class A2aCard(BaseModel):
+    """The ``[agents.NAME.a2a]`` table: that the agent is published through A2A, and what its card says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str = Field("", description="Its name for people; left out, the agent's.")
+    description: str = Field("", description="What it is for; left out, the agent's.")
+    skills: tuple[A2aSkill, ...] = Field(
+        (), description="What it can do; left out, one that is the agent itself."
+    )
+    organization: str = Field("", description="Who provides it.")
+    organization_url: str | None = Field(None, pattern=_ADDRESS, description="The provider's site.")
+    documentation_url: str | None = Field(None, pattern=_ADDRESS, description="Where to read more.")
+    icon_url: str | None = Field(None, pattern=_ADDRESS, description="A picture.")
+    push_notifications: bool = Field(
+        True, description="Whether clients may have webhooks told of their tasks."
+    )
+
+    @model_validator(mode="after")
+    def _whole_provider(self) -> A2aCard:
+        if bool(self.organization) != bool(self.organization_url):
+            raise ValueError("organization and organization_url: give both, or neither")
+        return self
+
+
 class Fallback(BaseModel):
     """A model that stands in for an agent's own; written as its name, if that says all."""
 
@@ -288,6 +325,9 @@ class AgentSpec(BaseModel):
         "stop",
         description="Chat Completions: what becomes of a turn without a session when its client leaves, to which nobody can come "
         "back: stopped after ten seconds, or not. Turns of sessions always go on.",
+    )
+    a2a: A2aCard | None = Field(
+        None, description="That it is published through A2A: its card, and its routes under `/a2a`."
     )
     deadline: float = Field(3600, gt=0, le=7 * 86_400, description="For the whole turn, parking included.")
     retry_for: float = Field(
@@ -593,6 +633,8 @@ def _fields_at(place: tuple[int | str, ...], table: type[BaseModel]) -> list[str
         "memory": MemoryLimits,
         "approval": McpApprovals,
         "fallback": Fallback,
+        "a2a": A2aCard,
+        "skills": A2aSkill,
     }
     known = next((tables[step] for step in reversed(place[:-1]) if step in tables), table)
     return list(known.model_fields)

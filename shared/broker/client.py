@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from redis.asyncio import BlockingConnectionPool, Connection, ConnectionPool, Redis, SSLConnection
 from redis.exceptions import AuthenticationError, NoPermissionError
 
-from turnstream.shared.broker.cluster import ApartCluster, ClusterRedis, Nodes, key_of
+from turnstream.shared.broker.cluster import ApartCluster, ClusterRedis, Nodes, key_of, slot_of
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS, Pipe
 from turnstream.shared.broker.retry import TRANSIENT, Retrying, limited, retry, retry_seconds
 from turnstream.shared.broker.sentinels import SentinelPool
@@ -325,6 +325,16 @@ async def at_each(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> list[T]
         redis.exceptions.RedisError, OSError: the trouble of one of them.
     """
     return await redis.each(ask) if isinstance(redis, ClusterRedis) else [await ask(redis)]
+
+
+async def confirm(redis: Redis, key: str) -> None:
+    """Where a reply lacks what was there before: make sure that it is the key's node that was asked.
+
+    Raises:
+        redis.exceptions.ConnectionError: another node of the cluster has the key by now, which a retry asks.
+    """
+    if isinstance(redis, ClusterRedis):
+        await redis.nodes.confirm(slot_of(key))
 
 
 async def answers(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> tuple[list[T], list[Address]]:

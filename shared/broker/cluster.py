@@ -168,6 +168,24 @@ class Nodes:
                 raise RedisConnectionError("the connection to the broker was lost") from None
             raise
 
+    async def confirm(self, slot: int) -> None:
+        """Ask other nodes whether a slot's owner still is that: one that stood still and was replaced does not know it at once.
+
+        Raises:
+            redis.exceptions.ConnectionError: another one is, which a retry asks.
+        """
+        owner = self._slots[slot]
+        try:
+            slots = await self._slot_map(besides=owner)
+        except TRANSIENT:
+            # There is no other node, or none answers.
+            return
+        now = slots[slot]
+        if now is not None and now != owner:
+            self._slots[slot] = now
+            self._moved()
+            raise RedisConnectionError(f"{_shown(now)} has the slot by now")
+
     async def close(self) -> None:
         """Close all clients."""
         if self._later is not None:
@@ -214,8 +232,8 @@ class Nodes:
         for each in unused:
             await _close(each)
 
-    async def _slot_map(self) -> list[Address | None]:
-        """The owner of each slot, by the first nodes that answer; those that have failed before come last.
+    async def _slot_map(self, besides: Address | None = None) -> list[Address | None]:
+        """The owner of each slot, by the first nodes that answer, ``besides`` one; those that have failed before come last.
 
         Raises:
             redis.exceptions.RedisError, OSError: none answered, or none has a slot.
@@ -225,6 +243,8 @@ class Nodes:
         slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         errors: list[Exception] = []
         for address in dict.fromkeys((*known, *self._seeds, *self._suspects)):
+            if address == besides:
+                continue
             try:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     ranges = await self.client(address).pipe.command("CLUSTER", "SLOTS")

@@ -31,6 +31,8 @@ SUBSCRIBED = "ts:subscribed"
 HELD = "ts:held"
 WATCH = "ts:watch"
 ALIVE = "ts:alive:"
+# When to see whether somebody is to be told of a task: see shared/session/webhooks.py.
+WEBHOOKS = "ts:webhooks"
 
 # arq's own spelling (arq.constants): where it looks for what a job is.
 JOB_PREFIX = "arq:job:"
@@ -193,9 +195,19 @@ def owner_sessions(owner: str) -> str:
     return f"ts:caps:{owner}:sessions"
 
 
+def owner_lost(owner: str, request: str) -> str:
+    """String that leads from a request whose client lost its connection to the turn that it made."""
+    return f"ts:caps:{owner}:lost:{request}"
+
+
 def owner_followers(owner: str) -> str:
     """Hash of an owner's followers by front end, where they are limited."""
     return f"ts:caps:{owner}:followers"
+
+
+def agent_tasks(owner: str, agent: str) -> str:
+    """Sorted set of an owner's newest tasks with an agent, by when they were submitted; of protocols whose clients list them."""
+    return f"ts:tasks:{owner}:{agent}"
 
 
 def model_permits(model: str) -> str:

@@ -128,9 +128,10 @@ class ClusterSubscriber:
         left = []
         for channel in tuple(self._wanted if moved else self._new):
             before, now = self._wanted[channel], self._nodes.owner(slot_of(channel))
-            if now is None or now == before:
+            # Its node may have refused a channel that is not acknowledged, while the slot was elsewhere for a moment.
+            if now is None or (now == before and channel in self._acknowledged):
                 continue
-            if before is not None:
+            if before not in (None, now):
                 self._at[before][0].unsubscribe(channel)
                 left.append(channel)
             self._wanted[channel] = now

@@ -22,6 +22,8 @@ end
 
 local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+-- What an epoch is that begins now: in microseconds, so that two servers that begin the same session do not give it the same one.
+local NEW_EPOCH = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 
 -- A tail message above this size carries only its last seq; the hub reads the rest from the log.
 local TAIL_BYTES = 65536
@@ -52,6 +54,11 @@ local MOST_NAMES = 64
 -- Whole numbers as digits: Lua's own conversion turns large ones into 1.7e+12.
 local function int(number)
   return string.format('%d', number)
+end
+
+-- When an epoch began, in ms.
+local function began_at(epoch)
+  return math.floor(tonumber(epoch) / 1000)
 end
 
 -- Whether the session has files. `bytes`: the meta's field `files`.
@@ -105,7 +112,7 @@ end
 -- that this script refers to stay: they were sent ahead. Nothing is dropped before the first write: a script that has
 -- deleted something is not stopped any more when the broker's memory is full.
 local function make(agent, user)
-  redis.call('HSET', META, 'epoch', int(NOW), 'seq', '0', 'bytes', '0', 'incarnation', INCARNATION, 'head', '1', 'dropped', '0',
+  redis.call('HSET', META, 'epoch', int(NEW_EPOCH), 'seq', '0', 'bytes', '0', 'incarnation', INCARNATION, 'head', '1', 'dropped', '0',
     'kept', '0', 'forgotten', '0', 'agent', agent, 'user', user, 'active', '', 'created', int(NOW), 'memory', '0')
   redis.call('DEL', LOG, HISTORY, MEMORY, WAITING, LIVE)
   local sent = {}
@@ -339,7 +346,7 @@ local function slow_paths()
   local function begin_epoch(seen)
     local known = session()
     local names = with_incarnation(known[3] or '')
-    local epoch = int(math.max(tonumber(known[1]) + 1, NOW, seen + 1))
+    local epoch = int(math.max(tonumber(known[1]) + 1, NEW_EPOCH, seen + 1))
     for _, stream in ipairs({ LOG, HISTORY }) do
       local at, page = '-', nil
       repeat
@@ -349,7 +356,7 @@ local function slow_paths()
           local created = tonumber(entry[2][8])
           if created < OLDEST then
             -- It counts from the epoch that the entry's id had.
-            entry[2][8] = int(created + tonumber(string.match(entry[1], '^%d+')))
+            entry[2][8] = int(created + began_at(string.match(entry[1], '^%d+')))
           end
           redis.call('XADD', stream, epoch .. string.match(entry[1], '%-%d+$'), unpack(entry[2]))
         end
@@ -541,7 +548,7 @@ local function write(at, number)
     dropped = 0
   end
   local first = seq + 1
-  local now, created = int(NOW), int(NOW - tonumber(epoch))
+  local now, created = int(NOW), int(NOW - began_at(epoch))
   local lines, size = {}, 0
   local log_files, history_files = meta[9], meta[10]
   for index = 1, count do

@@ -64,7 +64,7 @@ for _, each in ipairs({ 'h', '', 'parked', '{"object":"turnstream.parked","park"
   ARGV[#ARGV + 1] = each
 end
 local _, place = write(marker_at, number)
-redis.call('HSET', TASK, 'status', 'parked', 'parked_until', int(until_ms), 'op', OP, 'out', '', 'number', number,
+redis.call('HSET', TASK, 'status', 'parked', 'parked', int(NOW), 'parked_until', int(until_ms), 'op', OP, 'out', '', 'number', number,
   'parks', (parks == '' and '' or parks .. ' ') .. int(place) .. '-' .. int(park))
 local hold = redis.call('HGET', META, 'hold')
 if not hold or tonumber(hold) < until_ms then

@@ -156,4 +156,6 @@ def _is_alternative(before: tuple[int | str, ...]) -> bool:
     match before:
         case ("input", int(), "content", int()) | ("tools", int()) | ("stop",):
             return True
+        case ("input",) | ("tool_choice",) | ("conversation",):
+            return True
     return False

@@ -80,14 +80,15 @@ class Batch:
 
         ``head`` and ``text`` are the event in two pieces, as `ContentBuilder.text_delta_json` gives them.
         """
-        if head is self._head and self._joined + len(text) <= JOINED_BYTES:
-            self._texts.append(text[1:-1])
-            self._joined += len(text)
-            self.size += len(text)
+        content = text[1:-1]
+        if head is self._head and self._joined + len(content) <= JOINED_BYTES:
+            self._texts.append(content)
+            self._joined += len(content)
+            self.size += len(content)
             return
         body = b"%b%b}" % (head[1:], text)
         self._add("d", path, kind, body, b"")
-        self._head, self._delta, self._joined = head, body, len(text)
+        self._head, self._delta, self._joined = head, body, len(content)
 
     def opening(self, message: str, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
         """Add the event that opens a message; it counts as open until `closing`."""

@@ -21,14 +21,14 @@ PARKED = "parked"
 # Of a message whose type is its agent's own.
 OTHER = "other"
 
-_CURSOR = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
+_CURSOR = re.compile(r"(\d{1,16})-(\d{1,15})", re.ASCII)
 
 
 class Cursor(NamedTuple):
     """A place in a session's log: ``<epoch>-<seq>``.
 
     It is the entry's Redis stream id, the SSE ``id:`` and the client's ``Last-Event-ID``. ``epoch`` is
-    the log's generation (Unix milliseconds at its creation, larger after each clear and each detected loss); ``seq`` counts its
+    the log's generation (Unix microseconds at its creation, larger after each clear and each detected loss); ``seq`` counts its
     entries, dense from 1. ``seq`` 0 is the place before the first entry.
     """
 
@@ -70,7 +70,11 @@ class Entry:
             ``group`` (``ids``: our call ids of one model answer; ``first``: true on its first call;
             ``last``: true on the result that completes it);
             ``agent`` (``id``, ``name``) on what a sub-agent says;
-            ``parts``: the content list of the user's message as a LiteAgent client sent it.
+            ``failed``: true on the result of a sub-agent that failed;
+            ``parts``: the content list of the user's message as a LiteAgent client sent it;
+            ``openai``: what a response's request asked, and ``users``: how many of its user's messages the session has
+            with those of a chat completion's request, both on the user's first message of a turn;
+            ``agui``: the ids that an AG-UI client gave to the user's messages, there, too.
         opened: in the history, the seq of the message's first entry; 0 in the log.
     """
 

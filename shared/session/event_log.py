@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnstream.shared.broker.client import command
+from turnstream.shared.broker.client import command, confirm
 from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.entry import Cursor, Entry
@@ -142,8 +142,15 @@ class Log(Retrying):
 
     @whole
     async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
-        """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session."""
-        return await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
+        """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session.
+
+        A client that has seen the cursor's entry is told that its history is gone, where the page lacks it. No node of a cluster
+        decides that which was replaced, and has not heard of it.
+        """
+        page = await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
+        if after.seq and (page is None or page.meta.place(after) is None):
+            await confirm(self._redis, keys.log)
+        return page
 
     @whole
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
@@ -289,7 +296,7 @@ def _former(text: str) -> dict[int, int]:
 
 def _created(entry_id: bytes, text: bytes) -> int:
     created = int(text)
-    return created if created >= _OLDEST else int(entry_id.partition(b"-")[0]) + created
+    return created if created >= _OLDEST else int(entry_id.partition(b"-")[0]) // 1000 + created
 
 
 def _entry(entry_id: bytes, pairs: list[bytes], files: Mapping[str, bytes]) -> Entry:

@@ -88,10 +88,10 @@ _claim = Script(
     rest="holders",
     once=True,
 )
-_remind = Script("remind", keys=("due",), optional=("recent", "live"), args=("ref", "look_ms"))
+remind = Script("remind", keys=("due",), optional=("recent", "live"), args=("ref", "look_ms"))
 _due = Script("due", keys=("due", "known_servers"), args=("most", "again_ms", "all"), rest="servers")
 _recall = Script("recall", keys=("due", "live"), rest="refs")
-_redate = Script("redate", keys=("due",), args=("ref", "look_ms", "taken"))
+redate = Script("redate", keys=("due",), args=("ref", "look_ms", "taken"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ class LaunchQueue(Retrying):
 
     async def remind(self, ref: TaskRef, ms: int) -> None:
         """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""
-        await _remind(self._redis, due=keys.DUE, recent=None, live=None, ref=str(ref), look_ms=ms)
+        await remind(self._redis, due=keys.DUE, recent=None, live=None, ref=str(ref), look_ms=ms)
 
     async def hinted(self, ref: TaskRef, ask: Callable[[str], Awaitable[T | HintUsed]], *, here: bool) -> T:
         """What a script says that makes the task need a look soon. It leaves the hint itself ``here``; else that comes first.
@@ -314,7 +314,7 @@ class LaunchQueue(Retrying):
 
     async def note(self, ref: TaskRef) -> None:
         """Put a task that is not launched yet on the operators' lists, and have a rescuer look at it."""
-        await _remind(
+        await remind(
             self._redis,
             due=keys.DUE,
             recent=keys.RECENT,
@@ -371,4 +371,4 @@ class LaunchQueue(Retrying):
 
         Not if the hint is no more the one that was ``taken``: then somebody needs an earlier look. 0 says so.
         """
-        return int(await _redate(self._redis, due=keys.DUE, ref=str(ref), look_ms=ms, taken=taken))
+        return int(await redate(self._redis, due=keys.DUE, ref=str(ref), look_ms=ms, taken=taken))

@@ -115,7 +115,7 @@ def operation() -> str:
 _WRITER = ("attempt", "holder", "seen_epoch", "seen_seq")
 
 _create = Script("create", session=True, args=("agent", "user", "life_ms"))
-_note = Script("note", session=True, args=("name", "value"))
+_note = Script("note", session=True, args=("name", "value", "keep"))
 _submit = Script(
     "submit",
     session=True,
@@ -186,6 +186,7 @@ _sweep = Script(
         "apart",
     ),
 )
+_webhook = Script("webhook", session=True, args=("id", "field", "value", "most"))
 _clear = Script("clear", session=True, args=("ending_epoch", "idempotency"))
 stage = Script("stage", keys=("files",), args=("digest", "data", "life_ms"), large=True)
 _fork = Script(
@@ -270,10 +271,19 @@ class Tasks(Retrying):
         reply = await self._run(_create, keys, "", "", agent=agent, user=user, life_ms=life)
         return bool(reply[0] == b"created")
 
-    async def note(self, keys: SessionKeys, name: str, value: str) -> bool:
-        """Keep what a protocol says of a session, as long as there is one; False: there is none."""
-        reply = await self._run(_note, keys, "", "", name=name, value=value)
+    async def note(self, keys: SessionKeys, name: str, value: str, *, keep: bool = False) -> bool:
+        """Keep what a protocol says of a session, as long as there is one; False: there is none.
+
+        With ``keep`` the session has its time to live again.
+        """
+        reply = await self._run(_note, keys, "", "", name=name, value=value, keep="1" if keep else "")
         return bool(reply[0] == b"noted")
+
+    async def webhook(self, ref: TaskRef, name: str, field: str, value: bytes, most: int) -> bytes:
+        """Keep, replace or drop a webhook of a task (`turnstream.shared.session.webhooks`). What webhook.lua replies."""
+        given: dict[str, Given] = {"id": name, "field": field, "value": value, "most": most}
+        reply: list[bytes] = await self._run(_webhook, ref.keys, ref.task, "", **given)
+        return reply[0]
 
     async def fork(
         self, keys: SessionKeys, source: SessionMeta, origin: str, waiting: Waiting

@@ -58,7 +58,8 @@ def copied(folder: Path) -> Path:
     (plain / "__init__.py").write_text('"""A toy."""\n')
     shutil.copy(TOY, plain / "protocol.py")
     text = (folder / LIST).read_text("utf-8")
-    changed, lines = re.subn(r"^(FOLDERS = \(.*)\)$", r'\1, "plain")', text, flags=re.MULTILINE)
+    line = '\n    "plain": "plain.protocol",'
+    changed, lines = re.subn(r"^MODULES = {$", rf"\g<0>{line}", text, flags=re.MULTILINE)
     assert lines == 1
     (folder / LIST).write_text(changed, "utf-8")
     return folder
@@ -153,7 +154,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The toy protocol is one of this process's, too."""
     name = f"{protocols.__name__}.plain.protocol"
     monkeypatch.setitem(sys.modules, name, plain_protocol)
-    monkeypatch.setattr(protocols, "FOLDERS", (*protocols.FOLDERS, "plain"))
+    monkeypatch.setitem(protocols.MODULES, "plain", "plain.protocol")
     protocols.protocols.cache_clear()
     yield
     protocols.protocols.cache_clear()
@@ -267,6 +268,6 @@ async def test_errors_have_the_shape_of_their_protocol(stack: Stack, monkeypatch
 
 def test_each_protocol_has_a_prefix_of_its_own() -> None:
     """All of its operations are below it, and nobody else's."""
-    for each in protocols.protocols():
+    for each in protocols.protocols().values():
         theirs = {operation.path for operation in OPERATIONS if each.has(operation.path)}
         assert theirs == {operation.path for operation in each.operations}

@@ -61,6 +61,34 @@ def results_sent(provider: Provider, request: int = -1) -> dict[str, str]:
     return answered
 
 
+async def test_openais_clients_see_what_was_cached_and_thought(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """As the provider says it, of all calls of the turn together."""
+    client = await deploy(tools=[WEATHER])
+    provider.script = [
+        calls(Call("get_weather", '{"city": "Rome"}'), usage=(20, 7), cached=5),
+        says("Sunny.", usage=(30, 9), cached=20, reasoned=6),
+    ] * 2
+    response = (await client.http.post("/v1/responses", json={"input": "Hi"})).json()
+    assert response["usage"] == {
+        "input_tokens": 50,
+        "input_tokens_details": {"cached_tokens": 25, "cache_write_tokens": 0},
+        "output_tokens": 16,
+        "output_tokens_details": {"reasoning_tokens": 6},
+        "total_tokens": 66,
+    }
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    completion = (await client.http.post("/v1/chat/completions", json=body)).json()
+    assert completion["usage"] == {
+        "prompt_tokens": 50,
+        "completion_tokens": 16,
+        "total_tokens": 66,
+        "prompt_tokens_details": {"cached_tokens": 25},
+        "completion_tokens_details": {"reasoning_tokens": 6},
+    }
+
+
 async def test_text_streams_and_is_paid_for(deploy: Deployments, provider: Provider) -> None:
     """The pieces are deltas, those that came together may be one; usage is in the message and in the end."""
     client = await deploy(instructions="Be brief.")

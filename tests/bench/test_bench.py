@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import quota
+from bench import protocols, quota
 from bench.__main__ import GROUPS, measure
 from bench.accounts import Spent
 from bench.scale import TINY
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # The others are made of the same parts, or wait more than they do.
 # Those of `OWN` have a deployment of their own.
-QUICK_ONES = ("following", "worker", "chats", "providers", "cores", "stopping", "keeping")
+QUICK_ONES = ("following", "protocols", "worker", "chats", "providers", "cores", "stopping", "keeping")
 OWN = ("standing", "turns", "slope")
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass"
@@ -32,7 +32,8 @@ PARENT = f"import subprocess, sys\ninput()\nsubprocess.run([sys.executable, '-c'
 def built() -> Iterator[Topology]:
     """One front end, one worker, one broker, for all of them."""
     # What the followers' rows publish was recorded: a front end that looks whether it is in the log ends their streams.
-    with topology(program="bench.unlooking") as started:
+    needs: Any = protocols.NEEDS
+    with topology(program="bench.unlooking", **needs) as started:
         yield started
 
 

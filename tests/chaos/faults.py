@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.homes import HOMES
 from tests.processes.deployment import START_SECONDS
+from tests.processes.servers import OUTSIDE
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -177,8 +178,8 @@ class Faults:
         return True
 
     async def cut_commands(self) -> bool:
-        """CLIENT KILL TYPE normal."""
-        return await self._home.tell_all("CLIENT", "KILL", "TYPE", "normal")
+        """CLIENT KILL TYPE normal, but for what another fault is about to do."""
+        return await self._home.tell_all("CLIENT", "KILL", "TYPE", "normal", "NOT-NAME", OUTSIDE)
 
     async def cut_subscribers(self) -> bool:
         """CLIENT KILL TYPE pubsub."""

@@ -95,7 +95,7 @@ async def test_the_console_is_there(client: Client) -> None:
 
 
 async def test_a_worker_dies_and_then_a_front_end(cluster: Cluster, client: Client) -> None:
-    """The turn goes on at the other worker, on the same connection; and through the other front end, with the cursor."""
+    """The turn goes on at the other worker, on the same connection; and through any front end, with the cursor."""
     seen: list[Frame] = []
     try:
         async with client.process("s2", "/tokens 300 20", id="t2") as own:
@@ -108,10 +108,11 @@ async def test_a_worker_dies_and_then_a_front_end(cluster: Cluster, client: Clie
             used = [part for name, part in cluster.parts.items() if name.startswith("api")]
             for part in used:
                 part.signal(signal.SIGKILL)
-                await wait_until(lambda part=part: answers(part), "the front end to be back")  # type: ignore[misc]
             seen = list(await own.until(lambda _: False))
     except (httpx.TransportError, AssertionError):
         seen = own.frames
+    for part in used:
+        await wait_until(lambda part=part: answers(part), "the front end to be back")  # type: ignore[misc]
     assert terminal(seen) is None, "the turn has ended before its front end died"
     check_whole(await to_the_end(client, "s2", "t2", seen))
     ended = terminal(seen)
@@ -303,6 +304,16 @@ def _check_refusal(found: tuple[int, bytes, dict[str, Any]], path: str, status: 
         assert error["param"] is None
         assert error["type"] == kinds.get(status, "invalid_request_error")
         body = {"code": {"rate_limit_exceeded": "too_many"}.get(error["code"], error["code"])}
+    if path.startswith("/a2a/"):
+        error = body["error"]
+        if path.count("/") == 2:
+            assert (body["jsonrpc"], body["id"]) == ("2.0", None)
+            assert error["code"] == (-32603 if status >= 500 else -32600)
+        else:
+            assert error["code"] == status
+        (info,) = error["data" if path.count("/") == 2 else "details"]
+        assert error["message"]
+        body = {"code": info["reason"].lower()}
     assert set(body) - {"message"} == ({"code", "reason"} if path.startswith("/liteAgent/") else {"code"})
     assert body.get("reason", body["code"]) == word
     if path.startswith("/liteAgent/"):
@@ -310,7 +321,9 @@ def _check_refusal(found: tuple[int, bytes, dict[str, Any]], path: str, status: 
     assert (b"\r\nretry-after: " in head.lower()) is (status in {429, 500, 503})
 
 
-@pytest.mark.parametrize("path", ["/process", "/liteAgent/v1/chat", "/v1/responses"])
+@pytest.mark.parametrize(
+    "path", ["/process", "/liteAgent/v1/chat", "/v1/responses", "/a2a/demo", "/a2a/demo/message:send"]
+)
 async def test_what_nginx_refuses_has_the_documented_shape(cluster: Cluster, path: str) -> None:
     """JSON with code and message, whatever it is that nginx itself says no to; numbers on LiteAgent's routes."""
     line, long = f"POST {path} HTTP/1.1\r\n".encode(), b"y" * 9000

@@ -83,6 +83,6 @@ add(
     "a cursor of another epoch",
     ALL,
     "text",
-    body(lambda raw: re.sub(rb"^(id: ?)\d+-", rb"\g<1>9999999999999-", raw)),
+    body(lambda raw: re.sub(rb"^(id: ?)\d+-", rb"\g<1>9999999999999999-", raw)),
     "cursors_increase",
 )

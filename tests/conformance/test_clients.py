@@ -80,6 +80,6 @@ def test_the_dart_client_loses_a_split_frame() -> None:
     """A frame that comes in two reads is lost to the Dart client: the reducers are as weak as the clients."""
     capture = from_entries(recorded("text"), "liteagent")
     first, *rest = capture.reads
-    split = capture.read_as((first, rest[0][:20], rest[0][20:], *rest[1:]))
+    split = capture.read_as((first, rest[0][:24], rest[0][24:], *rest[1:]))
     assert split.body == capture.body
     assert dart(split) != dart(capture)

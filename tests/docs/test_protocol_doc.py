@@ -25,8 +25,8 @@ async def test_the_reference_is_what_is_captured() -> None:
 def test_names_stay_the_same_and_tell_ids_apart() -> None:
     """An id has one name wherever it stands; a turn's response and task have the same number; times are fixed."""
     other = _ID.replace("3", "4")
-    text = f'response_{_ID} msg_{_ID} msg_{other} {_ID} {"ab" * 16} 1795176543624-12 "created_at":1795176543 msg_{_ID}'
-    named = 'response_1 msg_1 msg_2 task_1 session_1 1700000000000-12 "created_at":1700000000 msg_1'
+    text = f'response_{_ID} msg_{_ID} msg_{other} {_ID} {"ab" * 16} 1795176543624000-12 "created_at":1795176543 msg_{_ID}'
+    named = 'response_1 msg_1 msg_2 task_1 session_1 1700000000000000-12 "created_at":1700000000 msg_1'
     assert Names().given(text) == named
 
 

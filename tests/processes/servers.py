@@ -37,6 +37,9 @@ NODE_TIMEOUT_MS = 2000
 # What one command to a node may take; frozen ones never answer.
 ASK_SECONDS = 5.0
 
+# What the connections of tests themselves are called, where a test is to cut others only.
+OUTSIDE = "outside"
+
 
 @dataclass(frozen=True)
 class Tls:
@@ -147,6 +150,7 @@ class Server:
             socket_timeout=ASK_SECONDS,
             lib_name="",
             lib_version="",
+            client_name=OUTSIDE,
             ssl=self._tls is not None,
             ssl_ca_certs=str(self._tls.authority) if self._tls else None,
         )

@@ -96,10 +96,16 @@ class Stage:
             assert (await http.get(f"{address}/liteAgent/v1/history", params=asks)).status_code != 401
             for link in self.links:
                 link.bytes_a_second = BYTES_A_SECOND
+            if stage == "noted":
+                self.links[1].part()
             sent = asyncio.create_task(http.post(f"{address}/process", json=asked("s1", "hi", id="t1")))
             reached = self.noted if stage == "noted" else self.task
             await wait_until(reached, f"the turn to be {stage}")
             self.dying.signal(signal.SIGKILL)
+            # What the links still hold would arrive after it.
+            for link in self.links:
+                link.cut_all()
+                link.join()
             await self.dying.ended()
             with pytest.raises(httpx.TransportError):
                 await sent

@@ -153,7 +153,7 @@ class Town:
 
 def _written(cursor: bytes, created: int) -> int:
     """Unix milliseconds; see `turnstream.shared.session.event_log`."""
-    return created if created >= 10**12 else int(cursor.partition(b"-")[0]) + created
+    return created if created >= 10**12 else int(cursor.partition(b"-")[0]) // 1000 + created
 
 
 @pytest.fixture

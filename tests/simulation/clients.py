@@ -15,7 +15,7 @@ from tests.chaos.records import ENDS
 from tests.simulation.agents import ON_LOST
 from tests.simulation.http_client import NoCookies, SimulatedTransport
 from tests.simulation.liteagent import LiteView
-from tests.support.client import read_frame
+from tests.support.client import asked, read_frame
 
 if TYPE_CHECKING:
     import random
@@ -73,6 +73,10 @@ ABANDONED_SECONDS = 5.0
 
 # The share of turns that a LiteAgent client follows, or begins.
 LITEAGENT_SHARE = 0.25
+
+# The share of rounds with a turn whose client sends it once, and never comes back, whatever became of it; how long it stays.
+LEAVES_SHARE = 0.1
+STAYS_SECONDS = 6.0
 
 # The share of lost calls that a client wants to be run again.
 APPROVED_SHARE = 0.7
@@ -145,9 +149,20 @@ class SimulatedClient(ChaosClient):
         self._lite: dict[str, LiteView] = {}
 
     async def _some_turns(self, session: str, at: int) -> None:
-        await super()._some_turns(session, at)
+        doing = [super()._some_turns(session, at)]
+        if self._rng.random() < LEAVES_SHARE:
+            doing.append(self._send_and_leave(f"{session}x{at}"))
+        await _all(doing)
         if self._town.clears and self._rng.random() < 0.15:
             await self._forget(session)
+
+    async def _send_and_leave(self, session: str) -> None:
+        """Send one turn once. If it has come, it ends like any other, though nobody asks for it again."""
+        kind = "tokens" if "tokens" in _PROMPTS_OF.get(self._agent.partition("-")[0], PROMPTS) else "ask"
+        asks = asked(session, self._said(kind), id=session)
+        with suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(self._rng.uniform(0, STAYS_SECONDS)):
+                await self._http.post(self._front() + "/process", json=asks)
 
     def _new(self, session: str, task: str) -> Turn:
         turn = super()._new(session, task)

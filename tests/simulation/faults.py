@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cluster import CLUSTER, OTHER_VERSION, SENTINEL
+from tests.simulation.cluster import CLUSTER, OTHER_VERSION, SENTINEL, TWO
 from tests.simulation.nodes import TIMEOUT_SECONDS, UNAWARE_SECONDS, ClusterOfNodes, Node, Watched, slot_of
 from tests.simulation.outside import GATED
 from turnstream.worker.worker import WorkerProcess
@@ -46,6 +46,7 @@ WEIGHTS = {
     "overtake": 6,
     "repeat": 6,
     "kill_unheard": 6,
+    "kill_late": 3,
     "kill_booking": 6,
     "provider_away": 4,
     "provider_limits": 4,
@@ -65,6 +66,7 @@ WEIGHTS = {
 FORMS_OF = {
     **dict.fromkeys(("kill_node", "lose_node", "freeze_node", "part_process"), (SENTINEL, CLUSTER)),
     **dict.fromkeys(("part_node", "move_slots"), (CLUSTER,)),
+    "kill_late": (TWO, CLUSTER),
 }
 
 # Those that take something away that was written.
@@ -127,6 +129,9 @@ LEFT_TO_DO = {
     "finish": (b"ok",),
 }
 UNHEARD_SECONDS = 5.0
+
+# A front end does not reach sessions for so long: the look after `LAUNCH_GRACE_MS` comes before, and nobody has given up.
+LATE_SECONDS = (3.2, 4.8)
 
 # How long a booking, or a request to the model, is waited for: a lease, and a client that is to agree first, are over by then.
 BOOKING_SECONDS = 8.0
@@ -358,32 +363,68 @@ class Faults:
 
     async def kill_unheard(self) -> None:
         """A process dies whose script was carried out, and never hears of it: what it left to do is others' now."""
-        looking = [each.steps for each in self._cluster.stores]
         script = self._rng.choice(list(LEFT_TO_DO))
-        dying: list[Running] = []
-        struck = asyncio.Event()
+
+        def leaves_something(name: str, reply: Any) -> bool:
+            return name == script and _leaves_something(name, reply)
+
+        asked = await self._asked(leaves_something, ("api", "worker"), UNHEARD_SECONDS)
+        if asked is not None:
+            self._note(f"kill {asked.role} after {script}", asked.process)
+            self._cluster.kill(asked)
+            await self._again(asked)
+
+    async def kill_late(self) -> None:
+        """The same, of a front end whose command comes so late that the look which it asked for has been."""
+
+        def hints(name: str, _reply: Any) -> bool:
+            return name == "remind"
+
+        asking = await self._asked(hints, ("api",), UNHEARD_SECONDS)
+        if asking is None:
+            return
+        seconds = self._rng.uniform(*LATE_SECONDS)
+        self._note("part", f"{asking.process} from sessions {seconds:.2f} s")
+        for broker in self._cluster.sessions.brokers:
+            self._cluster.network.part(str(asking.process), f"broker-{broker.port}", seconds)
+        asking.process.frozen = False
+
+        def queues(name: str, reply: Any) -> bool:
+            return name in ("submit", "callback") and _leaves_something(name, reply)
+
+        asked = await self._asked(queues, ("api",), 2 * LATE_SECONDS[1], asking)
+        if asked is not None:
+            self._note("kill api late", asked.process)
+            self._cluster.kill(asked)
+            await self._again(asked)
+
+    async def _asked(
+        self,
+        for_it: Callable[[str, Any], bool],
+        roles: tuple[str, ...],
+        seconds: float,
+        by: Running | None = None,
+    ) -> Running | None:
+        """The first process that asks for such a script soon (name, reply), of these roles or this one, frozen as it is carried out."""
+        looking = [each.steps for each in self._cluster.stores]
+        if any(steps.on_script for steps in looking):
+            return None
+        asked: asyncio.Future[Running] = self._loop.create_future()
 
         def look(name: str, who: str, reply: Any) -> None:
-            if dying or name != script or not _leaves_something(name, reply):
+            if asked.done() or not for_it(name, reply):
                 return
-            dying.extend(
-                each for role in ("api", "worker") for each in self._able(role) if str(each.process) == who
-            )
-            for each in dying:
-                each.process.frozen = True
-                struck.set()
+            for each in (each for role in roles for each in self._able(role)):
+                if str(each.process) == who and by in (None, each):
+                    each.process.frozen = True
+                    asked.set_result(each)
 
-        if any(steps.on_script for steps in looking):
-            return
         for steps in looking:
             steps.on_script = look
-        await asyncio.wait([asyncio.create_task(struck.wait())], timeout=UNHEARD_SECONDS)
+        await asyncio.wait([asked], timeout=seconds)
         for steps in looking:
             steps.on_script = None
-        for each in dying:
-            self._note(f"kill {each.role} after {script}", each.process)
-            self._cluster.kill(each)
-            await self._again(each)
+        return asked.result() if asked.done() else None
 
     async def kill_booking(self) -> None:
         """A worker dies between an effect and its result, and maybe the one that runs the call again, too."""

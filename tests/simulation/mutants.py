@@ -378,7 +378,7 @@ MUTANTS = [
         "lua/_session.lua",
         "return known_look ~= '-' and known_look ~= looked",
         "return false",
-        ("part_process", "kill_front_end", "late", "delay"),
+        ("kill_late",),
     ),
     _of_cluster(
         "tails of a slot that has moved are not read",
@@ -397,9 +397,16 @@ MUTANTS = [
     _of_cluster(
         "tails do not follow their slot",
         "broker/shards.py",
-        "if now is None or now == before:",
+        "if now is None or (now == before and channel in self._acknowledged):",
         "if now is None or before is not None:",
         ("move_slots",),
+    ),
+    _of_cluster(
+        "a channel that was refused is not asked for again",
+        "broker/shards.py",
+        "if now is None or (now == before and channel in self._acknowledged):",
+        "if now is None or now == before:",
+        ("move_slots", "part_process"),
     ),
     _of_cluster(
         "a node in trouble is asked again",

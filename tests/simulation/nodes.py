@@ -399,6 +399,11 @@ class Node(SimulatedBroker):
         if len(sent) > MOST_SENT:
             self.steps.wrong.append(f"who_is_sent_asks: {who}: slot {slot}, at {self.port}")
 
+    def asked(self, who: str, name: bytes, words: list[bytes]) -> None:
+        """Note that a client says ``ASKING``, as is right: what it was sent before is done with."""
+        for key in _keys_of(name, words)[:1]:
+            self.steps.sent.pop((who, slot_of(key)), None)
+
     def hear(self, newest: SlotMap) -> None:
         """Hear who has which slot."""
         if newest.number > self.view.number:
@@ -445,6 +450,8 @@ class NodeSocket(Socket):
     def _process_command(self, fields: list[bytes]) -> None:
         node, name = self._broker, fields[0].upper()
         asking, self._asking = self._asking, name == b"ASKING"
+        if asking:
+            node.asked(self._transport.asked_by, name, fields)
         if name == b"ASKING":
             self._transport.write(_OK)
         elif name == b"CLUSTER":

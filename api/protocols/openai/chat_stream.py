@@ -1,4 +1,4 @@
-"""A chat completion, as chunks and whole: the text, and the calls of a response; of tools that run here nothing is told."""
+"""A chat completion, as chunks and whole: the text, and the calls of a response; tools that run here are not in it."""
 
 from __future__ import annotations
 
@@ -7,183 +7,161 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from turnstream.api.protocols.openai.chat_requests import APPROVE
-from turnstream.api.protocols.openai.frames import DONE, unnamed
-from turnstream.api.protocols.openai.parts import cost_of, words_of
+from turnstream.api.streaming.dialect import DONE, data_frame, one_line
+from turnstream.api.streaming.segment_encoder import ASKING, SegmentEncoder
 from turnstream.api.turns.ids import CallId
-from turnstream.shared.session.endings import numbered
-from turnstream.shared.session.entry import END, PARKED, RESPONSE
 
 if TYPE_CHECKING:
+    from turnstream.api.streaming.segment_encoder import EncodedMessage, Part
+    from turnstream.api.turns.durable_submit import Headers
     from turnstream.api.turns.ids import ResponseId
     from turnstream.shared.session.entry import Entry
 
 Json = dict[str, Any]
 
-_CLOSED = ("completed", "incomplete")
 # Between two messages of one turn.
 _BETWEEN = "\n\n"
 
+# In place of a text; no name or id has it.
+_TEXT = "\0"
 
-class ChatStream:
-    """The chunks of one completion, fed from its segment's first entry.
+# How a completion ends, by how its turn did. OpenAI has no word for a turn that was stopped: `length` is how its clients know
+# that an answer is not all of it.
+_REASONS = {"completed": "stop", "canceled": "length"}
 
-    Attributes:
-        over: it has ended.
-        error: what ended it, if it failed.
-    """
+# A turn that failed was made: its client is not to ask for it again.
+_NOT_AGAIN = ((b"x-should-retry", b"false"),)
+
+
+class ChatStream(SegmentEncoder):
+    """The chunks of one completion."""
 
     def __init__(self, name: ResponseId, model: str, *, usage: bool = False) -> None:
-        """With ``usage`` the last chunk says what it cost."""
-        self.over = False
-        self.error: Json | None = None
+        """With ``usage`` the last chunk has its usage."""
+        super().__init__(name.segment)
         self._name = name
         self._model = model
         self._with_usage = usage
-        self._created = 0
-        self._finish = ""
-        self._frames: list[bytes] = []
-        self._begun = self._fed = False
+        self._finish_reason: str | None = None
+        self._error: Json | None = None
+        self._begun = False
         self._usage: dict[str, int] = {}
-        self._spent: dict[str, int] = {}
-        # Told: text, thoughts, calls. What is open: part → how much of it was told.
-        self._text: list[str] = []
-        self._thoughts: list[str] = []
         self._calls: list[Json] = []
-        self._told: dict[tuple[str, int], list[str]] = {}
-        self._last: dict[str, str] = {}
+        # Of each kind: message → its text; and those that their worker did not finish.
+        self._texts: dict[str, dict[str, list[str]]] = {"message": {}, "reasoning": {}}
+        self._broken: set[str] = set()
+        # Field of a delta → what `_chunk` would write before and behind its text.
+        self._around: dict[str, tuple[bytes, bytes]] = {}
 
-    def feed(self, epoch: int, entry: Entry) -> bytes:  # noqa: ARG002 - no frame has a cursor
-        """The frames of an entry."""
-        if self.over:
-            return b""
-        self._created = self._created or entry.created // 1000
-        if entry.kind == PARKED:
-            self._take_park(entry)
-        elif numbered(entry.event):
-            self._numbered(entry)
-        self._fed = True
-        frames, self._frames = self._frames, []
-        return b"".join(frames)
+    @property
+    def text(self) -> str:
+        """The text that was sent so far."""
+        return _BETWEEN.join(map("".join, self._texts["message"].values()))
 
-    def document(self) -> Json:
-        """The completion as one object."""
-        message: Json = {"role": "assistant", "content": "".join(self._text) or None, "refusal": None}
-        if self._thoughts:
-            message["reasoning_content"] = "".join(self._thoughts)
+    def outcome(self) -> tuple[int, Json, Headers]:
+        """The completion as one object, or what it failed of."""
+        if self._error is not None:
+            return 500, {"error": self._error}, _NOT_AGAIN
+        message: Json = {"role": "assistant", "content": self._whole("message") or None, "refusal": None}
+        if thoughts := self._whole("reasoning"):
+            message["reasoning_content"] = thoughts
         if self._calls:
             message["tool_calls"] = self._calls
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish or "stop"}
-        return {**self._head("chat.completion"), "choices": [choice], "usage": self._cost()}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason}
+        return 200, {**self._head("chat.completion"), "choices": [choice], "usage": self._cost()}, ()
 
-    def _numbered(self, entry: Entry) -> None:
-        if entry.kind == RESPONSE:
-            self._begin()
-            return
-        event = orjson.loads(entry.event)
-        if entry.kind == END:
-            self._take_end(event)
-            return
-        if entry.kind in ("function_call", "mcp_approval_request"):
-            if event["object"] == "message" and event.get("status") in _CLOSED:
-                for part in event.get("content") or []:
-                    self._take_call(entry.kind, part.get("data") or {})
-        elif entry.kind in ("message", "reasoning") and not entry.path:
-            self._take_message(entry.kind, event)
-
-    def _take_message(self, kind: str, event: Json) -> None:
-        if event["object"] == "content":
-            place = event["msg_id"], event.get("index") or 0
-            if not event.get("delta"):
-                if event.get("status") in _CLOSED:
-                    self._finish_part(kind, place, event)
-            elif event.get("type") == "text" and event.get("text"):
-                self._grow(kind, place, event["text"])
-        elif event.get("status") in _CLOSED:
-            for index, part in enumerate(event.get("content") or []):
-                self._finish_part(kind, (event["id"], index), part)
-
-    def _finish_part(self, kind: str, place: tuple[str, int], part: Json) -> None:
-        """Tell what was not told of a part."""
-        whole, told = words_of(part), "".join(self._told.get(place, ()))
-        if len(whole) > len(told) and whole.startswith(told):
-            self._grow(kind, place, whole[len(told) :])
-
-    def _grow(self, kind: str, place: tuple[str, int], text: str) -> None:
-        self._told.setdefault(place, []).append(text)
-        gathered = self._text if kind == "message" else self._thoughts
-        # Of another message than the last.
-        if gathered and self._last.get(kind) != place[0]:
-            text = _BETWEEN + text
-        self._last[kind] = place[0]
-        gathered.append(text)
-        self._tell({"content" if kind == "message" else "reasoning_content": text})
-
-    def _take_call(self, kind: str, data: Json) -> None:
-        call = str(data.get("call_id") or data.get("id") or "")
-        name = str(data.get("name") or "")
-        made = {
-            "id": str(CallId(self._name.session, self._name.task, call)),
-            "type": "function",
-            "function": {
-                "name": name if kind == "function_call" else APPROVE + name,
-                "arguments": data.get("arguments") or "{}",
-            },
-        }
-        self._calls.append(made)
-        self._tell({"tool_calls": [{"index": len(self._calls) - 1, **made}]})
-
-    def _take_park(self, entry: Entry) -> None:
-        usage = orjson.loads(entry.event).get("usage") or {}
-        if self._name.segment and not self._fed:
-            self._spent = usage
-            return
-        self._usage = cost_of(usage, self._spent)
-        self._ended("tool_calls")
-
-    def _take_end(self, event: Json) -> None:
-        self._usage = cost_of(event.get("usage"), self._spent)
-        if event["status"] == "failed":
-            error = event.get("error") or {}
-            self.error = {
-                "message": error.get("message") or "The turn failed.",
-                "type": "server_error",
-                "param": None,
-                "code": str(error.get("code") or "server_error"),
-            }
-            self._begin()
-            self._frames.append(unnamed({"error": self.error}))
-            self.over = True
-            return
-        self._ended("stop")
-
-    def _ended(self, reason: str) -> None:
-        self._finish = reason
-        self._tell({}, reason)
-        if self._with_usage:
-            head = self._head("chat.completion.chunk")
-            self._frames.append(unnamed({**head, "choices": [], "usage": self._cost()}))
-        self._frames.append(DONE)
-        self.over = True
-
-    def _begin(self) -> None:
+    def take_status(self, status: str) -> None:  # noqa: ARG002 - whichever it is
+        """Its first chunk."""
         if not self._begun:
             self._begun = True
             self._chunk({"role": "assistant", "content": ""}, None)
 
-    def _tell(self, delta: Json, finish: str | None = None) -> None:
-        self._begin()
-        self._chunk(delta, finish)
+    def take_piece(self, part: Part, text: str) -> None:
+        """A chunk of text."""
+        texts, name = self._texts[part.message.kind], part.message.name
+        between = _BETWEEN if texts and name not in texts else ""
+        texts.setdefault(name, []).append(text)
+        field = "content" if part.message.kind == "message" else "reasoning_content"
+        if self.is_quiet:
+            return
+        begins, ends = self._around.get(field) or self._surroundings(field)
+        self.frames.append(b"%b%b%b" % (begins, one_line(orjson.dumps(between + text)), ends))
+
+    def end_message(self, message: EncodedMessage, status: str) -> None:
+        """What a worker did not finish is written anew by the next one."""
+        if status == "incomplete":
+            self._broken.add(message.name)
+
+    def take_data(self, entry: Entry, name: str, data: Json) -> None:  # noqa: ARG002
+        """A call that the client is to answer."""
+        if entry.kind not in ASKING:
+            return
+        call = str(data.get("call_id") or data.get("id") or "")
+        function = str(data.get("name") or "")
+        made = {
+            "id": str(CallId(self._name.session, self._name.task, call)),
+            "type": "function",
+            "function": {
+                "name": function if entry.kind == "function_call" else APPROVE + function,
+                "arguments": data.get("arguments") or "{}",
+            },
+        }
+        self._calls.append(made)
+        self._chunk({"tool_calls": [{"index": len(self._calls) - 1, **made}]}, None)
+
+    def take_park(self, entry: Entry, park: Json, usage: dict[str, int]) -> None:  # noqa: ARG002
+        """The client is to answer its calls."""
+        self._ended("tool_calls", usage)
+
+    def take_end(self, entry: Entry, end: Json, usage: dict[str, int]) -> None:  # noqa: ARG002
+        """The end, or an error."""
+        if end["status"] in _REASONS:
+            self._ended(_REASONS[end["status"]], usage)
+            return
+        error = end.get("error") or {}
+        self._error = {
+            "message": error.get("message") or "The turn failed.",
+            "type": "server_error",
+            "param": None,
+            "code": str(error.get("code") or "server_error"),
+        }
+        self.frames.append(data_frame({"error": self._error}))
+
+    def _whole(self, kind: str) -> str:
+        """All text of that kind, without what was written anew."""
+        texts = self._texts[kind]
+        last = next(reversed(texts), "")
+        return _BETWEEN.join(
+            "".join(texts[name]) for name in texts if name == last or name not in self._broken
+        )
+
+    def _ended(self, reason: str, usage: dict[str, int]) -> None:
+        self._finish_reason, self._usage = reason, usage
+        self._chunk({}, reason)
+        if self._with_usage:
+            head = self._head("chat.completion.chunk")
+            self.frames.append(data_frame({**head, "choices": [], "usage": self._cost()}))
+        self.frames.append(DONE)
+
+    def _surroundings(self, field: str) -> tuple[bytes, bytes]:
+        written = len(self.frames)
+        self._chunk({field: _TEXT}, None)
+        begins, _, ends = self.frames.pop(written).partition(orjson.dumps(_TEXT))
+        self._around[field] = begins, ends
+        return begins, ends
 
     def _chunk(self, delta: Json, finish: str | None) -> None:
+        if self.is_quiet:
+            return
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
         if self._with_usage:
             chunk["usage"] = None
-        self._frames.append(unnamed(chunk))
+        self.frames.append(data_frame(chunk))
 
     def _head(self, kind: str) -> Json:
         name = f"chatcmpl-{self._name.task}-{self._name.segment}"
-        return {"id": name, "object": kind, "created": self._created, "model": self._model}
+        return {"id": name, "object": kind, "created": self.created // 1000, "model": self._model}
 
     def _cost(self) -> Json:
         given, made = self._usage.get("input_tokens", 0), self._usage.get("output_tokens", 0)
@@ -191,4 +169,6 @@ class ChatStream:
             "prompt_tokens": given,
             "completion_tokens": made,
             "total_tokens": self._usage.get("total_tokens", given + made),
+            "prompt_tokens_details": {"cached_tokens": self._usage.get("cached_tokens", 0)},
+            "completion_tokens_details": {"reasoning_tokens": self._usage.get("reasoning_tokens", 0)},
         }

@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from turnstream.api.http.answers import answer
 from turnstream.api.http.body import json_object
 from turnstream.api.http.params import route
-from turnstream.api.protocols.openai.finding import found
 from turnstream.api.protocols.openai.listing import all_items, listed
 from turnstream.api.protocols.openai.overridden import NO_MODEL
 from turnstream.api.protocols.openai.response_requests import Metadata, Short
 from turnstream.api.protocols.openai.schemas import Conversation, DeletedConversation, Item, ItemList
+from turnstream.api.turns.finding import found
 from turnstream.api.turns.ids import ConversationId
+from turnstream.api.turns.posted import posted
 from turnstream.api.turns.stop import clear
 from turnstream.shared.errors import InvalidBody, NoModel, NoSession, NoTask
 from turnstream.shared.protocol import explain
@@ -45,7 +46,7 @@ class ConversationBody(BaseModel):
     metadata: Metadata | None = Field(None, description="Told again with the conversation.")
     model: Short | None = Field(None, description="The agent, where the key has several.")
     items: list[Any] | None = Field(
-        None, max_length=0, description="None: what is said in a conversation is said by responses."
+        None, max_length=0, description="None: the items of a conversation are those of its responses."
     )
 
 
@@ -70,9 +71,7 @@ class ConversationRoutes:
     async def create(self, request: Request) -> Response:
         """Make a session."""
         services = self._services
-        caller = await services.auth.caller(request)
-        async with services.limiter.counting_refusals(caller):
-            _, body = await services.bodies.read(request, caller, _parse)
+        caller, _, body = await posted(services, request, _parse)
         if body.model is not None:
             named = caller.speaking_to(body.model)
             if named is None:
@@ -90,10 +89,8 @@ class ConversationRoutes:
 
     async def update(self, request: Request) -> Response:
         """Replace its metadata."""
-        services = self._services
-        keys, caller = await self._found(request)
-        async with services.limiter.counting_refusals(caller):
-            _, body = await services.bodies.read(request, caller, _parse)
+        keys, _ = await self._found(request)
+        _, _, body = await posted(self._services, request, _parse)
         return await self._noted(keys, body)
 
     async def delete(self, request: Request) -> Response:
@@ -104,7 +101,7 @@ class ConversationRoutes:
         return answer(DeletedConversation, made)
 
     async def items(self, request: Request) -> Response:
-        """What was said in it."""
+        """Its items."""
         keys, caller = await self._found(request)
         return answer(ItemList, listed(request, await self._items(keys, caller), order="desc"))
 
@@ -136,7 +133,7 @@ class ConversationRoutes:
         return _answer(keys, text)
 
 
-def _parse(raw: bytes) -> ConversationBody:
+def _parse(raw: bytes, caller: Caller) -> ConversationBody:  # noqa: ARG001 - any caller's
     try:
         return ConversationBody.model_validate(json_object(raw) if raw.strip() else {})
     except ValidationError as error:

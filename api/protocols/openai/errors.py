@@ -30,6 +30,11 @@ _CODES = {
 }
 # Unknown responses, calls and conversations have one answer, whatever they are.
 _UNKNOWN = ("session_not_found", "task_not_found", "call_not_found")
+# Of no route.
+_UNSERVED = ("not_found", "method_not_allowed")
+_NOT_SERVED = (
+    "This part of OpenAI's API is not served here. GET /openapi.json has the routes and methods that are."
+)
 _NOT_FOUND = "Not found: no such response, conversation or call, or it has expired."
 
 
@@ -43,7 +48,7 @@ class OpenAiErrors:
         return 400 if problem.status in (409, 422) else problem.status
 
     def headers(self, problem: Problem) -> dict[str, str]:
-        """Whether to send the request again: their clients do as it says."""
+        """Whether to send the request again: their clients obey it."""
         return {"x-should-retry": "true" if problem.retry else "false"}
 
     def body(self, problem: Problem) -> bytes:
@@ -68,5 +73,5 @@ class OpenAiErrors:
         status = self.status(problem)
         kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
         field = _FIELD.match(problem.text)
-        text = _NOT_FOUND if unknown else problem.text
+        text = _NOT_FOUND if unknown else _NOT_SERVED if problem.word in _UNSERVED else problem.text
         return {"error": {"message": text, "type": kind, "param": field and field[1], "code": code}}

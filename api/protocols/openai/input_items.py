@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
-
-from turnstream.api.turns.ids import MARK, CallId
+from turnstream.api.turns.answers import Answer, answer_to
+from turnstream.api.turns.ids import MARK
+from turnstream.api.turns.messages import earlier_call, earlier_result, message_of
 from turnstream.shared.errors import InvalidBody
-from turnstream.shared.names import IDENTIFIER
-from turnstream.shared.protocol import Message
 
 if TYPE_CHECKING:
     from turnstream.shared.agents.config import AgentSpec
+    from turnstream.shared.protocol import Message
 
 Json = dict[str, Any]
 
@@ -23,7 +22,7 @@ MOST_PARTS = 4000
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _ANSWERS = ("function_call_output", "mcp_approval_response")
 
-# What a response said that the session knows by itself, or that no model is told.
+# Items of responses that the session has, or that are not given to a model.
 _PASSED = frozenset(
     {
         "reasoning",
@@ -38,25 +37,8 @@ _PASSED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A client's answer to a call, by the id by which it knows that.
-
-    Attributes:
-        call: our id of it, of this session.
-        named: where it is, if the id says so.
-        result: what ``/callback`` would bring.
-        shown: the id as it was sent.
-    """
-
-    call: str
-    named: CallId | None
-    result: Any
-    shown: str
-
-
-@dataclass(frozen=True, slots=True)
 class Input:
-    """What is said, and what the input ends with if it is answers."""
+    """Messages, and the answers that the input ends with, if any."""
 
     messages: list[Message]
     answers: list[Answer]
@@ -69,7 +51,7 @@ class Input:
 
 
 def read_items(given: str | list[Any] | None, spec: AgentSpec, *, known: bool) -> Input:
-    """Read an input; with ``known``, the session knows what its responses have said.
+    """Read an input; with ``known``, the session has the items of its responses.
 
     Raises:
         InvalidBody: an item is wrong; the text names the field.
@@ -83,7 +65,7 @@ def read_items(given: str | list[Any] | None, spec: AgentSpec, *, known: bool) -
     for place, item in enumerate(items):
         if not isinstance(item, dict):
             raise InvalidBody(f"input[{place}]: Input should be an object")
-    # Results of calls that the input holds itself, by ids of somebody else's, tell what was said elsewhere.
+    # Results of calls that the input holds itself, by ids that are not ours, are of another server's conversation.
     calls = () if known else (item.get("call_id") for item in items if item.get("type") == "function_call")
     told = {call for call in calls if isinstance(call, str)}
     end = len(items)
@@ -152,9 +134,9 @@ def read_part(part: Any, place: str, spec: AgentSpec) -> Json:
         raise InvalidBody(f"{place}: Input should be an object")
     match part.get("type"):
         case "input_text" | "output_text" | "text" | "summary_text":
-            made: Json = {"type": "text", "text": part.get("text") or ""}
+            made: Json = {"type": "text", "text": _required(part, "text", place)}
         case "refusal":
-            made = {"type": "refusal", "refusal": part.get("refusal") or ""}
+            made = {"type": "refusal", "refusal": _required(part, "refusal", place)}
         case "input_image" | "image_url":
             url = part.get("image_url")
             url = url.get("url") if isinstance(url, dict) else url
@@ -165,10 +147,17 @@ def read_part(part: Any, place: str, spec: AgentSpec) -> Json:
         case "input_audio":
             audio = part.get("input_audio")
             audio = audio if isinstance(audio, dict) else part
-            made = {"type": "audio", "data": audio.get("data"), "format": audio.get("format")}
+            made = {"type": "audio", "data": _required(audio, "data", place), "format": audio.get("format")}
         case _:
             raise InvalidBody(f"{place}.type: a part of this type is not known here")
     return made
+
+
+def _required(part: Json, name: str, place: str) -> str:
+    text = part.get(name)
+    if not isinstance(text, str):
+        raise InvalidBody(f"{place}.{name}: send text")
+    return text
 
 
 def _file(part: Json, place: str, spec: AgentSpec) -> Json:
@@ -181,51 +170,11 @@ def _file(part: Json, place: str, spec: AgentSpec) -> Json:
     return {"type": "file", **given}
 
 
-def message_of(role: str, parts: list[Json], place: str = "input") -> Message:
-    """A message of these parts.
-
-    Raises:
-        InvalidBody: a part is wrong; the text names the message.
-    """
-    try:
-        return Message.model_validate({"type": "message", "role": role, "content": parts})
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise InvalidBody(f"{place}.content: {first['msg']}") from None
-
-
 def _earlier(item: Json, place: str) -> Message:
     """A call of an earlier turn, or its result, that only the client remembers."""
     if item["type"] == "function_call":
         return earlier_call(item.get("call_id"), item.get("name"), item.get("arguments"), place)
     return earlier_result(item.get("call_id"), _output(item, place), place)
-
-
-def earlier_call(call: Any, name: Any, arguments: Any, place: str) -> Message:
-    """A call that only the client remembers.
-
-    Raises:
-        InvalidBody: it is none; the text names the field.
-    """
-    data = {"call_id": call, "name": name, "arguments": arguments}
-    if not all(isinstance(each, str) for each in data.values()):
-        raise InvalidBody(f"{place}: needs an id, a name and arguments")
-    return _tool_message("function_call", "assistant", data)
-
-
-def earlier_result(call: Any, output: str, place: str) -> Message:
-    """A call's result that only the client remembers.
-
-    Raises:
-        InvalidBody: it names no call.
-    """
-    if not isinstance(call, str):
-        raise InvalidBody(f"{place}.call_id: Field required")
-    return _tool_message("function_call_output", "tool", {"call_id": call, "output": output})
-
-
-def _tool_message(kind: str, role: str, data: Json) -> Message:
-    return Message.model_validate({"type": kind, "role": role, "content": [{"type": "data", "data": data}]})
 
 
 def _answer(item: Json, place: str) -> Answer:
@@ -239,21 +188,6 @@ def _answer(item: Json, place: str) -> Answer:
         result: Any = {"approve": item["approve"], "reason": reason}
         return answer_to(item.get("approval_request_id"), result, name)
     return answer_to(item.get("call_id"), _output(item, place), f"{place}.call_id")
-
-
-def answer_to(call: Any, result: Any, place: str) -> Answer:
-    """An answer to the call of that id: one that leads to its task, or one of a session that is named besides.
-
-    Raises:
-        InvalidBody: there is no id.
-        UnknownCall: it cannot be one.
-    """
-    if not isinstance(call, str) or not call:
-        raise InvalidBody(f"{place}: Field required")
-    if IDENTIFIER.fullmatch(call):
-        return Answer(call, None, result, call)
-    named = CallId.parse(call)
-    return Answer(named.call, named, result, call)
 
 
 def _output(item: Json, place: str) -> str:

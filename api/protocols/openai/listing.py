@@ -14,7 +14,7 @@ from turnstream.shared.session.endings import numbered
 from turnstream.shared.session.entry import PARKED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from starlette.requests import Request
 
@@ -25,19 +25,20 @@ Json = dict[str, Any]
 MOST_LISTED = 100
 
 
-def inputs_of(session: str, entries: Iterable[Entry]) -> list[Json]:
-    """What a response's client said: its user's messages, or the answers to calls that the response begins with."""
+async def inputs_of(session: str, entries: AsyncIterator[Entry]) -> list[Json]:
+    """What a response's client sent: its user's messages, or the answers to calls that the response begins with."""
     items: list[Json] = []
-    for place, entry in enumerate(entries):
+    place = 0
+    async for entry in entries:
         if entry.kind == PARKED:
             # A further one begins with its own.
             if place:
                 break
-            continue
-        if item := _input(session, entry):
+        elif item := _input(session, entry):
             items.append(item)
-        elif numbered(entry.event) and items and items[0]["type"] != "message":
+        elif items and numbered(entry.event) and entry.kind not in ANSWERS:
             break
+        place += 1
     return items
 
 
@@ -57,6 +58,9 @@ def all_items(session: str, agent: str, entries: Iterable[Entry]) -> list[Json]:
         before = len(stream.output)
         stream.feed(0, entry)
         items += stream.output[before:]
+    for stream in streams.values():
+        # What is still being written has its text so far.
+        stream.document()
     return items
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ _USUAL: dict[str, tuple[Any, ...]] = {
     "prediction": (None,),
 }
 
+# The place of a function's field, as it is where functions are nested.
+_FLAT = re.compile(r"(tools\[(\d+)\])\.function")
+
 NO_MODEL = "No such model: GET /v1/models lists those of this API key."
 
 
@@ -37,10 +41,26 @@ def applied(body: Any, caller: Caller) -> tuple[Caller, Overrides]:
 
     Raises:
         NoModel: there is no such agent or model for this key.
-        InvalidBody: it asks for what its agent cannot do, or does not let it; the text names the field.
+        InvalidBody: it asks for what its agent cannot do, or does not let it; the text names the field, as the request does.
     """
     caller, model = _agent(caller, body.model)
-    spec = caller.spec
+    try:
+        overrides = _overrides(body, caller.spec, model)
+    except InvalidBody as error:
+        raise InvalidBody(_in_own_names(error.public_text, body)) from None
+    ignored = tuple(body.own_names.get(name, name) for name in overrides.ignored)
+    return caller, replace(overrides, ignored=ignored)
+
+
+def _in_own_names(text: str, body: Any) -> str:
+    field, mark, rest = text.partition(": ")
+    if flat := _FLAT.match(field):
+        tool = body.tools[int(flat[2])]
+        field = field if isinstance(tool.get("function"), dict) else f"{flat[1]}{field[flat.end() :]}"
+    return f"{body.own_names.get(field, field)}{mark}{rest}"
+
+
+def _overrides(body: Any, spec: AgentSpec, model: str | None) -> Overrides:
     if getattr(body, "n", None) not in (None, 1):
         raise InvalidBody("n: a request has one answer; leave it out")
     tools = [] if body.tool_choice == "none" else _functions(body.tools or [], spec)
@@ -67,7 +87,7 @@ def applied(body: Any, caller: Caller) -> tuple[Caller, Overrides]:
     for name in more:
         if spec.strict_overrides:
             raise InvalidBody(f"{name}: this agent does not let a request set it; leave it out")
-    return caller, replace(overrides, ignored=(*overrides.ignored, *more), output_schema=schema)
+    return replace(overrides, ignored=(*overrides.ignored, *more), output_schema=schema)
 
 
 def _agent(caller: Caller, model: str | None) -> tuple[Caller, str | None]:

@@ -19,7 +19,6 @@ from turnstream.api.protocols.openai.chat_routes import PATH as CHAT_PATH
 from turnstream.api.protocols.openai.conversation_routes import BASE as CONVERSATIONS
 from turnstream.api.protocols.openai.conversation_routes import ConversationBody
 from turnstream.api.protocols.openai.errors import OpenAiErrors
-from turnstream.api.protocols.openai.frames import LAST
 from turnstream.api.protocols.openai.model_routes import Model, Models
 from turnstream.api.protocols.openai.response_requests import CreateResponse
 from turnstream.api.protocols.openai.response_routes import BASE, RESPONSES
@@ -36,6 +35,7 @@ from turnstream.api.protocols.openai.schemas import (
     ResponseEvent,
     ResponseObject,
 )
+from turnstream.api.streaming.dialect import LAST
 from turnstream.shared.errors import (
     BadCursor,
     BadRequest,
@@ -129,7 +129,7 @@ _OPERATIONS = (
         ("DELETE",),
         BASE + "/{response_id}",
         "deleteResponse",
-        "Have the response be found no more. A turn that is live is stopped; what was said stays in the session.",
+        "Have the response be found no more. A live turn whose last response it is, so far, is stopped; its items stay in the session.",
         {200: (DeletedResponse,)},
         _ID_ERRORS - {BadRequest},
         ("openaiResponse",),
@@ -156,7 +156,7 @@ _OPERATIONS = (
         ("POST",),
         CHAT_PATH,
         "chatCompletions",
-        "Take a turn, or answers to calls, and tell what comes of it. The session is that which `X-Session-Id` names, else one for "
+        "Take a turn, or answers to calls, and answer with the completion. The session is that which `X-Session-Id` names, else one for "
         "this turn.",
         {200: (_CHUNKS, Completion), 500: (FailedTurn,)},
         (TURN_ERRORS | CALL_ERRORS | {NoModel}) - {BadCursor},
@@ -215,7 +215,7 @@ _OPERATIONS = (
         ("GET",),
         CONVERSATIONS + "/{conversation_id}/items",
         "conversationItems",
-        "What was said in it.",
+        "Its items.",
         {200: (ItemList,)},
         SESSION_ERRORS | {NoTask},
         ("openaiConversation", "openaiLimit", "openaiOrder", "openaiAfter"),
@@ -231,4 +231,4 @@ _OPERATIONS = (
     ),
 )
 
-PROTOCOL = WireProtocol("/v1", OpenAiRoutes, _OPERATIONS, _PARAMETERS, OpenAiErrors())
+PROTOCOL = WireProtocol("/v1", OpenAiRoutes, _OPERATIONS, _PARAMETERS, OpenAiErrors(), in_browsers=True)

@@ -1,4 +1,4 @@
-"""The response as an object: what was asked is told again in it, and every field is there that clients require.
+"""The response as an object: it repeats what was asked, and has every field that clients require.
 
 What a request asked stands beside its user's message in the log (`ECHO` of an entry's ``extra``), so that any front end tells
 it again, also in the further responses of the same turn.
@@ -79,9 +79,11 @@ def _usage(usage: Mapping[str, int]) -> dict[str, Any]:
     given, made = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
     return {
         "input_tokens": given,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {
+            name: usage.get(name, 0) for name in ("cached_tokens", "cache_write_tokens")
+        },
         "output_tokens": made,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": usage.get("reasoning_tokens", 0)},
         "total_tokens": usage.get("total_tokens", given + made),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # How a response is delivered, which is no part of what is asked.
 _DELIVERY = frozenset({"stream", "stream_options", "background"})
 
-# Kept with the turn, and told with each of its responses.
+# Kept with the turn, and repeated in each of its responses.
 MOST_ECHO_BYTES = 256 * 1024
 
 Short = Annotated[str, StringConstraints(max_length=256)]
@@ -36,13 +36,17 @@ Stop = str | Annotated[list[str], Field(max_length=16)] | None
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None
 
 
+ToolChoice = Literal["none", "auto", "required"] | dict[str, Any] | None
+
+
 class CreateResponse(BaseModel):
     """A turn, or the answers to calls."""
 
     model_config = ConfigDict(extra="allow")
 
-    # The name of the answer's form.
+    # The name of the answer's form, and how the request calls what agents know by other names.
     form_field: ClassVar[str] = "text.format"
+    own_names: ClassVar[dict[str, str]] = {"max_tokens": "max_output_tokens"}
 
     model: Short | None = Field(
         None,
@@ -63,7 +67,7 @@ class CreateResponse(BaseModel):
     tools: Annotated[list[dict[str, Any]], Field(max_length=MOST_TOOLS)] | None = Field(
         None, description="Functions of the client, `type` `function`."
     )
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
@@ -80,7 +84,7 @@ class CreateResponse(BaseModel):
     user: Short | None = Field(None, description="The older name of `safety_identifier`.")
     prompt_cache_key: Short | None = None
     service_tier: Short | None = None
-    truncation: Short | None = None
+    truncation: Literal["auto", "disabled"] | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: list[Any] | None = None
 
@@ -145,7 +149,7 @@ def parse_response(raw: bytes, caller: Caller) -> Asked:
     given = read_items(body.input, caller.spec, known=session is not None)
     if body.instructions:
         given = given.instructed(body.instructions)
-    echo = {name: getattr(body, name) for name in ECHOED if getattr(body, name) is not None}
+    echo = {name: value for name in ECHOED if (value := getattr(body, name)) not in (None, "")}
     echo |= {"model": body.model or caller.spec.name}
     if conversation:
         echo["conversation"] = {"id": str(ConversationId(conversation))}
@@ -167,8 +171,8 @@ def _conversation(body: CreateResponse) -> str | None:
 
 
 def _check_echo(echo: dict[str, Any]) -> None:
-    """Fill in what clients require of what is told again, and refuse what is too much to be kept."""
-    if "text" in echo and not isinstance(echo["text"].get("format"), dict):
+    """Fill in what clients require of what is repeated, and refuse what is too much to be kept."""
+    if "text" in echo and not echo["text"].get("format"):
         echo["text"] = {**echo["text"], "format": {"type": "text"}}
     if "reasoning" in echo:
         echo["reasoning"] = {"effort": None, "summary": None, **echo["reasoning"]}

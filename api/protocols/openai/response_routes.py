@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,27 +10,19 @@ import orjson
 from starlette.responses import Response
 
 from turnstream.api.http.params import route
-from turnstream.api.protocols.openai.finding import (
-    answered,
-    asks_again,
-    check_answered,
-    deleted,
-    found,
-    is_known,
-    newest_task,
-)
-from turnstream.api.protocols.openai.frames import OpenAiDialect
 from turnstream.api.protocols.openai.listing import inputs_of, listed
 from turnstream.api.protocols.openai.resource import ECHO, echo_of
 from turnstream.api.protocols.openai.response_requests import parse_response
 from turnstream.api.protocols.openai.response_stream import ResponseStream
 from turnstream.api.streaming import start_position
-from turnstream.api.streaming.sse import EventStream
-from turnstream.api.streaming.start_position import Start
-from turnstream.api.streaming.whole import WholeAnswer
-from turnstream.api.turns.follow import following
+from turnstream.api.streaming.dialect import EncodedDialect
+from turnstream.api.turns.answers import answered, check_answered
+from turnstream.api.turns.callbacks import answers_to, asked_at
+from turnstream.api.turns.finding import asks_again, found, is_known, is_retry, newest_task, retry_name
+from turnstream.api.turns.follow import Encoded, encoded_document, encoded_stream, following, so_far
 from turnstream.api.turns.fork import fork_session
 from turnstream.api.turns.ids import ResponseId
+from turnstream.api.turns.posted import posted
 from turnstream.api.turns.stop import stop
 from turnstream.api.turns.submit import (
     RESPONSE_PREFIX,
@@ -48,7 +39,7 @@ from turnstream.shared.session.entry import Cursor, Entry
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import Callable
 
     from starlette.requests import Request
     from starlette.routing import Route
@@ -57,7 +48,8 @@ if TYPE_CHECKING:
     from turnstream.api.protocols.openai.response_requests import Asked
     from turnstream.api.services import Services
     from turnstream.api.streaming.feed import Feed
-    from turnstream.api.turns.durable_submit import Headers
+    from turnstream.api.streaming.sse import EventStream
+    from turnstream.api.streaming.whole import WholeDocument
 
 BASE = "/v1/responses"
 
@@ -66,16 +58,7 @@ def _opened(session: str, entry: Entry) -> ResponseStream:
     return ResponseStream(ResponseId(session, entry.task, 0), {}, "agent")
 
 
-RESPONSES = OpenAiDialect("openai-responses", _opened)
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What a request is answered with: a response, from its first entry on."""
-
-    start: Start
-    stream: ResponseStream
-    headers: Headers = ()
+RESPONSES = EncodedDialect("openai-responses", _opened)
 
 
 class ResponseRoutes:
@@ -95,13 +78,11 @@ class ResponseRoutes:
             route(f"{one}/input_items", self.input_items, "GET"),
         ]
 
-    async def create(self, request: Request) -> EventStream | WholeAnswer | Response:
+    async def create(self, request: Request) -> EventStream | WholeDocument | Response:
         """Take a turn, or answers to calls; then follow the response."""
         services = self._services
-        caller = await services.auth.caller(request)
-        async with services.limiter.counting_refusals(caller):
-            raw, asked = await services.bodies.read(request, caller, partial(parse_response, caller=caller))
-        keys, repeated = await self._session(request, asked), ""
+        _, raw, asked = await posted(services, request, parse_response)
+        keys, repeated = await self._session(request, asked)
         if asked.session:
             there, _ = await found(services, keys, asked.caller, asked.user)
             if there.spec.name != asked.caller.spec.name:
@@ -117,11 +98,19 @@ class ResponseRoutes:
                 told = await self._found(asked.caller, ResponseId(keys.session, repeated, 0), stored=True)
             else:
                 told = await self._begin(request, asked, keys, len(raw))
+            left = None
+            if not (asked.session or asked.given.answers or idempotency_of(request)) and told.start.task:
+                left = partial(
+                    services.leaving.left,
+                    TaskRef(keys.owner, keys.session, told.start.task),
+                    stops=False,
+                    request=retry_name(request, asked.caller, asked.digest),
+                )
             return await self._respond(
-                feed, told, stream=bool(asked.body.stream), background=bool(asked.body.background)
+                feed, told, stream=bool(asked.body.stream), background=bool(asked.body.background), left=left
             )
 
-    async def retrieve(self, request: Request) -> EventStream | WholeAnswer | Response:
+    async def retrieve(self, request: Request) -> EventStream | WholeDocument | Response:
         """The response as it is, or with ``stream`` its events behind ``starting_after``."""
         services = self._services
         caller = await services.auth.caller(request)
@@ -133,16 +122,28 @@ class ResponseRoutes:
         keys = caller.keys(name.session)
         async with following(services, keys, caller) as feed:
             told = await self._found(caller, name, seen=seen)
+            if seen >= 0:
+                await self._check_was_sent(keys, await self._found(caller, name), seen)
             return await self._respond(feed, told, stream=True)
 
+    async def _check_was_sent(self, keys: SessionKeys, told: Encoded[ResponseStream], seen: int) -> None:
+        """Refuse a place behind the last event: the log may have lost its end, and now goes on with other events."""
+        await so_far(self._services, keys, told)
+        if seen >= told.encoder.count:
+            raise CursorGone(
+                "starting_after: the response has no event of that number. Follow it without starting_after."
+            )
+
     async def delete(self, request: Request) -> Response:
-        """Have a response be found no more; a turn that is live is stopped."""
+        """Have a response be found no more; if it is the last one so far of a live turn, that is stopped."""
         caller = await self._services.auth.caller(request)
         name = ResponseId.parse(request.path_params["response_id"])
         await self._found(caller, name)
         keys = caller.keys(name.session)
-        await stop(self._services, TaskRef(keys.owner, keys.session, name.task), "deleted", who="client")
-        if not await self._services.tasks.note(keys, deleted(name), "1"):
+        known = await self._services.log.task(keys, name.task)
+        if name.segment >= max(start_position.parks_of(known)) - (_waits_at(known) > 0):
+            await stop(self._services, TaskRef(keys.owner, keys.session, name.task), "deleted", who="client")
+        if not await self._services.tasks.note(keys, _deleted(name), "1"):
             raise NoSession
         return _json({"id": str(name), "object": "response", "deleted": True})
 
@@ -162,14 +163,14 @@ class ResponseRoutes:
         name = ResponseId.parse(request.path_params["response_id"])
         told = await self._found(caller, name)
         keys = caller.keys(name.session)
-        entries = [entry async for entry in self._services.log.all_kept(keys, told.start.after)]
-        items = inputs_of(name.session, [entry for entry in entries if entry.task == name.task])
+        kept = self._services.log.all_kept(keys, told.start.after)
+        items = await inputs_of(name.session, (entry async for entry in kept if entry.task == name.task))
         return _json(listed(request, items, order="desc"))
 
     # ── what is asked ──
 
-    async def _session(self, request: Request, asked: Asked) -> SessionKeys:
-        """Where the request goes on: a new session where it names none."""
+    async def _session(self, request: Request, asked: Asked) -> tuple[SessionKeys, str]:
+        """Where the request goes on: a new session where it names none. And the task, if this is a client's own retry."""
         answers = asked.given.answers
         named = {answer.named.session for answer in answers if answer.named}
         if asked.session:
@@ -177,12 +178,18 @@ class ResponseRoutes:
         if len(named) > 1:
             raise UnknownCall
         if named:
-            return asked.caller.keys(named.pop())
+            return asked.caller.keys(named.pop()), ""
         if answers:
             raise InvalidBody("previous_response_id: needed to answer a call of this id")
-        return _new_session(request, asked)
+        if is_retry(request) and not idempotency_of(request):
+            name = retry_name(request, asked.caller, asked.digest)
+            if ref := await self._services.leaving.lost(asked.caller.owner, name):
+                return ref.keys, ref.task
+        return _new_session(request, asked), ""
 
-    async def _begin(self, request: Request, asked: Asked, keys: SessionKeys, size: int) -> _Told:
+    async def _begin(
+        self, request: Request, asked: Asked, keys: SessionKeys, size: int
+    ) -> Encoded[ResponseStream]:
         """Take a turn."""
         if not asked.given.messages:
             raise InvalidBody("input: give text, or at least one message")
@@ -206,8 +213,8 @@ class ResponseRoutes:
         )
         start, headers = await begin(self._services, caller, turn)
         if start.new:
-            return _Told(start, ResponseStream(name, echo, caller.spec.name), headers)
-        # A repeat: the turn is told that the first request made.
+            return Encoded(start, ResponseStream(name, echo, caller.spec.name), headers)
+        # A repeat is answered with the turn that the first request made.
         return await self._found(caller, name._replace(task=start.task or name.task), stored=True)
 
     async def _goes_on(self, request: Request, asked: Asked, keys: SessionKeys) -> tuple[SessionKeys, str]:
@@ -225,9 +232,15 @@ class ResponseRoutes:
         if previous:
             await self._found(asked.caller, previous)
             known = await log.task(keys, previous.task)
-            if previous.segment < max(start_position.parks_of(known)) and not _waits_at(known):
+            last = max(start_position.parks_of(known))
+            if (
+                previous.segment < last
+                and not _waits_at(known)
+                and await self._was_answered(keys, known, previous)
+            ):
                 raise InvalidBody(
-                    "previous_response_id: its calls were answered; go on from the response after"
+                    "previous_response_id: its calls were answered; go on from the turn's last response,"
+                    f" {previous._replace(segment=last)}"
                 )
             if newest and newest != previous.task:
                 target = _new_session(request, asked)
@@ -237,7 +250,17 @@ class ResponseRoutes:
             await check_answered(services, keys, newest, (), "input")
         return keys, ""
 
-    async def _answer(self, asked: Asked, keys: SessionKeys) -> _Told:
+    async def _was_answered(self, keys: SessionKeys, known: dict[str, str], name: ResponseId) -> bool:
+        """Whether the calls were answered at which a response ended; if not, the turn ended while it waited for that."""
+        log = self._services.log
+        park, meta = start_position.parks_of(known).get(name.segment + 1), await log.meta(keys)
+        if park is None or meta is None:
+            # It was too many parks ago.
+            return True
+        place = Cursor(meta.epoch, park)
+        return bool(await answers_to(log, keys, name.task, await asked_at(log, keys, place), place))
+
+    async def _answer(self, asked: Asked, keys: SessionKeys) -> Encoded[ResponseStream]:
         """Answer calls; the response is the one that begins with the answers."""
         services, caller = self._services, asked.caller
         caller, _ = await found(services, keys, caller, asked.user)
@@ -248,7 +271,7 @@ class ResponseRoutes:
 
     async def _found(
         self, caller: Caller, name: ResponseId, *, seen: int = -1, stored: bool = False
-    ) -> _Told:
+    ) -> Encoded[ResponseStream]:
         """A response of the caller's, from its first entry on; ``stored``: also one that is not to be found by its id.
 
         Raises:
@@ -263,51 +286,39 @@ class ResponseRoutes:
             # It begins with the answers.
             raise NoTask
         echo = echo_of(await log.at(keys, Cursor(meta.epoch, int(known["first"]) + 1)))
-        if not stored and (echo.get("store") is False or await log.note(keys, deleted(name))):
+        if not stored and (echo.get("store") is False or await log.note(keys, _deleted(name))):
             raise NoTask
         start = await start_position.start_of(log, keys, meta, part)
         if seen >= 0 and part.after.seq < meta.head - 1:
             raise CursorGone("The events of this response are no longer kept: retrieve it without stream.")
         stream = ResponseStream(name, echo, caller.spec.name, part.submitted // 1000, seen=seen)
-        return _Told(start, stream)
+        return Encoded(start, stream)
 
     async def _respond(
-        self, feed: Feed, told: _Told, *, stream: bool, background: bool = False
-    ) -> EventStream | WholeAnswer | Response:
+        self,
+        feed: Feed,
+        told: Encoded[ResponseStream],
+        *,
+        stream: bool,
+        background: bool = False,
+        left: Callable[[], None] | None = None,
+    ) -> EventStream | WholeDocument | Response:
         services = self._services
         if stream:
-            return EventStream(
-                feed,
-                told.start,
-                RESPONSES,
-                services.log,
-                services.settings,
-                headers=told.headers,
-                encoder=told.stream,
-            )
-        told.stream.quiet()
+            return encoded_stream(services, feed, told, RESPONSES, left)
         if background:
             with feed:
                 return _json(await self._so_far(feed.keys, told))
-        return WholeResponse(feed, told, services)
+        return encoded_document(services, feed, told, left)
 
-    async def _so_far(self, keys: SessionKeys, told: _Told) -> dict[str, Any]:
-        """The response as far as the log tells of it now."""
-        told.stream.quiet()
-        log, after, task = self._services.log, told.start.after, told.start.task
-        meta = await log.meta(keys)
-        cut = meta is not None and after.seq < meta.head - 1
-        entries = log.all_kept(keys, after) if cut else log.all_after(keys, after)
-        async for entry in entries:
-            if entry.task == task:
-                told.stream.feed(after.epoch, entry)
-                if told.stream.over:
-                    break
-        return told.stream.document()
+    async def _so_far(self, keys: SessionKeys, told: Encoded[ResponseStream]) -> dict[str, Any]:
+        """The response as far as the log has it now."""
+        await so_far(self._services, keys, told)
+        return told.encoder.document()
 
 
 def _new_session(request: Request, asked: Asked) -> SessionKeys:
-    """A session for this request, which a repeat finds again if it can be told."""
+    """A session for this request, which a repeat finds again if it has an idempotency key."""
     idempotency = idempotency_of(request)
     return asked.caller.keys(derived_session(asked.caller, idempotency) if idempotency else uuid.uuid4().hex)
 
@@ -330,19 +341,6 @@ def _json(document: dict[str, Any]) -> Response:
     return Response(orjson.dumps(document), media_type="application/json")
 
 
-class WholeResponse(WholeAnswer):
-    """Answers with the response when it is over."""
-
-    def __init__(self, feed: Feed, told: _Told, services: Services) -> None:
-        super().__init__(feed, told.start, services.log, headers=told.headers)
-        self._stream = told.stream
-
-    async def answer(self, entries: AsyncGenerator[Entry | None, None]) -> tuple[int, bytes] | None:
-        """The response."""
-        async for entry in entries:
-            if entry is None:
-                continue
-            self._stream.feed(0, entry)
-            if self._stream.over:
-                return 200, orjson.dumps(self._stream.document())
-        return None
+def _deleted(name: ResponseId) -> str:
+    """What is noted of the session where a response was deleted."""
+    return f"deleted:{name.task}~{name.segment}"

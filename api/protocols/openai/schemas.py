@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
-from pydantic_core import core_schema
+from pydantic import BaseModel, ConfigDict, Field
 
 from turnstream.api.http.answers import Described
-
-
-class _OrNull:
-    """Marks what may be null when it is told: other protocols of ours leave such fields out, and are described so."""
-
-    def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"anyOf": [handler(schema), {"type": "null"}]}
-
-
-_T = TypeVar("_T")
-OrNull = Annotated[_T | None, _OrNull()]
+from turnstream.api.http.schemas import OrNull
 
 
 class _Open(BaseModel):
@@ -61,7 +48,7 @@ class ResponseObject(_Open):
 
 
 class ResponseEvent(_Open):
-    """One event of a response; which one, its type says."""
+    """One event of a response, of that type."""
 
     type: str = Field(pattern=r"^response\.")
     sequence_number: int = Field(ge=0)
@@ -110,7 +97,7 @@ class Completion(_Open):
     created: int
     model: str
     choices: list[dict[str, Any]]
-    usage: dict[str, int]
+    usage: dict[str, Any]
 
 
 class Chunk(_Open):

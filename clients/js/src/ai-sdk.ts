@@ -4,7 +4,7 @@ import type { ChatTransport, UIMessage, UIMessageChunk } from "ai";
 
 import { argumentsOf, callsIn, dataOf } from "./calls.js";
 import type { Client } from "./client.js";
-import { ClientError, NotFound } from "./errors.js";
+import { ClientError, NotFound, Refused } from "./errors.js";
 import { ENDED, isAfter, type ContentEvent, type MessageEvent, type ResponseEvent, type TurnEvent } from "./events.js";
 import type { Following } from "./following.js";
 import type { SaidPart, Session } from "./session.js";
@@ -118,11 +118,12 @@ function streamOf(
   return new ReadableStream<UIMessageChunk>({
     async pull(controller) {
       try {
-        if (!begun) waiting.push({ type: "start", messageId: id }, { type: "start-step" });
-        begun = true;
         while (!waiting.length) {
           signal?.throwIfAborted();
           const result = await events.next();
+          // Not sooner: what is refused leaves no message.
+          if (!begun) waiting.push({ type: "start", messageId: id }, { type: "start-step" });
+          begun = true;
           if (!result.done) waiting.push(...encoder.feed(result.value));
           else {
             signal?.throwIfAborted();
@@ -134,11 +135,17 @@ function streamOf(
         for (const chunk of waiting.splice(0)) controller.enqueue(chunk);
       } catch (error) {
         close();
-        controller.error(error);
+        controller.error(explained(error));
       }
     },
     cancel: close,
   });
+}
+
+/** Why a request was refused, in terms of the page. */
+function explained(error: unknown): unknown {
+  if (!(error instanceof Refused) || error.code !== "idempotency_mismatch") return error;
+  return new ClientError("The server keeps the conversation and cannot take a message back: send the edited text as a further message.");
 }
 
 /** What a user says. */

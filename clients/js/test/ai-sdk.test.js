@@ -183,5 +183,10 @@ for (const [name, sdk] of [["7", ai], ["6", ai6]]) {
     await other.sendMessage({ text: "hello" });
     await other.regenerate();
     assert.match(other.error.message, /send the message again/);
+    const edited = chatOf(sdk);
+    await edited.sendMessage({ text: "hello" });
+    await edited.sendMessage({ text: "edited", messageId: edited.messages[0].id });
+    assert.match(edited.error.message, /send the edited text as a further message/);
+    assert.deepEqual(edited.messages.map((message) => message.role), ["user"], "a refused message has no answer");
   });
 }

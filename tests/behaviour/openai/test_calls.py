@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.conftest import Place
-    from tests.support.client import Client
 
 F = {
     "type": "function",
@@ -51,6 +50,38 @@ def outputs(*calls: str, output: str = "21") -> list[dict[str, Any]]:
     return [{"type": "function_call_output", "call_id": call, "output": output} for call in calls]
 
 
+async def test_going_on_from_a_canceled_call(openai: Any) -> None:
+    """Its calls were not answered, and never will be: the client knows of no later response."""
+    first = await openai.responses.create(model="lead", input=TWICE, tools=[F])
+    await openai.responses.cancel(first.id)
+    with pytest.raises(BadRequestError):
+        await openai.responses.create(model="lead", input=outputs(*calls_in(first)))
+    second = await openai.responses.create(model="lead", input=script("well"), previous_response_id=first.id)
+    assert (second.status, second.output_text.strip()) == ("completed", "well")
+
+
+async def test_deleting_an_earlier_response_of_a_turn(openai: Any) -> None:
+    """Its next one goes on."""
+    first = await openai.responses.create(model="lead", input=TWICE, tools=[F])
+    second = await openai.responses.create(model="lead", input=outputs(*calls_in(first)))
+    await openai.responses.delete(first.id)
+    with pytest.raises(NotFoundError):
+        await openai.responses.retrieve(first.id)
+    third = await openai.responses.create(model="lead", input=outputs(*calls_in(second)))
+    assert third.status == "completed"
+    assert third.output_text.split()[0] == "done"
+
+
+async def test_a_call_answered_twice_at_once(openai: Any) -> None:
+    """It cannot be told which of them is meant."""
+    first = await openai.responses.create(model="lead", input=script([("f", {})], "done"), tools=[F])
+    (call,) = calls_in(first)
+    with pytest.raises(BadRequestError, match="twice"):
+        await openai.responses.create(
+            model="lead", input=[*outputs(call, output="1"), *outputs(call, output="2")]
+        )
+
+
 async def test_functions_of_the_client(openai: Any, stack: Stack, openai_at: Any) -> None:
     """Two in parallel, then one: three responses, of which each is found; answered at another front end, with a stream and without."""
     first = await openai.responses.create(model="lead", input=TWICE, tools=[F])
@@ -63,6 +94,8 @@ async def test_functions_of_the_client(openai: Any, stack: Stack, openai_at: Any
     async with other.responses.stream(input=outputs(*calls), **answers) as stream:
         second = await stream.get_final_response()
     assert second.previous_response_id == first.id
+    listed = (await other.responses.input_items.list(second.id, order="asc")).data
+    assert [item.call_id for item in listed] == calls
     (call,) = calls_in(second)
     third = await openai.responses.create(model="lead", input=outputs(call))
     assert third.output_text.split() == ["done", "21", "|", "21", "|", "21"]
@@ -139,74 +172,6 @@ async def test_an_approval(stack: Stack, openai_at: Any, approve: bool) -> None:
     assert ("files is gone" in second.output_text) == approve
     (item,) = (await openai.responses.input_items.list(second.id)).data
     assert (item.approval_request_id, item.approve) == (request.id, approve)
-
-
-async def test_no_foreign_id_is_found(openai: Any, client: Client, stack: Stack, openai_at: Any) -> None:
-    """In every place where an id can stand: the answer is that of an id that nobody ever had, to the letter."""
-    first = await openai.responses.create(model="lead", input=TWICE, tools=[F])
-    conversation = await openai.conversations.create()
-    made = await client.http.post(
-        "/admin/v1/keys",
-        json={"owner": "eve", "agent": "lead"},
-        headers={"Authorization": f"Bearer {stack.admin}"},
-    )
-    key = made.json()["token"]
-    (call, _), name = calls_in(first), first.id
-    task = name.split("~")[1]
-    never = {
-        name: f"resp_{'0' * 32}~{task}~0",
-        call: f"call_{'0' * 32}~{task}~{call.rpartition('~')[2]}",
-        conversation.id: f"conv_{'0' * 32}",
-    }
-
-    async def asked(each: str, key: str) -> list[tuple[int, bytes]]:
-        headers = {"Authorization": f"Bearer {key}"}
-        send = client.http.request
-        posts: list[dict[str, Any]] = []
-        gets: list[tuple[str, str]] = []
-        if each.startswith("resp_"):
-            base = f"/v1/responses/{each}"
-            gets = [
-                ("GET", base),
-                ("GET", f"{base}?stream=true"),
-                ("POST", f"{base}/cancel"),
-                ("GET", f"{base}/input_items"),
-            ]
-            gets += [("DELETE", base)]
-            posts = [{"input": "hi", "previous_response_id": each}]
-        elif each.startswith("call_"):
-            posts = [
-                {"input": outputs(each)},
-                {"input": [{"type": "mcp_approval_response", "approval_request_id": each, "approve": True}]},
-            ]
-        else:
-            base = f"/v1/conversations/{each}"
-            gets = [
-                ("GET", base),
-                ("DELETE", base),
-                ("GET", f"{base}/items"),
-                ("GET", f"{base}/items/msg_1"),
-                ("POST", base),
-            ]
-            posts = [{"input": "hi", "conversation": each}]
-        answers = [await send(*get, headers=headers) for get in gets]
-        answers += [
-            await send("POST", "/v1/responses", json={"model": "lead", **post}, headers=headers)
-            for post in posts
-        ]
-        return [(answer.status_code, answer.content) for answer in answers]
-
-    for mine, nobodys in never.items():
-        foreign = await asked(mine, key)
-        assert {status for status, _ in foreign} == {404}
-        assert foreign == await asked(nobodys, key)
-        assert foreign == await asked(nobodys, client.key)
-        assert len({body for _, body in foreign}) == 1
-    # An answer of one's own to somebody else's.
-    with pytest.raises(NotFoundError):
-        await openai_at(client, key).responses.create(
-            model="lead", input=outputs(call.rpartition("~")[2]), previous_response_id=name
-        )
 
 
 async def test_a_conversation(openai: Any) -> None:

@@ -176,6 +176,74 @@ async def test_a_session_by_its_header(openai: Any, client: Client, stack: Stack
     assert len(await stack.entries("chat1")) == len(entries)
 
 
+async def test_a_session_goes_on_with_its_own_conversation_only(openai: Any, stack: Stack) -> None:
+    """An answer that was made anew, or a message that was edited, is not in the log: what follows it is told the client's words."""
+    header = {"X-Session-Id": "s1"}
+
+    async def said(*texts: str) -> str:
+        """The answer, where user and assistant take turns."""
+        messages = [
+            {"role": "assistant" if place % 2 else "user", "content": text}
+            for place, text in enumerate(texts)
+        ]
+        answer = await openai.chat.completions.create(model="demo", messages=messages, extra_headers=header)
+        return str(answer.choices[0].message.content)
+
+    first = await said("one")
+    edited = await said("another")
+    assert edited == "You said: another"
+    entries = await stack.entries("s1")
+    # As many messages as the log has, and another answer.
+    await said("another", edited, "two")
+    assert len(await stack.entries("s1")) == len(entries)
+    # A client that left has the beginning of the answer.
+    for begun in (first[:8], first):
+        before = len(await stack.entries("s1"))
+        await said("one", begun, "two")
+        assert (len(await stack.entries("s1")) > before) == (begun != first)
+
+
+async def test_a_session_s_history_is_not_read_for_each_turn(openai: Any, stack: Stack) -> None:
+    """Each turn says how many messages there are with it."""
+    header, messages = {"X-Session-Id": "s1"}, user("one")
+    for turn in range(3):
+        answer = await openai.chat.completions.create(model="demo", messages=messages, extra_headers=header)
+        messages += [{"role": "assistant", "content": answer.choices[0].message.content}, *user(f"{turn}")]
+    users = [entry for entry in await stack.entries("s1") if b'"role":"user"' in entry.event]
+    assert [orjson.loads(entry.extra)["users"] for entry in users] == [1, 2, 3]
+
+
+async def test_a_stopped_completion_is_not_whole(openai: Any, client: Client, stack: Stack) -> None:
+    """Its finish reason is the one by which clients know that the answer was cut; their helpers raise then."""
+    header = {"X-Session-Id": "s1"}
+    stream = await openai.chat.completions.create(
+        model="demo", messages=user("/tokens 200 50"), stream=True, extra_headers=header
+    )
+    finished: list[str] = []
+    async for chunk in stream:
+        if chunk.choices[0].delta.content and not finished:
+            task = (await stack.entries("s1"))[0].task
+            await client.stop("s1", task)
+            finished.append("")
+        finished += [choice.finish_reason for choice in chunk.choices if choice.finish_reason]
+    assert finished == ["", "length"]
+
+
+async def test_another_user_s_call_is_not_found(openai: Any) -> None:
+    """Whoever knows its id."""
+    first = await openai.chat.completions.create(model="demo", messages=user("/call f {}"), user="u1")
+    (call,) = first.choices[0].message.tool_calls
+    said = [*user("/call f {}"), first.choices[0].message.to_dict(), tool(call.id, "x")]
+    with pytest.raises(NotFoundError):
+        await openai.chat.completions.create(model="demo", messages=said, user="u2")
+    with pytest.raises(BadRequestError, match="printable"):
+        await openai.chat.completions.create(
+            model="demo", messages=said, extra_headers={"X-OpenWebUI-User-Id": "u" * 300}
+        )
+    answer = await openai.chat.completions.create(model="demo", messages=said, user="u1")
+    assert answer.choices[0].finish_reason == "stop"
+
+
 async def test_a_client_that_leaves(
     client: Client, stack: Stack, openai_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +278,22 @@ async def test_a_repeat_finds_the_turn(openai: Any) -> None:
             )
             ids.add(answer.id)
         assert len(ids) == 1
+
+
+async def test_a_client_s_own_retry_finds_the_turn(openai_at: Any, client: Client, stack: Stack) -> None:
+    """Without a key and without a session, where its connection was lost; the same words of another client are another turn."""
+    impatient = openai_at(client, max_retries=20, timeout=1.2)
+    before = await turns(client, stack)
+    answer = await impatient.chat.completions.create(model="demo", messages=user("/slow 2"))
+    assert answer.choices[0].message.content == "The result is That took 2 seconds."
+    response = await impatient.responses.create(model="demo", input="/slow 2")
+    assert response.output_text == "The result is That took 2 seconds."
+    assert await turns(client, stack) == before + 2
+    body = {"model": "demo", "input": "/slow 2"}
+    other = await client.http.post(
+        "/v1/responses", json=body, headers={"x-stainless-retry-count": "1"}, timeout=60
+    )
+    assert other.json()["id"] != response.id
 
 
 async def test_a_repeat_in_a_session_finds_the_turn(openai: Any, client: Client, stack: Stack) -> None:

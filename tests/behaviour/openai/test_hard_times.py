@@ -12,6 +12,7 @@ from openai import APIStatusError
 from tests.support.openai_events import check_events, events_of, read
 from tests.support.waiting import wait_until
 from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.errors import ConfigurationError
 from turnstream.shared.session import batch
 from turnstream.shared.session.entry import Cursor
 
@@ -46,6 +47,17 @@ async def test_a_cut_at_every_event_of_a_long_turn(
         params = {"stream": "true", "starting_after": str(after)}
         rest = await other.http.get(f"/v1/responses/{name}", params=params)
         assert rest.content == b"".join(frames[after + 1 :])
+
+
+async def test_a_place_that_was_never_sent(client: Client, openai: Any) -> None:
+    """Behind the last event there is none: the log may have lost some, and nothing that follows would fit."""
+    name = check_events(await whole(client, input="/tokens 3"))["id"]
+    slow = await openai.responses.create(model="demo", input="/slow 5", background=True)
+    for response, after in ((name, 1000), (slow.id, 100)):
+        with pytest.raises(APIStatusError) as gone:
+            await openai.responses.retrieve(response, stream=True, starting_after=after)
+        assert gone.value.status_code == 410
+    await openai.responses.cancel(slow.id)
 
 
 async def test_a_worker_is_lost_in_mid_item(client: Client, stack: Stack, openai_at: Any) -> None:
@@ -112,6 +124,10 @@ async def test_a_protocol_that_is_not_served(stack: Stack) -> None:
     client = await stack.front_end(protocols="agent_api, liteagent")
     assert (await client.http.get("/v1/models")).status_code == 404
     assert await client.turn("s1", "hi")
+    client = await stack.front_end(protocols="default, liteagent")
+    assert (await client.http.get("/v1/models")).status_code == 200
+    with pytest.raises(ConfigurationError, match=r"no protocol 'smtp'; there are liteagent, .*, and default"):
+        await stack.front_end(protocols="default,smtp")
 
 
 async def test_one_turn_in_three_protocols(client: Client, stack: Stack, openai_at: Any) -> None:

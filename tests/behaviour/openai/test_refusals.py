@@ -8,6 +8,7 @@ import httpx
 import orjson
 import pytest
 from openai import (
+    APIStatusError,
     AuthenticationError,
     BadRequestError,
     NotFoundError,
@@ -88,6 +89,19 @@ async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
         ({"input": "hi", "tools": [{"type": "mcp", "server_label": []}]}, "tools[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
         ({"input": [{"type": "function_call", "call_id": []}]}, "input[0]"),
+        ({"input": 1}, "input"),
+        ({"input": "hi", "tool_choice": "always"}, "tool_choice"),
+        ({"input": "hi", "tool_choice": 1}, "tool_choice"),
+        ({"input": "hi", "truncation": "some"}, "truncation"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": {}}]}]},
+            "input[0].content[0].text",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+            "input[0].content[0].data",
+        ),
+        ({"input": "hi", "tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
         ({"input": "hi", "background": True, "store": False}, "background"),
         (
             {"input": [{"type": "function_call_output", "call_id": "c1", "output": ""}]},
@@ -100,13 +114,29 @@ async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
     with pytest.raises(NotFoundError) as unknown:
         await openai.get("/nothing", cast_to=httpx.Response)
     assert unknown.value.type == "not_found_error"
-    assert "response" not in unknown.value.message, "it is the address that is unknown"
+    assert "not served here" in unknown.value.message, "it is the address that is unknown"
+    for unserved in (
+        openai.responses.input_tokens.count(model="lead", input="hi"),
+        openai.responses.compact(model="lead", input="hi"),
+        openai.conversations.items.create(
+            "conv_a", items=[{"type": "message", "role": "user", "content": "hi"}]
+        ),
+    ):
+        with pytest.raises(APIStatusError, match="not served here") as refused_route:
+            await unserved
+        assert refused_route.value.status_code in (404, 405)
     answer = await client.http.post("/v1/responses", content=b"[]")
     assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
     said: list[Any] = [{"role": "user", "content": "hi"}]
     for chat, field in (
         ({"messages": []}, "messages"),
         ({"messages": said, "n": 2}, "n"),
+        ({"messages": said, "functions": [{"name": "f"}]}, "functions"),
+        ({"messages": said, "modalities": ["text", "audio"]}, "modalities"),
+        (
+            {"messages": said, "tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools[0].function.name",
+        ),
         ({"messages": said, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
     ):
@@ -170,6 +200,15 @@ async def test_what_is_not_applied_is_named(stack: Stack, openai_at: Any) -> Non
     for name in ("temperature", "tool_choice", "reasoning"):
         with pytest.raises(BadRequestError) as error:
             await openai.responses.create(model="strict", input="hi", extra_body={name: asked[name]})
+        assert error.value.param == name
+    said: Any = [{"role": "user", "content": "hi"}]
+    for create, body, name in (
+        (openai.responses.create, {"input": "hi"}, "max_output_tokens"),
+        (openai.chat.completions.create, {"messages": said}, "max_tokens"),
+        (openai.chat.completions.create, {"messages": said}, "max_completion_tokens"),
+    ):
+        with pytest.raises(BadRequestError) as error:
+            await create(model="strict", **body, **{name: 5})
         assert error.value.param == name
 
 

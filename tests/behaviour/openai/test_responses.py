@@ -51,6 +51,21 @@ async def test_every_event_is_as_documented(openai: Any, client: Client, said: s
         assert check_events(events_of(await again.aread())) == last
 
 
+async def test_a_conversation_has_what_is_being_written(openai: Any) -> None:
+    """Its text so far."""
+    conversation = (await openai.conversations.create()).id
+    begun = await openai.responses.create(
+        model="demo", input="/tokens 200 50", conversation=conversation, background=True
+    )
+
+    async def is_listed() -> bool:
+        items = (await openai.conversations.items.list(conversation, order="asc")).data
+        return any(item.role == "assistant" and "tok0" in item.content[0].text for item in items)
+
+    await wait_until(is_listed, "the text so far")
+    await openai.responses.cancel(begun.id)
+
+
 async def test_a_whole_answer(openai: Any) -> None:
     """Without a stream: the text, and what it cost."""
     answer = await openai.responses.create(model="demo", input="/tokens 3", user="u1", temperature=0.5)

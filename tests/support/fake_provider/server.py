@@ -51,6 +51,7 @@ class Answer:
     Attributes:
         pieces: the text, piece by piece.
         seconds: how long each takes.
+        usage: tokens of the request and of the answer; ``cached`` and ``reasoned`` are among them.
         thoughts: reasoning before it, in the field in which DeepSeek, Qwen and vLLM send it.
         calls: tool calls, after the text.
         cut: end the connection after the text, without an end of the stream.
@@ -64,6 +65,8 @@ class Answer:
     thoughts: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     usage: tuple[int, int] = (10, 5)
+    cached: int = 0
+    reasoned: int = 0
     finish: str = ""
     cut: bool = False
     reset: bool = False
@@ -284,12 +287,14 @@ def _whole(answer: Answer, model: str) -> dict[str, Any]:
     return {**envelope, "choices": [choice], "usage": _usage(answer)}
 
 
-def _usage(answer: Answer) -> dict[str, int]:
+def _usage(answer: Answer) -> dict[str, Any]:
     prompt, completion = answer.usage
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": answer.cached},
+        "completion_tokens_details": {"reasoning_tokens": answer.reasoned},
     }
 
 

@@ -142,7 +142,9 @@ class SubAgents(AbstractToolset[Any]):
             self._say_call(name, call, run.arguments(call))
         run.turn.forget(f"messages:{call}")
         content = [_text(text) for text in result.values()]
-        run.settle(call, "component_call_output", {**_about(name, call), "content": content}, result)
+        # The client's words for it are the same as for an answer.
+        failed = {"failed": True} if "error" in result else None
+        run.settle(call, "component_call_output", {**_about(name, call), "content": content}, result, failed)
         return _given(result)
 
 

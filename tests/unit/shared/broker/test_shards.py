@@ -128,6 +128,41 @@ async def test_only_channels_of_a_slot_that_moves_are_lost(cluster: RedisCluster
         await wait_until(lambda: len(recorder.messages) == 3, "the messages")
 
 
+async def test_a_slot_that_was_away_while_the_map_was_read(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node has refused the channel meanwhile, and is asked for it again though the map is what it was."""
+    monkeypatch.setattr(shards, "LOOK_SECONDS", 0.1)
+    async with running(cluster, b"c") as (redis, made, recorder):
+        nodes = made._nodes
+        slot = await cluster.slot("c")
+        owner = await cluster.owner(slot)
+        other = next(each for each in cluster.primaries if each is not owner)
+        reads, may_read, learn = asyncio.Event(), asyncio.Event(), nodes.learn
+
+        async def learn_late() -> None:
+            reads.set()
+            await may_read.wait()
+            await learn()
+
+        monkeypatch.setattr(nodes, "learn", learn_late)
+        await reads.wait()
+        address = nodes.owner(slot)
+        await cluster.move(slot, other)
+        await wait_until(lambda: nodes.owner(slot) != address, "the node to refuse the channel")
+        await cluster.move(slot, owner)
+
+        async def back() -> bool:
+            await learn()
+            return nodes.owner(slot) == address
+
+        await wait_until(back, "the slot to be back")
+        may_read.set()
+        await wait_until(lambda: len(recorder.acknowledged) == 2, "the channel to be there again")
+        assert await command(redis, "SPUBLISH", "c", "1") == 1
+        await wait_until(lambda: recorder.messages, "the message")
+
+
 async def test_a_node_that_was_replaced_while_it_stood_still(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

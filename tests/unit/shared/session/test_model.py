@@ -93,6 +93,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., None])
 
+# Webhooks of a task.
+MOST_HOOKS = 2
+
 # Turns that may wait; small, so that a full session is met.
 MOST_WAITING = 2
 
@@ -118,7 +121,7 @@ BATCHES = ("open", "delta", "close", "call", "keep", "nothing", "much")
 
 @dataclass
 class ModelTask:
-    """One task as the diagram has it. ``over``: the times that have passed."""
+    """One task as the diagram has it. ``over``: the times that have passed; ``hooks``: its webhooks, and whether a delivery was noted."""
 
     name: str
     launch: int
@@ -134,6 +137,7 @@ class ModelTask:
     calls: dict[str, bool] = field(default_factory=dict)
     open: list[str] = field(default_factory=list)
     over: set[str] = field(default_factory=set)
+    hooks: dict[str, bool] = field(default_factory=dict)
 
     @property
     def live(self) -> bool:
@@ -264,6 +268,20 @@ class Model:
         if task.pending == 0 and task.status == PARKED:
             return task.queue(task.launch + 1)
         return Stored(task.pending)
+
+    def webhook(self, task: ModelTask, name: str, what: str) -> bytes:
+        """A webhook of the task is kept or dropped, or what came of telling it is noted."""
+        if what == "told":
+            if name not in task.hooks:
+                return b"missing"
+            task.hooks[name] = True
+        elif what == "drop":
+            task.hooks.pop(name, None)
+        elif len(set(task.hooks) - {name}) >= MOST_HOOKS:
+            return b"full"
+        else:
+            task.hooks[name] = task.hooks.pop(name, False)
+        return b"kept"
 
     def sweep(self, task: ModelTask) -> object:
         """A rescuer looks at the task."""
@@ -721,6 +739,25 @@ class TaskMachine(RuleBasedStateMachine):
             self.write_end(task, *ending.split(" "))
         return outcome
 
+    @move(
+        2,
+        number=which,
+        name=st.sampled_from(["h1", "h2", "h3"]),
+        what=st.sampled_from(["keep", "keep", "told", "drop"]),
+        twice=st.booleans(),
+    )
+    def webhook(self, number: int, name: str, what: str, twice: bool) -> None:
+        """A client sets or deletes a webhook of a task, whatever its state; or a worker notes a delivery."""
+        task = self.task(number)
+        kind, value = ("told", b"end 0 0") if what == "told" else ("hook", b"{}" if what == "keep" else b"")
+        expected = self.model.webhook(task, name, what)
+
+        async def ask() -> Any:
+            return await self.desk.tasks.webhook(ref(task.name), name, kind, value, MOST_HOOKS)
+
+        outcome = self.call(ask, twice=twice) if expected == b"kept" else self.refused(ask)
+        assert outcome == expected
+
     # ── the rules: time, and the rescuer ──
 
     @move(
@@ -823,13 +860,13 @@ class TaskMachine(RuleBasedStateMachine):
         self.last.clear()
         self.written.clear()
         self.looked = {name: seen for name, seen in self.looked.items() if name in self.model.tasks}
-        # No failover is done within a millisecond, in which an epoch may have begun.
+        # No failover is done within a microsecond; what tells the time here tells milliseconds.
         newest = max((epoch for epoch, _ in self.told), default=0)
         self.run(wait_until(lambda: self.after(newest), "the broker's clock to go on"))
 
     async def after(self, epoch: int) -> bool:
         """Whether an epoch that begins now is another one."""
-        return await self.desk.now() > epoch
+        return await self.desk.now() * 1000 > epoch
 
     @move(3, number=which)
     def late(self, number: int) -> None:
@@ -906,6 +943,7 @@ class TaskMachine(RuleBasedStateMachine):
         assert self.refused(lambda: tasks.append(none, 1, opened("m"), operation())) == Gone()
         assert self.refused(lambda: tasks.take(none, "api", "canceled stop", operation())) == Gone()
         assert self.refused(lambda: tasks.sweep(none, operation())) == Drop()
+        assert self.refused(lambda: tasks.webhook(none, "h", "hook", b"{}", MOST_HOOKS)) == b"missing"
 
     @move(1, twice=st.booleans(), end=st.sampled_from([False, False, False, True]))
     def clear(self, twice: bool, end: bool) -> None:
@@ -1006,6 +1044,8 @@ class TaskMachine(RuleBasedStateMachine):
             assert task.name not in ends
             assert meta.has_epoch(int(found["epoch"]))
             assert {name[5:] for name in found if name.startswith("open:")} == set(task.open)
+        hooks = {name[5:]: f"told:{name[5:]}" in found for name in found if name.startswith("hook:")}
+        assert (found.get("hooks", "").split(), hooks) == (list(task.hooks), task.hooks)
         # A task that lives is somebody's: it has a lease, a deadline, a launch, or its place in the line.
         assert (status == RUNNING) == ("lease" in found)
         assert status != PARKED or ("parked_until" in found and task.pending > 0)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.openai_events import check_events, events_of
 from turnstream.api.protocols.openai.chat_stream import ChatStream
-from turnstream.api.protocols.openai.frames import DONE
 from turnstream.api.protocols.openai.response_stream import ResponseStream
+from turnstream.api.streaming.dialect import DONE
 from turnstream.api.turns.ids import ResponseId
 from turnstream.shared.session.entry import END, PARKED, RESPONSE, Entry
 
@@ -77,7 +77,7 @@ def test_text_is_told_once_whatever_pieces_are_left(pieces: list[str], data: st.
     assert told == text
     chat = ChatStream(NAME, "agent")
     chunks = b"".join(chat.feed(1, each) for each in entries)
-    assert chat.document()["choices"][0]["message"]["content"] == text
+    assert chat.outcome()[1]["choices"][0]["message"]["content"] == text
     assert chunks.endswith(DONE)
 
 
@@ -97,6 +97,16 @@ def test_a_broken_answer_is_told_and_said_anew() -> None:
     entries = [status("queued"), status("in_progress"), delta("a"), closed("a", word="incomplete")]
     last = check_events(events_of(responded(*entries, delta("ab", "m2"), closed("ab", "m2"), ended())))
     assert [item["status"] for item in last["output"]] == ["incomplete", "completed"]
+
+
+def test_a_broken_answer_is_no_part_of_a_whole_completion() -> None:
+    """It is written anew; chunks cannot be taken back."""
+    chat = ChatStream(NAME, "agent")
+    entries = [status("queued"), status("in_progress"), delta("a"), closed("a", word="incomplete")]
+    for each in (*entries, delta("ab", "m2"), closed("ab", "m2"), ended()):
+        chat.feed(1, each)
+    assert chat.outcome()[1]["choices"][0]["message"]["content"] == "ab"
+    assert chat.text == "a\n\nab"
 
 
 def test_what_is_open_is_closed_at_the_end() -> None:

@@ -1,0 +1,1 @@
+"""AG-UI, and the routes of CopilotKit's runtime, which speak it."""

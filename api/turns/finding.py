@@ -1,0 +1,92 @@
+"""Sessions and turns of clients that name them by an id alone: the owner comes with the key, the agent with the session."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from turnstream.api.access.session_access import visible
+from turnstream.api.streaming.leaving import RETRY_SECONDS
+from turnstream.api.turns.submit import derived_session
+from turnstream.shared.broker.client import command
+from turnstream.shared.errors import NoSession
+from turnstream.shared.session.entry import Cursor
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from turnstream.api.access.auth import Caller
+    from turnstream.api.services import Services
+    from turnstream.shared.broker.keys import SessionKeys
+    from turnstream.shared.session.event_log import SessionMeta
+
+
+_RETRY_HEADER = "x-stainless-retry-count"
+
+
+async def found(
+    services: Services, keys: SessionKeys, caller: Caller, user: str = ""
+) -> tuple[Caller, SessionMeta]:
+    """The session, and the caller with its agent.
+
+    Raises:
+        NoSession: there is none, or it is another owner's, user's, or that of an agent that the key has not.
+        BrokerAway: the broker did not answer.
+    """
+    meta = await services.log.meta(keys)
+    caller_there = caller.speaking_to(meta.agent) if meta is not None else None
+    if caller_there is None:
+        raise NoSession
+    return caller_there, visible(meta, caller_there.visitor(user))
+
+
+async def newest_task(services: Services, keys: SessionKeys) -> str:
+    """The session's newest turn; empty where it has none.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    log = services.log
+    if live := await log.live(keys):
+        return live[0]
+    meta = await log.meta(keys)
+    entry = await log.at(keys, Cursor(meta.epoch, meta.seq)) if meta is not None and meta.seq else None
+    return entry.task if entry else ""
+
+
+async def asks_again(services: Services, request: Request, keys: SessionKeys, task: str, digest: str) -> bool:
+    """Whether this is a retry of the request that made the turn, whose reply the client did not get.
+
+    OpenAI's clients retry by themselves, without an idempotency key, and say in a header that they do.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    if not task or not is_retry(request):
+        return False
+    fields = ("digest", "submitted")
+    known, submitted = await command(services.broker.sessions, "HMGET", keys.task(task), *fields)
+    age = time.time() - int(submitted or 0) / 1000
+    return bool(known is not None and known.decode() == digest and age < RETRY_SECONDS)
+
+
+def is_retry(request: Request) -> bool:
+    """Whether the request is marked as a client's own retry."""
+    return request.headers.get(_RETRY_HEADER, "0") != "0"
+
+
+def retry_name(request: Request, caller: Caller, digest: str) -> str:
+    """What a retry of the request has in common with it; empty where the client would send none.
+
+    Not for requests with an idempotency key, nor for those that name a session: these are found by that.
+    """
+    return derived_session(caller, f"retry {digest}") if _RETRY_HEADER in request.headers else ""
+
+
+async def is_known(services: Services, keys: SessionKeys, key: str) -> bool:
+    """Whether a request of that idempotency key was taken in this session.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    return bool(key and await command(services.broker.sessions, "EXISTS", keys.idempotency(key)))
