@@ -10,7 +10,7 @@ PORT ?= 8080
 BROKERS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve secrets cluster test test-cluster check format lint types protocol docs fuzz streams simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
+.PHONY: help serve secrets cluster test test-cluster check format lint types protocol docs pictures fuzz streams simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ protocol: $(INSTALLED) ## Capture docs/protocol.md anew
 
 docs: $(INSTALLED) ## The documentation as a website, in build/docs; TURNSTREAM_DOCS_URL is where it will be
 	@$(BIN)/python -m docs.website
+
+pictures: $(INSTALLED) ## Make the documentation's pictures anew: photograph the console (needs Chromium), colour the dark drawings
+	@$(BIN)/python -m docs.pictures
 
 fuzz: $(INSTALLED) ## Generated requests against both brokers for MINUTES (10)
 	FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest -s tests/conformance/test_schemathesis.py
