@@ -20,6 +20,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
+from pygments.lexer import RegexLexer, bygroups, using
+from pygments.lexers.data import JsonLexer
+from pygments.token import Name, Operator, String, Text
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
@@ -81,6 +84,20 @@ class Pictures(SphinxTransform):
             yield image
 
 
+class Requests(RegexLexer):
+    """Colours requests as the pages have them: without a version, and with JSON after the empty line."""
+
+    tokens = {  # noqa: RUF012 - as all lexers have it
+        "root": [
+            (r"([A-Z]+)( +)(\S+)", bygroups(Name.Function, Text, Name.Namespace)),
+            (r"([\w-]+)(:)(.*)", bygroups(Name.Attribute, Operator, String)),
+            (r"\n\n", Text, "body"),
+            (r"\n", Text),
+        ],
+        "body": [(r"(.|\n)+", using(JsonLexer))],
+    }
+
+
 class Website:
     """The site of the pages below a folder."""
 
@@ -110,13 +127,12 @@ class Website:
                 # directive of the navigation.
                 "myst_heading_anchors": 6,
                 "myst_disable_syntax": ["myst_role", "myst_line_comment", "myst_block_break", "myst_target"],
-                # Examples leave things out, with "…".
-                "suppress_warnings": ["misc.highlighting_failure"],
             },
         )  # fmt: skip
         app.connect("source-read", self._navigate)
         app.connect("build-finished", self._write_beside)
         app.add_transform(Pictures)
+        app.add_lexer("http", Requests)
         app.build(force_all=True)
         shutil.rmtree(folder / ".doctrees")
         return app.statuscode

@@ -92,6 +92,13 @@ def test_it_asks_no_other_host_and_every_link_leads_somewhere(site: Path) -> Non
         assert not re.search(r"@import|url\(\s*['\"]?(https?:)?//|importScripts", path.read_text()), path
 
 
+def test_examples_are_coloured_as_what_they_are(site: Path) -> None:
+    """No block has what its language does not know: that would be shown as an error."""
+    text = "".join(path.read_text() for path in site.rglob("*.html"))
+    assert 'class="highlight-http' in text
+    assert 'class="err"' not in text
+
+
 async def test_it_works_without_a_server(site: Path, chromium: str) -> None:
     """From the disk: search finds, pictures are those of the colours, and nothing is asked of any host."""
     async with async_playwright() as driver:
