@@ -81,16 +81,21 @@ def test_the_compose_file_is_one() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+def validate(each: dict[str, Any], version: str) -> None:
+    """Check that an object fits its schema and has no field that this Kubernetes does not know."""
+    if each["kind"] != "ScaledObject":
+        kubernetes_validate.validate(each, version, strict=True)
+        return
+    schema = json.loads((Path(__file__).parent / "keda_scaledobject.json").read_text())
+    schema["properties"]["metadata"] = {"type": "object"}
+    jsonschema.validate(each, strict(schema))
+
+
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_the_kubernetes_files_are_ones(version: str) -> None:
     """Every object fits its schema and has no field that Kubernetes does not know."""
     for each in manifests():
-        if each["kind"] != "ScaledObject":
-            kubernetes_validate.validate(each, version, strict=True)
-            continue
-        schema = json.loads((Path(__file__).parent / "keda_scaledobject.json").read_text())
-        schema["properties"]["metadata"] = {"type": "object"}
-        jsonschema.validate(each, strict(schema))
+        validate(each, version)
 
 
 def test_the_dockerfile_is_clean() -> None:
