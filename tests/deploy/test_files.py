@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -103,6 +104,37 @@ def test_the_dockerfile_is_clean() -> None:
     program = Path(sys.executable).parent / "hadolint"
     linted = subprocess.run([program, DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
     assert linted.returncode == 0, linted.stdout
+
+
+def test_the_image_holds_the_package(tmp_path: Path) -> None:
+    """The builder is given what the Dockerfile copies and no more; laid out as there, all of the package is imported."""
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    lines = re.findall(r"^COPY (?!--from)(.+) /(\S+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    copied = [(ROOT / name, tmp_path / target) for names, target in lines for name in names.split()]
+    assert {f"!{source.relative_to(ROOT)}" for source, _ in copied} == {
+        line for line in ignored if line[:1] == "!"
+    }
+    for source, target in copied:
+        if source.is_file():
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+            continue
+
+        def left_out(folder: str, names: list[str]) -> set[str]:
+            inside = Path(folder).relative_to(ROOT)
+            return {name for name in names if str(inside / name) in ignored or name == "__pycache__"}
+
+        shutil.copytree(source, target, ignore=left_out, dirs_exist_ok=True)
+    assert not [path for path in (tmp_path / "app").rglob("*") if path.is_symlink()]
+    loaded = "import turnstream.api.server as a, turnstream.worker.worker as w; print(a.__file__, w.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", loaded],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tmp_path}/app"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    folder = tmp_path / "app" / "turnstream"
+    assert done.stdout.split() == [str(folder / "api/server.py"), str(folder / "worker/worker.py")], (
+        done.stderr
+    )
 
 
 def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
