@@ -115,5 +115,5 @@ lock: ## Resolve the dependencies anew (needs uv)
 	uv pip compile --group build --universal --python-version 3.11 --generate-hashes --constraint requirements.lock \
 	  --no-emit-index-url --no-emit-find-links --no-header --no-annotate -o requirements-build.lock
 
-clean: ## Remove the environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info clients/js/node_modules clients/js/dist
+clean: ## Remove the environment, the website and all caches
+	rm -rf $(VENV) build/docs .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info clients/js/node_modules clients/js/dist
