@@ -289,6 +289,11 @@ def words_of(part: Json) -> str:
     return f"{'!' if kind == 'image' else ''}[{part.get('filename') or kind}]({link})"
 
 
+def cut_short(end: Json) -> str:
+    """Why the model did not finish the answer of a turn that has ended: ``length``, ``content_filter``; empty where it did."""
+    return str((end.get("metadata") or {}).get("cut_short") or "")
+
+
 def cost_of(usage: dict[str, int] | None, spent: dict[str, int]) -> dict[str, int]:
     """What a part of a turn has cost: what the turn has, less what it had when the part began."""
     return {name: tokens - spent.get(name, 0) for name, tokens in (usage or {}).items()}

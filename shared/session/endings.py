@@ -60,6 +60,8 @@ ENDED_AT_ONCE = 32
 
 # Checkpoint: the model that answered last, where there is a choice; the terminal event names it.
 ANSWERED_BY = "answered_by"
+# A checkpoint as well: why the model did not finish its answer, `length` or `content_filter`.
+CUT_SHORT = "cut_short"
 
 NO_USAGE = b'{"input_tokens":0,"output_tokens":0,"total_tokens":0}'
 
@@ -388,8 +390,9 @@ def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
     event["usage"] = (
         end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", NO_USAGE))
     )
-    if model := attempt.state.get(ANSWERED_BY):
-        event["metadata"] = {**orjson.loads(attempt.metadata or b"{}"), "model": model.decode()}
+    notes = {"model": ANSWERED_BY, "cut_short": CUT_SHORT}
+    if told := {key: note.decode() for key, name in notes.items() if (note := attempt.state.get(name))}:
+        event["metadata"] = {**orjson.loads(attempt.metadata or b"{}"), **told}
     if end.status == TaskStatus.FAILED:
         event["error"] = {"code": end.why, "message": end.text}
     return orjson.dumps(event)

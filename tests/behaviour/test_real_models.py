@@ -14,6 +14,7 @@ from pydantic_ai import _ssrf
 from tests.support.client import calls_of, check_whole, terminal, text_of
 from tests.support.fake_provider import tools
 from tests.support.fake_provider.server import KEY, Call, calls, says
+from tests.support.openai_events import check_events, events_of, strictly
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -87,6 +88,36 @@ async def test_openais_clients_see_what_was_cached_and_thought(
         "prompt_tokens_details": {"cached_tokens": 25},
         "completion_tokens_details": {"reasoning_tokens": 6},
     }
+
+
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
+)
+async def test_openais_clients_see_that_an_answer_was_cut(
+    deploy: Deployments, provider: Provider, finish: str, reason: str
+) -> None:
+    """By its tokens or a filter: it is no whole answer, in a stream or not. What a call came with may be cut: the answer is behind it."""
+    client = await deploy(tools=[WEATHER])
+    provider.script = [says("Half an ans", finish=finish)] * 2
+    response = (await client.http.post("/v1/responses", json={"input": "Hi", "max_output_tokens": 5})).json()
+    strictly(response)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": reason})
+    assert response["completed_at"] is None
+    assert response["output"][0]["content"][0]["text"] == "Half an ans"
+    params = {"stream": "true"}
+    raw = (await client.http.get(f"/v1/responses/{response['id']}", params=params)).content
+    events = events_of(raw)
+    assert check_events(events) == response
+    assert events[-1]["type"] == "response.incomplete"
+    completion = (
+        await client.http.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
+        )
+    ).json()
+    assert completion["choices"][0]["finish_reason"] == finish
+    provider.script = [calls(Call("get_weather", '{"city": "Rome"}'), finish="length"), says("Sunny.")]
+    response = (await client.http.post("/v1/responses", json={"input": "Hi"})).json()
+    assert (response["status"], response["incomplete_details"]) == ("completed", None)
 
 
 async def test_text_streams_and_is_paid_for(deploy: Deployments, provider: Provider) -> None:

@@ -31,7 +31,7 @@ from pydantic_ai.messages import (
 )
 
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
-from turnstream.shared.session.endings import ANSWERED_BY
+from turnstream.shared.session.endings import ANSWERED_BY, CUT_SHORT
 from turnstream.worker.agents import memory, structured_output
 from turnstream.worker.agents.background import BackgroundResponse, keeping
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
@@ -283,11 +283,20 @@ class Run:
             self._completions = None
         if self.turn.spec.fallback and not self.speaker.path:
             self.turn.keep(ANSWERED_BY, self._model.encode())
+        if not self.speaker.path:
+            self._note_cut(response)
         self.turn.spent(usage.input_tokens, usage.output_tokens, **details_of(usage))
         self.turn.keep(self._checkpoint, messages)
         self._background.answered()
         if self._group is not None:
             self.turn.batch.group(self._group.id, len(self._group.ids))
+
+    def _note_cut(self, response: ModelResponse) -> None:
+        """An answer that its model did not finish is told as such, if it is the turn's last one."""
+        if response.finish_reason in ("length", "content_filter") and not response.tool_calls:
+            self.turn.keep(CUT_SHORT, response.finish_reason.encode())
+        else:
+            self.turn.forget(CUT_SHORT)
 
     @property
     def _checkpoint(self) -> str:

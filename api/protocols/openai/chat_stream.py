@@ -8,7 +8,7 @@ import orjson
 
 from turnstream.api.protocols.openai.chat_requests import APPROVE
 from turnstream.api.streaming.dialect import DONE, data_frame, one_line
-from turnstream.api.streaming.segment_encoder import ASKING, SegmentEncoder
+from turnstream.api.streaming.segment_encoder import ASKING, SegmentEncoder, cut_short
 from turnstream.api.turns.ids import CallId
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class ChatStream(SegmentEncoder):
     def take_end(self, entry: Entry, end: Json, usage: dict[str, int]) -> None:  # noqa: ARG002
         """The end, or an error."""
         if end["status"] in _REASONS:
-            self._ended(_REASONS[end["status"]], usage)
+            self._ended(cut_short(end) or _REASONS[end["status"]], usage)
             return
         error = end.get("error") or {}
         self._error = {

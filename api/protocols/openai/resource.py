@@ -57,6 +57,7 @@ def resource(
     output: list[dict[str, Any]],
     completed_at: int | None = None,
     error: dict[str, Any] | None = None,
+    incomplete_details: dict[str, Any] | None = None,
     usage: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The response object."""
@@ -67,7 +68,7 @@ def resource(
         "completed_at": completed_at if status == "completed" else None,
         "status": status,
         "error": error,
-        "incomplete_details": None,
+        "incomplete_details": incomplete_details,
         "output": output,
         "usage": None if usage is None else _usage(usage),
         **_DEFAULTS,

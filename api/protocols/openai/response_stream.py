@@ -15,7 +15,7 @@ import orjson
 
 from turnstream.api.protocols.openai.resource import resource
 from turnstream.api.streaming.dialect import DONE, one_line
-from turnstream.api.streaming.segment_encoder import SegmentEncoder
+from turnstream.api.streaming.segment_encoder import SegmentEncoder, cut_short
 from turnstream.api.turns.ids import CallId
 
 if TYPE_CHECKING:
@@ -112,7 +112,10 @@ class ResponseStream(SegmentEncoder):
     def take_end(self, entry: Entry, end: Json, usage: dict[str, int]) -> None:  # noqa: ARG002
         """It ends as the turn does."""
         status, at = end["status"], end.get("completed_at")
-        if status == "completed":
+        if status == "completed" and (cut := cut_short(end)):
+            self._end["incomplete_details"] = {"reason": "max_output_tokens" if cut == "length" else cut}
+            self._ended("response.incomplete", "incomplete", at, usage)
+        elif status == "completed":
             self._ended("response.completed", "completed", at, usage)
         elif status == "failed":
             error = end.get("error") or {}

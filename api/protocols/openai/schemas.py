@@ -40,8 +40,9 @@ class ResponseObject(_Open):
     object: Literal["response"]
     created_at: int
     completed_at: OrNull[int]
-    status: Literal["queued", "in_progress", "completed", "failed", "cancelled"]
+    status: Literal["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
     error: OrNull[dict[str, Any]]
+    incomplete_details: OrNull[dict[str, Any]]
     model: str
     output: list[Item]
     usage: OrNull[Usage]
