@@ -29,15 +29,16 @@ class Answer:
     Attributes:
         call: our id of it, of its session.
         named: where it is, if the id says so.
-        result: as for `answer_call`.
+        result, consents: as for `answer_call`.
     """
 
     call: str
     named: CallId | None
     result: Any
+    consents: bool | None = None
 
 
-def answer_to(call: Any, result: Any, place: str) -> Answer:
+def answer_to(call: Any, result: Any, place: str, *, consents: bool | None = None) -> Answer:
     """An answer to the call of that id: a `CallId`, or one of a session that the request names.
 
     Raises:
@@ -47,9 +48,9 @@ def answer_to(call: Any, result: Any, place: str) -> Answer:
     if not isinstance(call, str) or not call:
         raise InvalidBody(f"{place}: Field required")
     if IDENTIFIER.fullmatch(call):
-        return Answer(call, None, result)
+        return Answer(call, None, result, consents)
     named = CallId.parse(call)
-    return Answer(named.call, named, result)
+    return Answer(named.call, named, result, consents)
 
 
 def task_of_answers(answers: list[Answer]) -> CallId:
@@ -85,7 +86,8 @@ async def answered(
         # Else it is a repeat: the task may wait for other answers by now.
         await check_answered(services, keys, task, calls, field)
     for answer in answers:
-        await answer_call(services, TaskRef(keys.owner, keys.session, task), answer.call, answer.result)
+        ref = TaskRef(keys.owner, keys.session, task)
+        await answer_call(services, ref, answer.call, answer.result, consents=answer.consents)
     return task, await answered_segment(services.log, keys, task, calls)
 
 

@@ -82,8 +82,12 @@ async def known_calls(services: Services, keys: SessionKeys, calls: Collection[s
     }
 
 
-async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) -> tuple[bool, int | None]:
+async def answer_call(
+    services: Services, ref: TaskRef, call: str, result: Any, *, consents: bool | None = None
+) -> tuple[bool, int | None]:
     """Give a call its answer; the last one that is awaited sets the task going again.
+
+    ``consents``: it is the answer to a request for consent, or to a function's call; None: whichever was asked.
 
     Returns whether this was its first answer (a repeat changes nothing), and the replicas that have it.
 
@@ -101,6 +105,8 @@ async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) 
     if record is not None:
         services.limiter.admit_data()
         call_record = orjson.loads(record)
+        if consents is not None and consents != (call_record["kind"] == APPROVAL):
+            raise UnknownCall
         if call_record["kind"] == APPROVAL:
             result = _consent(result)
         _write_output(batch, call, call_record, result)
@@ -113,7 +119,7 @@ async def answer_call(services: Services, ref: TaskRef, call: str, result: Any) 
     )
     match outcome:
         case Unread():
-            return await answer_call(services, ref, call, result)
+            return await answer_call(services, ref, call, result, consents=consents)
         case Unknown():
             raise UnknownCall
         case Withdrawn():

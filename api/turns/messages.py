@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from turnstream.shared.errors import InvalidBody
 from turnstream.shared.protocol import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Json = dict[str, Any]
 
@@ -23,6 +26,18 @@ def message_of(role: str, parts: list[Json], place: str = "input") -> Message:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise InvalidBody(f"{place}.content: {first['msg']}") from None
+
+
+def role_of(message: Json, roles: Mapping[str, str], place: str) -> str:
+    """What a client's role is called here.
+
+    Raises:
+        InvalidBody: it is none of these; the text names the field.
+    """
+    role = message.get("role")
+    if not isinstance(role, str) or role not in roles:
+        raise InvalidBody(f"{place}.role: must be one of {', '.join(roles)}")
+    return roles[role]
 
 
 def words_in(content: Any, place: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnstream.api.turns.answers import Answer, answer_to
 from turnstream.api.turns.ids import MARK
-from turnstream.api.turns.messages import earlier_call, earlier_result, message_of
+from turnstream.api.turns.messages import earlier_call, earlier_result, message_of, role_of
 from turnstream.shared.errors import InvalidBody
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ def _messages(items: list[Json], spec: AgentSpec, *, known: bool) -> list[Messag
 
 
 def _read_message(item: Json, place: str, spec: AgentSpec) -> Message:
-    role = _ROLES.get(item.get("role") or "")
-    if role is None:
-        raise InvalidBody(f"{place}.role: must be one of {', '.join(_ROLES)}")
+    role = role_of(item, _ROLES, place)
     content = item.get("content")
     if isinstance(content, str):
         return message_of(role, [{"type": "text", "text": content}])
@@ -186,8 +184,8 @@ def _answer(item: Json, place: str) -> Answer:
         if not (reason is None or isinstance(reason, str)):
             raise InvalidBody(f"{place}.reason: send text, or nothing")
         result: Any = {"approve": item["approve"], "reason": reason}
-        return answer_to(item.get("approval_request_id"), result, name)
-    return answer_to(item.get("call_id"), _output(item, place), f"{place}.call_id")
+        return answer_to(item.get("approval_request_id"), result, name, consents=True)
+    return answer_to(item.get("call_id"), _output(item, place), f"{place}.call_id", consents=False)
 
 
 def _output(item: Json, place: str) -> str:

@@ -82,6 +82,30 @@ async def test_a_call_answered_twice_at_once(openai: Any) -> None:
         )
 
 
+async def test_an_answer_of_another_kind(openai: Any, stack: Stack, openai_at: Any) -> None:
+    """Consent is no function's result, nor the other way round: there is no such call, and it waits on."""
+    first = await openai.responses.create(
+        model="lead", input=script([("f", {})], "done {results}"), tools=[F]
+    )
+    (call,) = calls_in(first)
+    with pytest.raises(NotFoundError):
+        await openai.responses.create(model="lead", input=[consent(call)])
+    second = await openai.responses.create(model="lead", input=outputs(call))
+    assert second.output_text.split() == ["done", "21"]
+    openai = openai_at(await stack.front_end(dev_agent="demo"))
+    first = await openai.responses.create(model="demo", input="/approve files")
+    (request,) = first.output
+    with pytest.raises(NotFoundError):
+        await openai.responses.create(model="demo", input=outputs(request.id))
+    second = await openai.responses.create(model="demo", input=[consent(request.id)])
+    assert "files is gone" in second.output_text
+
+
+def consent(request: str) -> dict[str, Any]:
+    """The answer to a request for it."""
+    return {"type": "mcp_approval_response", "approval_request_id": request, "approve": True}
+
+
 async def test_functions_of_the_client(openai: Any, stack: Stack, openai_at: Any) -> None:
     """Two in parallel, then one: three responses, of which each is found; answered at another front end, with a stream and without."""
     first = await openai.responses.create(model="lead", input=TWICE, tools=[F])
