@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
@@ -15,6 +15,8 @@ from turnstream.shared.session.endings import end_from_outside
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
     from redis.asyncio import Redis
 
     from turnstream.shared.session.endings import Ender
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from turnstream.shared.session.tasks import Tasks
 
 log = structlog.get_logger(__name__)
+
+# What an answer calls when it cannot be given; done when the client's retry finds its turn.
+Left: TypeAlias = "Callable[[], Awaitable[object]]"
 
 # A client whose connection was lost comes back sooner, with the same Idempotency-Key.
 GRACE_SECONDS = 10.0
@@ -35,7 +40,7 @@ class Leaving:
     """Keeps turns for their clients' retries, and ends those to which no client can come back.
 
     1. OpenAI's clients retry by themselves, without an idempotency key: a request is known again by what it asks. Only where its
-       connection was lost before it was answered: the same request of another client is another turn.
+       connection was lost before it was answered, or its front end stopped: the same request of another client is another turn.
     2. That a client left is noted of its session, so that the front end to which it comes back says otherwise. A front end that
        stops meanwhile leaves the turn to run to its end.
     """
@@ -47,13 +52,20 @@ class Leaving:
         self._ender = ender
         self._waiting: set[asyncio.Task[None]] = set()
 
-    def left(self, ref: TaskRef, *, stops: bool, request: str = "") -> None:
-        """Its client's connection is lost; ``stops``: it ends if the client stays away. ``request``: what a retry names, too."""
-        for work in (self._keep(ref, request) if request else None, self._stop(ref) if stops else None):
-            if work is not None:
-                task = asyncio.create_task(work)
-                self._waiting.add(task)
-                task.add_done_callback(self._waiting.discard)
+    def left(self, ref: TaskRef, *, stops: bool, request: str = "") -> Awaitable[object]:
+        """Its client's connection is lost; ``stops``: it ends if the client stays away. ``request``: what a retry names, too.
+
+        Done when the retry finds it.
+        """
+        if stops:
+            self._begin(self._stop(ref))
+        return asyncio.gather(*([self._begin(self._keep(ref, request))] if request else ()))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+        return task
 
     async def lost(self, owner: str, request: str) -> TaskRef | None:
         """The turn of a request that was lost, once: its client asks again.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from turnstream.api.http.connection import Connection
     from turnstream.api.streaming.dialect import Dialect, Encoder
     from turnstream.api.streaming.feed import Feed
+    from turnstream.api.streaming.leaving import Left
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
     from turnstream.shared.session.entry import Entry
@@ -104,7 +105,7 @@ class EventStream:
         *,
         headers: Headers = (),
         encoder: Encoder | None = None,
-        left: Callable[[], None] | None = None,
+        left: Left | None = None,
         opening: bytes = b"",
     ) -> None:
         """With an ``encoder`` it writes the entries, from the start's place on, instead of the dialect.

@@ -13,11 +13,12 @@ from turnstream.api.streaming.sse import HEADERS
 from turnstream.shared.errors import NoTask, ShuttingDown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     from starlette.types import Receive, Scope, Send
 
     from turnstream.api.streaming.feed import Feed
+    from turnstream.api.streaming.leaving import Left
     from turnstream.api.streaming.start_position import Start
     from turnstream.api.turns.durable_submit import Headers
     from turnstream.shared.session.entry import Entry
@@ -36,9 +37,9 @@ class WholeAnswer:
         reader: Log,
         *,
         headers: Headers = (),
-        left: Callable[[], None] | None = None,
+        left: Left | None = None,
     ) -> None:
-        """``left`` is called when the client leaves before the answer."""
+        """``left`` is called when the client leaves before the answer, or is sent to another front end for it."""
         if start.task is None:
             raise NoTask
         self._feed = feed
@@ -55,9 +56,9 @@ class WholeAnswer:
             with Watched(connection, self._feed.end):
                 answer = await self.wait()
                 if answer is None:
+                    if self._left is not None:
+                        await self._left()
                     if connection.is_lost():
-                        if self._left is not None:
-                            self._left()
                         return
                     raise ShuttingDown
         status, body = answer
@@ -113,7 +114,7 @@ class WholeDocument(WholeAnswer):
         encoder: Document,
         *,
         headers: Headers = (),
-        left: Callable[[], None] | None = None,
+        left: Left | None = None,
     ) -> None:
         super().__init__(feed, start, reader, headers=headers, left=left)
         encoder.quiet()

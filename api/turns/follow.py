@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from turnstream.api.services import Services
     from turnstream.api.streaming.dialect import Dialect, Encoder
     from turnstream.api.streaming.feed import Feed
+    from turnstream.api.streaming.leaving import Left
     from turnstream.api.streaming.start_position import Segment, Start
     from turnstream.api.streaming.whole import Document
     from turnstream.api.turns.durable_submit import Headers
@@ -126,7 +127,7 @@ def encoded_stream(
     feed: Feed,
     encoded: Encoded[Encoder],
     dialect: Dialect,
-    left: Callable[[], None] | None = None,
+    left: Left | None = None,
 ) -> EventStream:
     """A segment as a stream; ``left`` is called when the client leaves before its end."""
     return EventStream(
@@ -160,7 +161,7 @@ async def so_far(services: Services, keys: SessionKeys, encoded: Encoded[Documen
 
 
 def encoded_document(
-    services: Services, feed: Feed, encoded: Encoded[Document], left: Callable[[], None] | None = None
+    services: Services, feed: Feed, encoded: Encoded[Document], left: Left | None = None
 ) -> WholeDocument:
     """A segment as one document, when it is over; ``left`` is called when the client leaves before that."""
     return WholeDocument(

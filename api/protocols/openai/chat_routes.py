@@ -105,20 +105,20 @@ class ChatRoutes:
         And the task, if the client asks again by itself.
         """
         caller, services = chat.caller, self._services
-        name = next((value for header in SESSION_HEADERS if (value := request.headers.get(header))), "")
-        if name:
-            keys = caller.keys(name if IDENTIFIER.fullmatch(name) else derived_session(caller, name))
+        name = _session_name(request)
+        named = (name if IDENTIFIER.fullmatch(name) else derived_session(caller, name)) if name else ""
+        retry = _retry_name(request, chat)
+        if retry and is_retry(request) and (ref := await services.leaving.lost(caller.owner, retry)):
+            await services.leaving.back(ref)
+            return ref.keys, ref.session != named, ref.task
+        if named:
+            keys = caller.keys(named)
             if await self._fits(request, chat, keys):
                 return keys, False, ""
             newest = await newest_task(services, keys)
             if await asks_again(services, request, keys, newest, chat.digest):
                 return keys, False, newest
         key = _key(request)
-        if is_retry(request) and not key:
-            ref = await services.leaving.lost(caller.owner, retry_name(request, caller, chat.digest))
-            if ref is not None:
-                await services.leaving.back(ref)
-                return ref.keys, True, ref.task
         return caller.keys(derived_session(caller, f"chat {key}") if key else uuid.uuid4().hex), True, ""
 
     async def _fits(self, request: Request, chat: Chat, keys: SessionKeys) -> bool:
@@ -220,16 +220,26 @@ class ChatRoutes:
     ) -> EventStream | WholeDocument:
         services = self._services
         left = None
-        if one_shot and told.start.task:
-            left = partial(
-                services.leaving.left,
-                TaskRef(feed.keys.owner, feed.keys.session, told.start.task),
-                stops=chat.caller.spec.on_disconnect == "stop",
-                request="" if _key(request) else retry_name(request, chat.caller, chat.digest),
-            )
+        retry = _retry_name(request, chat)
+        stops = one_shot and chat.caller.spec.on_disconnect == "stop"
+        if (stops or retry) and told.start.task:
+            ref = TaskRef(feed.keys.owner, feed.keys.session, told.start.task)
+            left = partial(services.leaving.left, ref, stops=stops, request=retry)
         if not chat.body.stream:
             return encoded_document(services, feed, told, left)
         return encoded_stream(services, feed, told, CHAT, left)
+
+
+def _session_name(request: Request) -> str:
+    return next((value for header in SESSION_HEADERS if (value := request.headers.get(header))), "")
+
+
+def _retry_name(request: Request, chat: Chat) -> str:
+    """What the client's own retry has, too; empty where it is found by more: its key, or the calls that it answers."""
+    if chat.given.answers or _key(request):
+        return ""
+    asked = (chat.digest, _session_name(request), _user(request, chat))
+    return retry_name(request, chat.caller, "\0".join(asked))
 
 
 def _key(request: Request) -> str:

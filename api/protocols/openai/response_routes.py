@@ -39,8 +39,6 @@ from turnstream.shared.session.entry import Cursor, Entry
 from turnstream.shared.session.status import TaskStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.requests import Request
     from starlette.routing import Route
 
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from turnstream.api.protocols.openai.response_requests import Asked
     from turnstream.api.services import Services
     from turnstream.api.streaming.feed import Feed
+    from turnstream.api.streaming.leaving import Left
     from turnstream.api.streaming.sse import EventStream
     from turnstream.api.streaming.whole import WholeDocument
 
@@ -82,8 +81,11 @@ class ResponseRoutes:
         """Take a turn, or answers to calls; then follow the response."""
         services = self._services
         _, raw, asked = await posted(services, request, parse_response)
-        keys, repeated = await self._session(request, asked)
-        if asked.session:
+        # What a client's own retry names: answers to calls are found by these.
+        is_named = bool(asked.given.answers or idempotency_of(request))
+        retry = "" if is_named else retry_name(request, asked.caller, asked.digest)
+        keys, repeated = await self._session(request, asked, retry)
+        if asked.session and not repeated:
             there, _ = await found(services, keys, asked.caller, asked.user)
             if there.spec.name != asked.caller.spec.name:
                 if asked.body.model is not None:
@@ -99,13 +101,9 @@ class ResponseRoutes:
             else:
                 told = await self._begin(request, asked, keys, len(raw))
             left = None
-            if not (asked.session or asked.given.answers or idempotency_of(request)) and told.start.task:
-                left = partial(
-                    services.leaving.left,
-                    TaskRef(keys.owner, keys.session, told.start.task),
-                    stops=False,
-                    request=retry_name(request, asked.caller, asked.digest),
-                )
+            if retry and told.start.task:
+                ref = TaskRef(keys.owner, keys.session, told.start.task)
+                left = partial(services.leaving.left, ref, stops=False, request=retry)
             return await self._respond(
                 feed, told, stream=bool(asked.body.stream), background=bool(asked.body.background), left=left
             )
@@ -169,8 +167,14 @@ class ResponseRoutes:
 
     # ── what is asked ──
 
-    async def _session(self, request: Request, asked: Asked) -> tuple[SessionKeys, str]:
+    async def _session(self, request: Request, asked: Asked, retry: str) -> tuple[SessionKeys, str]:
         """Where the request goes on: a new session where it names none. And the task, if this is a client's own retry."""
+        if (
+            retry
+            and is_retry(request)
+            and (ref := await self._services.leaving.lost(asked.caller.owner, retry))
+        ):
+            return ref.keys, ref.task
         answers = asked.given.answers
         named = {answer.named.session for answer in answers if answer.named}
         if asked.session:
@@ -181,10 +185,6 @@ class ResponseRoutes:
             return asked.caller.keys(named.pop()), ""
         if answers:
             raise InvalidBody("previous_response_id: needed to answer a call of this id")
-        if is_retry(request) and not idempotency_of(request):
-            name = retry_name(request, asked.caller, asked.digest)
-            if ref := await self._services.leaving.lost(asked.caller.owner, name):
-                return ref.keys, ref.task
         return _new_session(request, asked), ""
 
     async def _begin(
@@ -301,7 +301,7 @@ class ResponseRoutes:
         *,
         stream: bool,
         background: bool = False,
-        left: Callable[[], None] | None = None,
+        left: Left | None = None,
     ) -> EventStream | WholeDocument | Response:
         services = self._services
         if stream:

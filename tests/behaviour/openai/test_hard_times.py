@@ -152,3 +152,60 @@ async def test_one_turn_in_three_protocols(client: Client, stack: Stack, openai_
         return bool((await openai.responses.retrieve(running.id)).status == "cancelled")
 
     await wait_until(canceled, "the response to be canceled")
+
+
+async def test_a_front_end_that_stops_sends_the_retry_to_the_turn(
+    client: Client, stack: Stack, openai_at: Any
+) -> None:
+    """A client that waits for a whole answer is told to ask again, and makes no second turn by it, wherever it asks."""
+    other = await stack.front_end()
+    openai = openai_at(other)
+    first = await openai.responses.create(model="demo", input="/tokens 1")
+    await openai.responses.create(model="demo", input="/tokens 1", previous_response_id=first.id)
+    said = {"messages": [{"role": "user", "content": "/tokens 2"}]}
+    requests = [
+        ("/v1/responses", {"input": "/tokens 2"}, {}),
+        # Goes on in a session of its own.
+        ("/v1/responses", {"input": "/tokens 2", "previous_response_id": first.id}, {}),
+        ("/v1/chat/completions", said, {}),
+        ("/v1/chat/completions", said, {"X-Session-Id": "s1"}),
+    ]
+    # Nobody answers before the front end has stopped.
+    await stack.stop_worker(stack.workers[0][0])
+    before = await turns(other, stack)
+
+    async def begun() -> bool:
+        return await turns(other, stack) == before + len(requests)
+
+    async def ask(at: Client, again: int) -> list[Any]:
+        """The same requests, marked as these clients mark them."""
+        return await asyncio.gather(
+            *(
+                at.http.post(
+                    path, json=body, headers={**more, "x-stainless-retry-count": str(again)}, timeout=60
+                )
+                for path, body, more in requests
+            )
+        )
+
+    asking = asyncio.create_task(ask(client, 0))
+    await wait_until(begun, "the turns to begin")
+    await stack.stop_front_end(client)
+    answers = await asking
+    assert {(each.status_code, each.headers.get("x-should-retry")) for each in answers} == {(503, "true")}
+    await stack.worker()
+    answers = await ask(other, 1)
+    assert [answer.status_code for answer in answers] == [200] * len(requests)
+    assert await turns(other, stack) == before + len(requests)
+    # Another one's retry of the same words, in another chat, is no retry of these.
+    path, body, _ = requests[-1]
+    headers = {"X-Session-Id": "s2", "x-stainless-retry-count": "1"}
+    await other.http.post(path, json=body, headers=headers, timeout=60)
+    assert await turns(other, stack) == before + len(requests) + 1
+
+
+async def turns(client: Client, stack: Stack) -> int:
+    """How many turns were begun."""
+    answer = await client.http.get("/metrics", headers={"Authorization": f"Bearer {stack.admin}"})
+    lines = [line for line in answer.text.splitlines() if line.startswith("turnstream_turns_submitted_total")]
+    return int(float(lines[0].split()[-1]))
