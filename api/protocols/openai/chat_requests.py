@@ -14,7 +14,7 @@ from turnstream.api.protocols.openai.overridden import applied
 from turnstream.api.protocols.openai.response_requests import Seed, Short, Stop, ToolChoice
 from turnstream.api.turns.answers import Answer, answer_to
 from turnstream.api.turns.ids import MARK
-from turnstream.api.turns.messages import earlier_call, earlier_result, message_of, words_in
+from turnstream.api.turns.messages import earlier_call, earlier_result, message_of, role_of, words_in
 from turnstream.api.turns.overrides import MOST_TOOLS
 from turnstream.shared.errors import InvalidBody
 from turnstream.shared.protocol import explain
@@ -69,6 +69,7 @@ class ChatBody(BaseModel):
     stop: Stop = None
     seed: Seed = None
     n: int | None = Field(None, description="1: a request has one answer.")
+    modalities: list[Any] | None = Field(None, description="An answer is text.")
     response_format: Json | None = None
     reasoning_effort: Short | None = None
     user: Short | None = Field(None, description="The session's user.")
@@ -138,7 +139,7 @@ def parse_chat(raw: bytes, caller: Caller) -> Chat:
     for name, instead in _OLDER.items():
         if fields.get(name):
             raise InvalidBody(f"{name}: not known here; send {instead}")
-    if "audio" in (fields.get("modalities") or ()):
+    if "audio" in (body.modalities or ()):
         raise InvalidBody("modalities: an answer is text")
     if not (body.user or "").isprintable():
         raise InvalidBody("user: printable characters only")
@@ -219,9 +220,7 @@ def _messages(messages: list[Json], first: int, spec: AgentSpec) -> list[Any]:
     made = []
     for at, message in enumerate(messages, first):
         place = f"messages[{at}]"
-        role = _ROLES.get(message.get("role") or "")
-        if role is None:
-            raise InvalidBody(f"{place}.role: must be one of {', '.join(_ROLES)}")
+        role = role_of(message, _ROLES, place)
         content = message.get("content")
         if role == "tool":
             call = message.get("tool_call_id")

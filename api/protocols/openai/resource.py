@@ -45,7 +45,8 @@ _DEFAULTS: dict[str, Any] = {
     "user": None,
 }
 
-ECHOED = (*_DEFAULTS, "model")
+# The tier tells how a request was served, and there is one.
+ECHOED = (*(name for name in _DEFAULTS if name != "service_tier"), "model")
 
 
 def resource(

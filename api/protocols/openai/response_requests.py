@@ -13,6 +13,7 @@ from turnstream.api.protocols.openai.overridden import applied
 from turnstream.api.protocols.openai.resource import ECHOED
 from turnstream.api.turns.ids import ConversationId, ResponseId
 from turnstream.api.turns.overrides import MOST_TOOLS
+from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
 from turnstream.shared.errors import InvalidBody
 from turnstream.shared.protocol import explain
 
@@ -39,6 +40,11 @@ Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None
 ToolChoice = Literal["none", "auto", "required"] | dict[str, Any] | None
 
 
+# What else a tool may be chosen by; tools of OpenAI's own there are none.
+_CHOICES = ("function", "allowed_tools", "mcp")
+_TOLD_OF_SERVERS = ("type", "server_label", "server_url")
+
+
 class CreateResponse(BaseModel):
     """A turn, or the answers to calls."""
 
@@ -56,7 +62,8 @@ class CreateResponse(BaseModel):
         None, description="Text; or items: messages, `function_call_output`, `mcp_approval_response`."
     )
     instructions: str | None = Field(None, description="A system message of this turn.")
-    previous_response_id: Short | None = Field(
+    # Ids of any length: what is none of ours is not found.
+    previous_response_id: str | None = Field(
         None, description="The session's newest response: the turn goes on from there."
     )
     conversation: str | dict[str, Any] | None = Field(None, description="The session, `conv_…`.")
@@ -149,6 +156,7 @@ def parse_response(raw: bytes, caller: Caller) -> Asked:
     given = read_items(body.input, caller.spec, known=session is not None)
     if body.instructions:
         given = given.instructed(body.instructions)
+    _check_texts(body)
     echo = {name: value for name in ECHOED if (value := getattr(body, name)) not in (None, "")}
     echo |= {"model": body.model or caller.spec.name}
     if conversation:
@@ -170,6 +178,26 @@ def _conversation(body: CreateResponse) -> str | None:
     return ConversationId.parse(given).session if given else None
 
 
+def _check_texts(body: CreateResponse) -> None:
+    """See to it that what is repeated as it was asked is of the types that clients read there."""
+    form = (body.text or {}).get("format")
+    if not (form is None or isinstance(form, dict)):
+        raise InvalidBody("text.format: Input should be an object")
+    choice = body.tool_choice if isinstance(body.tool_choice, dict) else None
+    if choice is not None and choice.get("type") not in _CHOICES:
+        raise InvalidBody(f"tool_choice.type: must be one of {', '.join(_CHOICES)}")
+    for field, given, names in (
+        ("text", body.text, ("verbosity",)),
+        ("text.format", form, ("type", "name", "description")),
+        ("reasoning", body.reasoning, ("effort", "summary", "generate_summary", "context")),
+        ("tool_choice", choice and _flat(choice), ("name", "server_label", "mode")),
+        *((f"tools[{at}]", tool, ("server_url",)) for at, tool in enumerate(body.tools or ())),
+    ):
+        for name in names:
+            if not isinstance((given or {}).get(name), str | None):
+                raise InvalidBody(f"{field}.{name}: send text")
+
+
 def _check_echo(echo: dict[str, Any]) -> None:
     """Fill in what clients require of what is repeated, and refuse what is too much to be kept."""
     if "text" in echo and not echo["text"].get("format"):
@@ -177,6 +205,11 @@ def _check_echo(echo: dict[str, Any]) -> None:
     if "reasoning" in echo:
         echo["reasoning"] = {"effort": None, "summary": None, **echo["reasoning"]}
     echo["tools"] = [_tool(tool) for tool in echo.get("tools") or []]
+    if isinstance(choice := echo.get("tool_choice"), dict):
+        echo["tool_choice"] = _flat(choice)
+    for name, value in echo.items():
+        if too_deep(value):
+            raise InvalidBody(f"{name}: nested deeper than {MOST_LEVELS} levels")
     size = sum(len(str(value)) for value in echo.values())
     if size > MOST_ECHO_BYTES:
         raise InvalidBody(f"instructions, tools: at most {MOST_ECHO_BYTES // 1024} KiB together")
@@ -184,5 +217,12 @@ def _check_echo(echo: dict[str, Any]) -> None:
 
 def _tool(tool: dict[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
-        return tool
-    return {"description": None, "parameters": None, "strict": None, **tool}
+        # Nothing that may be a secret: it may come with headers and a token.
+        return {name: tool[name] for name in _TOLD_OF_SERVERS if tool.get(name) is not None}
+    return {"description": None, "parameters": None, "strict": None, **_flat(tool)}
+
+
+def _flat(given: dict[str, Any]) -> dict[str, Any]:
+    """A function whose fields are nested, as in chat completions, as responses have it."""
+    function = given.get("function")
+    return {"type": given["type"], **function} if isinstance(function, dict) else given

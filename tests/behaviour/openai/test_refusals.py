@@ -15,6 +15,7 @@ from openai import (
     PermissionDeniedError,
     RateLimitError,
 )
+from openai.types.responses import Response
 
 from tests.behaviour.conftest import team
 from tests.support.stack import Stack
@@ -51,6 +52,44 @@ async def stack(place: Place) -> AsyncIterator[Stack]:
     await stack.worker()
     yield stack
     await stack.close()
+
+
+def nested(levels: int) -> Any:
+    """Lists within lists."""
+    value: Any = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+async def test_what_is_repeated_is_as_clients_read_it(openai_at: Any, client: Client) -> None:
+    """However it was asked; and nothing of it that may be a secret."""
+    tools = [
+        {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}},
+        {"type": "mcp", "server_label": "lead", "server_url": "https://a.invalid", "authorization": "secret"},
+    ]
+    body = {
+        "input": "hi",
+        "tools": tools,
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "service_tier": "turbo",
+        "text": {"verbosity": "low"},
+        "reasoning": {"effort": "low"},
+    }
+    answer = await openai_at(client).responses.create(model="lead", extra_body=body)
+    told = orjson.loads(answer.to_json())
+    Response.model_validate(told, strict=True)
+    assert [tool.get("name", tool["type"]) for tool in told["tools"]] == ["f", "mcp"]
+    assert told["tool_choice"] == {"type": "function", "name": "f"}
+    assert "secret" not in answer.to_json()
+
+
+async def test_an_id_of_any_length(client: Client) -> None:
+    """What is none of ours is not found, wherever it stands."""
+    for name in ("a" * 300, "resp_" + "a" * 300, "conv_" + "a" * 300):
+        for body in ({"previous_response_id": name}, {"conversation": name}, {"conversation": {"id": name}}):
+            answer = await client.http.post("/v1/responses", json={"input": "hi", **body})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found"), (name, body)
 
 
 async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
@@ -93,6 +132,18 @@ async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
         ({"input": "hi", "tool_choice": "always"}, "tool_choice"),
         ({"input": "hi", "tool_choice": 1}, "tool_choice"),
         ({"input": "hi", "truncation": "some"}, "truncation"),
+        ({"input": [{"role": ["user"], "content": "hi"}]}, "input[0].role"),
+        ({"input": "hi", "text": {"format": "text"}}, "text.format"),
+        ({"input": "hi", "text": {"verbosity": 5}}, "text.verbosity"),
+        ({"input": "hi", "reasoning": {"effort": 5}}, "reasoning.effort"),
+        ({"input": "hi", "reasoning": {"a": nested(65)}}, "reasoning"),
+        ({"input": "hi", "text": {"a": nested(300)}}, "text"),
+        ({"input": "hi", "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+        ({"input": "hi", "tool_choice": {"type": "function", "name": 5}}, "tool_choice.name"),
+        (
+            {"input": "hi", "tools": [{"type": "mcp", "server_label": "lead", "server_url": 5}]},
+            "tools[0].server_url",
+        ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_text", "text": {}}]}]},
             "input[0].content[0].text",
@@ -132,6 +183,8 @@ async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
         ({"messages": []}, "messages"),
         ({"messages": said, "n": 2}, "n"),
         ({"messages": said, "functions": [{"name": "f"}]}, "functions"),
+        ({"messages": said, "modalities": 5}, "modalities"),
+        ({"messages": [{"role": {}, "content": "hi"}]}, "messages[0].role"),
         ({"messages": said, "modalities": ["text", "audio"]}, "modalities"),
         (
             {"messages": said, "tools": [{"type": "function", "function": {"name": "a b"}}]},
