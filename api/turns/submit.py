@@ -288,12 +288,16 @@ def _prepare(caller: Caller, turn: NewTurn, trace: str) -> TurnSubmission:
     if turn.overrides.ignored:
         metadata = queued["metadata"] = {"ignored": turn.overrides.ignored}
     batch.status(orjson.dumps(queued))
-    # Beside the first one.
     extra = orjson.dumps(turn.beside) if turn.beside else b""
-    for message, body in zip(messages, said, strict=True):
-        if message.role == Role.USER and message.type == MessageType.MESSAGE:
-            batch.user_message(body, extra=extra)
-            extra = b""
+    spoken = [
+        body
+        for message, body in zip(messages, said, strict=True)
+        if message.role == Role.USER and message.type == MessageType.MESSAGE
+    ]
+    # What is kept beside the first one needs a message where no user says anything, too.
+    for body in spoken or (said[:1] if extra else ()):
+        batch.user_message(body, extra=extra)
+        extra = b""
     batch.cut_all()
     request: dict[str, Any] = {
         "input": [orjson.Fragment(body) for body in seen],

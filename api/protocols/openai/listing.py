@@ -67,13 +67,14 @@ def all_items(session: str, agent: str, entries: Iterable[Entry]) -> list[Json]:
 def _input(session: str, entry: Entry) -> Json | None:
     if not numbered(entry.event):
         event = orjson.loads(entry.event)
-        if event.get("role") != "user":
+        # One that is none of a user's stands there where no user said anything.
+        if event.get("role") not in ("user", "system"):
             return None
         return {
             "type": "message",
             "id": event["id"],
             "status": "completed",
-            "role": "user",
+            "role": event["role"],
             "content": [_part(part) for part in event.get("content") or []],
         }
     if entry.kind not in ANSWERS:

@@ -201,6 +201,23 @@ async def test_what_is_not_stored_is_not_found(openai: Any) -> None:
         await openai.responses.retrieve(answer.id)
 
 
+@pytest.mark.parametrize(
+    "said", [{"role": "developer", "content": "/tokens 1"}, {"role": "assistant", "content": "Well?"}]
+)
+async def test_an_input_without_a_user(openai: Any, client: Client, said: dict[str, str]) -> None:
+    """The response tells what was asked at any front end, and is not found where it was not to be stored."""
+    asked: Any = {"model": "demo", "input": [said], "metadata": {"a": "b"}}
+    answer = await openai.responses.create(**asked)
+    assert orjson.loads((await openai.responses.retrieve(answer.id)).to_json()) == orjson.loads(
+        answer.to_json()
+    )
+    assert answer.metadata == {"a": "b"}
+    items = (await openai.responses.input_items.list(answer.id)).data
+    assert [item.role for item in items] == (["system"] if said["role"] == "developer" else [])
+    unstored = await openai.responses.create(**asked, store=False)
+    assert (await client.http.get(f"/v1/responses/{unstored.id}")).status_code == 404
+
+
 async def test_the_items_of_an_input(openai: Any) -> None:
     """The user's messages, the newest first, in pages."""
     said = [
