@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -56,8 +56,9 @@ SESSION_HEADERS = (
     "x-conversation-id",
     "x-chat-id",
 )
-# Under this name, beside the user's message in the log: how many of these the session has with it.
-_USERS = "users"
+# Under these names, beside the user's message in the log: how many of these the session has with it; and whether it has a
+# session for itself.
+_USERS, _ONE_SHOT = "users", "one_shot"
 
 _MESSAGE_HEADER = "x-openwebui-message-id"
 _USER_HEADER = "x-openwebui-user-id"
@@ -92,7 +93,7 @@ class ChatRoutes:
             keys, one_shot, repeated = await self._session(request, chat)
         async with following(services, keys, chat.caller) as feed:
             if answers:
-                told = await self._answer(request, chat, keys)
+                told, one_shot = await self._answer(request, chat, keys)
             elif repeated:
                 told = await self._segment(chat, keys, repeated, 0)
             else:
@@ -118,7 +119,7 @@ class ChatRoutes:
             newest = await newest_task(services, keys)
             if await asks_again(services, request, keys, newest, chat.digest):
                 return keys, False, newest
-        key = _key(request)
+        key = _key(request, chat)
         return caller.keys(derived_session(caller, f"chat {key}") if key else uuid.uuid4().hex), True, ""
 
     async def _fits(self, request: Request, chat: Chat, keys: SessionKeys) -> bool:
@@ -133,7 +134,7 @@ class ChatRoutes:
         there, meta = await found(services, keys, chat.caller, _user(request, chat))
         if there.spec.name != chat.caller.spec.name:
             return False
-        if await is_known(services, keys, _key(request)):
+        if await is_known(services, keys, _key(request, chat)):
             return True
         newest = await newest_task(services, keys)
         if not newest:
@@ -151,16 +152,20 @@ class ChatRoutes:
 
     async def _users(self, keys: SessionKeys, meta: SessionMeta, newest: str) -> int:
         """How many of its user's messages the session has."""
-        log = self._services.log
-        if first := (await log.task(keys, newest)).get("first"):
-            entry = await log.at(keys, Cursor(meta.epoch, int(first) + 1))
-            if entry is not None and entry.extra and (users := orjson.loads(entry.extra).get(_USERS)):
-                return int(users)
+        if users := (await self._beside(keys, meta, newest)).get(_USERS):
+            return int(users)
         # Its newest turn came through another protocol.
         users = 0
-        async for entry in log.all_kept(keys):
+        async for entry in self._services.log.all_kept(keys):
             users += not numbered(entry.event) and b'"role":"user"' in entry.event
         return users
+
+    async def _beside(self, keys: SessionKeys, meta: SessionMeta, task: str) -> dict[str, Any]:
+        """What is kept beside the message that began a turn; nothing of one that came through another protocol."""
+        log = self._services.log
+        first = (await log.task(keys, task)).get("first")
+        entry = await log.at(keys, Cursor(meta.epoch, int(first) + 1)) if first else None
+        return dict(orjson.loads(entry.extra)) if entry is not None and entry.extra else {}
 
     async def _begin(
         self, request: Request, chat: Chat, keys: SessionKeys, size: int, *, one_shot: bool
@@ -177,13 +182,16 @@ class ChatRoutes:
             user=_user(request, chat),
             create=True,
             input=messages,
-            idempotency=_key(request),
+            idempotency=_key(request, chat),
             digest=chat.digest,
             trace=trace_of(request),
             overrides=chat.overrides,
             size=size,
             approvals=chat.approvals,
-            beside={_USERS: sum(message.role == "user" for message in messages) + known * chat.earlier_users},
+            beside={
+                _USERS: sum(message.role == "user" for message in messages) + known * chat.earlier_users,
+                _ONE_SHOT: one_shot,
+            },
         )
         start, headers = await begin(services, caller, turn)
         if not start.new:
@@ -193,10 +201,17 @@ class ChatRoutes:
             return await self._segment(chat, keys, ref.task, 0)
         return Encoded(start, self._stream(chat, ResponseId(keys.session, task, 0)), headers)
 
-    async def _answer(self, request: Request, chat: Chat, keys: SessionKeys) -> Encoded[ChatStream]:
-        await found(self._services, keys, chat.caller, _user(request, chat))
-        task, number = await answered(self._services, keys, chat.given.answers, "messages")
-        return await self._segment(chat, keys, task, number)
+    async def _answer(
+        self, request: Request, chat: Chat, keys: SessionKeys
+    ) -> tuple[Encoded[ChatStream], bool]:
+        """Answer calls; and whether the turn has a session for itself."""
+        services = self._services
+        _, meta = await found(services, keys, chat.caller, _user(request, chat))
+        task, number = await answered(services, keys, chat.given.answers, "messages")
+        one_shot = (await self._beside(keys, meta, task)).get(_ONE_SHOT) is True
+        if one_shot:
+            await services.leaving.back(TaskRef(keys.owner, keys.session, task))
+        return await self._segment(chat, keys, task, number), one_shot
 
     async def _segment(
         self, chat: Chat, keys: SessionKeys, task: str, number: int | None
@@ -236,18 +251,19 @@ def _session_name(request: Request) -> str:
 
 def _retry_name(request: Request, chat: Chat) -> str:
     """What the client's own retry has, too; empty where it is found by more: its key, or the calls that it answers."""
-    if chat.given.answers or _key(request):
+    if chat.given.answers or _key(request, chat):
         return ""
     asked = (chat.digest, _session_name(request), _user(request, chat))
     return retry_name(request, chat.caller, "\0".join(asked))
 
 
-def _key(request: Request) -> str:
+def _key(request: Request, chat: Chat) -> str:
     """What a repeat of the request has, too."""
+    if key := idempotency_of(request):
+        return key
     message = request.headers.get(_MESSAGE_HEADER, "")
-    return idempotency_of(request) or (
-        hashlib.sha256(f"message {message}".encode()).hexdigest() if message else ""
-    )
+    # These clients ask more about the same message: for a title, say.
+    return hashlib.sha256(f"message {message} {chat.digest}".encode()).hexdigest() if message else ""
 
 
 def _user(request: Request, chat: Chat) -> str:

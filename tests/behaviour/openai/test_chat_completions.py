@@ -268,6 +268,38 @@ async def test_a_client_that_leaves(
         await wait_until(is_ended, f"the turn to be {ended}")
 
 
+async def test_a_client_that_leaves_after_an_answer(
+    client: Client, stack: Stack, openai_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it answered a call of is the same turn: stopped, if it has a session for itself."""
+    del client
+    monkeypatch.setattr(leaving, "GRACE_SECONDS", 0.2)
+    openai = openai_at(await stack.front_end())
+    asked: list[Any] = []
+    for header in ({}, {"X-Session-Id": "s1"}):
+        first = await openai.chat.completions.create(
+            model="demo", messages=user("/call f {}"), extra_headers=header
+        )
+        (call,) = first.choices[0].message.tool_calls
+        asked.append([*user("/call f {}"), first.choices[0].message.to_dict(), tool(call.id, "a")])
+    # Both wait for a worker.
+    await stack.stop_worker(stack.workers[0][0])
+    for said, ended in zip(asked, ("canceled", "completed"), strict=True):
+        stream = await openai.chat.completions.create(model="demo", messages=said, stream=True)
+        chunk = await anext(stream)
+        await stream.close()
+        if ended == "completed":
+            await stack.worker()
+        task = chunk.id.removeprefix("chatcmpl-").rpartition("-")[0]
+
+        async def is_ended(task: str = task, ended: str = ended) -> bool:
+            (key,) = [key async for key in stack.broker.sessions.scan_iter(match=f"*:task:{task}")]
+            redis: Any = stack.broker.sessions
+            return bool(await redis.hget(key, "status") == ended.encode())
+
+        await wait_until(is_ended, f"the turn to be {ended}")
+
+
 async def test_a_repeat_finds_the_turn(openai: Any) -> None:
     """By its key, and by the id of the message that some clients send."""
     for header in ({"Idempotency-Key": "k1"}, {"X-OpenWebUI-Message-Id": "m1"}):
@@ -278,6 +310,15 @@ async def test_a_repeat_finds_the_turn(openai: Any) -> None:
             )
             ids.add(answer.id)
         assert len(ids) == 1
+
+
+async def test_what_else_is_asked_about_a_message(openai: Any, stack: Stack) -> None:
+    """The client's own request for a title, say, has the same headers: it is another turn, of no session."""
+    header = {"X-OpenWebUI-Chat-Id": "chat1", "X-OpenWebUI-Message-Id": "m1"}
+    for said in ("hi", "Give this chat a title."):
+        answer = await openai.chat.completions.create(model="demo", messages=user(said), extra_headers=header)
+        assert answer.choices[0].message.content == f"You said: {said}"
+    assert len({entry.task for entry in await stack.entries("chat1")}) == 1
 
 
 async def test_a_client_s_own_retry_finds_the_turn(openai_at: Any, client: Client, stack: Stack) -> None:
