@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING
 
 from turnstream.api.access.session_access import visible
-from turnstream.api.streaming.leaving import RETRY_SECONDS
 from turnstream.api.turns.submit import derived_session
 from turnstream.shared.broker.client import command
 from turnstream.shared.errors import NoSession
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 
 
 _RETRY_HEADER = "x-stainless-retry-count"
+
+# How long after a turn's end a client may ask again that lost its connection before: it waits some seconds at most.
+_WAITED_SECONDS = 20
 
 
 async def found(
@@ -57,17 +59,17 @@ async def newest_task(services: Services, keys: SessionKeys) -> str:
 async def asks_again(services: Services, request: Request, keys: SessionKeys, task: str, digest: str) -> bool:
     """Whether this is a retry of the request that made the turn, whose reply the client did not get.
 
-    OpenAI's clients retry by themselves, without an idempotency key, and say in a header that they do.
+    OpenAI's clients retry by themselves, without an idempotency key, and say in a header that they do. They wait for the answer:
+    if the turn ended a while ago, they had it, and ask the same once more, and were refused before.
 
     Raises:
         BrokerAway: the broker did not answer.
     """
     if not task or not is_retry(request):
         return False
-    fields = ("digest", "submitted")
-    known, submitted = await command(services.broker.sessions, "HMGET", keys.task(task), *fields)
-    age = time.time() - int(submitted or 0) / 1000
-    return bool(known is not None and known.decode() == digest and age < RETRY_SECONDS)
+    known, ended = await command(services.broker.sessions, "HMGET", keys.task(task), "digest", "ended")
+    is_waited_for = not ended or time.time() - int(ended) / 1000 < _WAITED_SECONDS
+    return bool(known is not None and known.decode() == digest and is_waited_for)
 
 
 def is_retry(request: Request) -> bool:

@@ -257,15 +257,20 @@ async def test_a_client_that_leaves(
             model="demo", messages=user(said), stream=True, extra_headers=header
         )
         first = await anext(stream)
-        task = first.id.removeprefix("chatcmpl-").rpartition("-")[0]
         await stream.close()
+        await is_ended(stack, first, ended)
 
-        async def is_ended(task: str = task, ended: str = ended) -> bool:
-            keys = [key async for key in stack.broker.sessions.scan_iter(match=f"*:task:{task}")]
-            redis: Any = stack.broker.sessions
-            return [await redis.hget(key, "status") for key in keys] == [ended.encode()]
 
-        await wait_until(is_ended, f"the turn to be {ended}")
+async def is_ended(stack: Stack, chunk: ChatCompletionChunk, status: str) -> None:
+    """Wait for the end of the turn that a chunk is of."""
+    task = chunk.id.removeprefix("chatcmpl-").rpartition("-")[0]
+
+    async def ended() -> bool:
+        keys = [key async for key in stack.broker.sessions.scan_iter(match=f"*:task:{task}")]
+        redis: Any = stack.broker.sessions
+        return [await redis.hget(key, "status") for key in keys] == [status.encode()]
+
+    await wait_until(ended, f"the turn to be {status}")
 
 
 async def test_a_client_that_leaves_after_an_answer(
@@ -290,14 +295,7 @@ async def test_a_client_that_leaves_after_an_answer(
         await stream.close()
         if ended == "completed":
             await stack.worker()
-        task = chunk.id.removeprefix("chatcmpl-").rpartition("-")[0]
-
-        async def is_ended(task: str = task, ended: str = ended) -> bool:
-            (key,) = [key async for key in stack.broker.sessions.scan_iter(match=f"*:task:{task}")]
-            redis: Any = stack.broker.sessions
-            return bool(await redis.hget(key, "status") == ended.encode())
-
-        await wait_until(is_ended, f"the turn to be {ended}")
+        await is_ended(stack, chunk, ended)
 
 
 async def test_a_repeat_finds_the_turn(openai: Any) -> None:

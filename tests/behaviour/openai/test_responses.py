@@ -11,6 +11,7 @@ from openai import APIConnectionError, NotFoundError
 
 from tests.support.openai_events import check_events, events_of, strictly
 from tests.support.waiting import wait_until
+from turnstream.api.turns.ids import ResponseId
 from turnstream.shared.broker.keys import SessionKeys
 
 if TYPE_CHECKING:
@@ -273,6 +274,31 @@ async def test_a_repeat_makes_no_second_turn(openai: Any, client: Client) -> Non
     assert answer.json()["id"] == lost.id
     said_again = await openai.responses.create(**more)
     assert said_again.id != lost.id
+
+
+async def test_how_long_a_retry_finds_its_turn(openai: Any, client: Client, stack: Stack) -> None:
+    """As long as the turn is live, whenever it began, and a moment longer; then the same words are another turn."""
+    conversation = (await openai.conversations.create()).id
+    body = {"model": "demo", "input": "hi", "conversation": conversation, "background": True}
+
+    async def again() -> str:
+        """The response that a retry finds, or makes."""
+        answer = await client.http.post("/v1/responses", json=body, headers={"x-stainless-retry-count": "1"})
+        return str(answer.json()["id"])
+
+    await stack.stop_worker(stack.workers[0][0])
+    first = (await openai.responses.create(**body)).id
+    name = ResponseId.parse(first)
+    task = SessionKeys("dev", name.session).task(name.task)
+    redis: Any = stack.broker.sessions
+    await redis.hset(task, "submitted", str(int(await redis.hget(task, "submitted")) - 600_000))
+    assert await again() == first
+    await openai.responses.cancel(first)
+    assert await again() == first
+    await redis.hset(task, "ended", str(int(await redis.hget(task, "ended")) - 60_000))
+    second = await again()
+    assert second != first
+    await openai.responses.cancel(second)
 
 
 async def test_models(openai: Any) -> None:
