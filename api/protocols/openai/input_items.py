@@ -103,7 +103,7 @@ def _messages(items: list[Json], spec: AgentSpec, *, known: bool) -> list[Messag
             if parts > MOST_PARTS:
                 raise InvalidBody(f"input: at most {MOST_PARTS} content parts")
             messages.append(message)
-        elif kind not in _PASSED:
+        elif not isinstance(kind, str) or kind not in _PASSED:
             raise InvalidBody(f"input[{place}].type: an item of this type is not known here")
         elif not known and kind in ("function_call", "function_call_output"):
             messages.append(_earlier(item, f"input[{place}]"))
