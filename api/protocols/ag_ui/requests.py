@@ -89,6 +89,7 @@ class Run:
         context: what the application says, as a message, if it says anything.
         resume: answers to interrupts.
         results: results of functions, behind the user's last message.
+        passed: those between the last answer and the user's last message.
         overrides: what it asks of the model.
         digest: of what is asked.
     """
@@ -104,6 +105,7 @@ class Run:
     context: list[Message]
     resume: list[Answer]
     results: list[Answer]
+    passed: list[Answer]
     overrides: Overrides
     digest: str
 
@@ -161,8 +163,8 @@ def read_run(fields: Json, raw: bytes, caller: Caller) -> Run:
     consents = {answer.call for answer in resume}
     results = [
         answer
-        for at, message in enumerate(messages[asked + 1 :], asked + 1)
-        if message["role"] == "tool" and (answer := _result(message, f"messages[{at}]")).call not in consents
+        for answer in _results(messages, range(asked + 1, len(messages)))
+        if answer.call not in consents
     ]
     newest = range(told + 1, len(messages)) if asked > told else range(0)
     return Run(
@@ -177,6 +179,7 @@ def read_run(fields: Json, raw: bytes, caller: Caller) -> Run:
         context=_context(body.context or []),
         resume=resume,
         results=results,
+        passed=_results(messages, range(told + 1, asked)),
         overrides=_overrides(body.tools or [], spec),
         digest=digest_of(fields, raw),
     )
@@ -200,6 +203,10 @@ def _resumed(entry: ResumeEntry, place: str) -> Answer:
     if not (reason is None or isinstance(reason, str)):
         raise InvalidBody(f"{place}.payload.reason: send text, or nothing")
     return answer_to(entry.interruptId, {"approve": approved, "reason": reason}, f"{place}.interruptId")
+
+
+def _results(messages: list[Json], places: range) -> list[Answer]:
+    return [_result(messages[at], f"messages[{at}]") for at in places if messages[at]["role"] == "tool"]
 
 
 def _result(message: Json, place: str) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -13,12 +14,14 @@ from turnstream.api.protocols.ag_ui.thread import IDS, ids_of, past_of_thread, p
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.dialect import EVENT_STREAM, EncodedDialect
 from turnstream.api.streaming.sse import HEADERS
-from turnstream.api.turns.answers import answered, check_answered
-from turnstream.api.turns.callbacks import known_calls
+from turnstream.api.turns.answers import answered, check_answered, missing_answers
+from turnstream.api.turns.callbacks import known_calls, task_of_call
 from turnstream.api.turns.finding import newest_task
 from turnstream.api.turns.follow import Encoded, encoded_stream, following
+from turnstream.api.turns.ids import MARK
 from turnstream.api.turns.stop import stop, stop_all
 from turnstream.api.turns.submit import RESPONSE_PREFIX, NewTurn, begin, idempotency_of, trace_of
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import InvalidBody, NoModel, NoSession, UnknownCall
 from turnstream.shared.names import IDENTIFIER
@@ -38,8 +41,8 @@ if TYPE_CHECKING:
     from turnstream.shared.session.entry import Entry
     from turnstream.shared.session.event_log import SessionMeta
 
-# What is noted of a session: its latest run that began with answers, as ``<task> <run>``. Other runs are named as their tasks.
-_ANSWERING = "agui"
+# A turn that goes on takes no words.
+_APART = "messages: answers to calls come without a new message of the user: send them first, and that message when their run has ended"
 
 
 def _opened(session: str, entry: Entry) -> RunStream:
@@ -70,6 +73,7 @@ async def run_agent(services: Services, request: Request, run: Run, size: int) -
             visible(meta, run.caller.visitor())
         answers = await _answers(services, run, keys, meta)
         if answers:
+            await _check_says_nothing(services, run, keys, answers)
             told = await _answer(services, run, keys, answers)
         else:
             told = await _begin(services, request, run, keys, meta, size)
@@ -95,7 +99,7 @@ async def connect_agent(services: Services, run: Run) -> EventStream | Response:
 
 
 async def stop_thread(services: Services, caller: Caller, thread: str, run: str) -> bool:
-    """Stop a run, or all of a thread's turns where none is named that is known; False: it has ended.
+    """Stop a run, or all of a thread's turns where none is named; False: it has ended, or there is no such run.
 
     Raises:
         NoSession: there is no such thread.
@@ -103,10 +107,10 @@ async def stop_thread(services: Services, caller: Caller, thread: str, run: str)
     """
     log, keys = services.log, caller.keys(session_of(caller, thread))
     await visible_session(log, keys, caller.visitor())
-    task = await _task_of(services, keys, thread, run) if run else ""
-    if task:
-        known = await log.task(keys, task)
-        if known.get("status") in TERMINAL:
+    if run:
+        task = await _task_of(services, keys, thread, run)
+        known = await log.task(keys, task) if task else {}
+        if known.get("status", "") in ("", *TERMINAL):
             return False
         await stop(services, TaskRef(keys.owner, keys.session, task), "stop", who="client")
         return True
@@ -142,8 +146,9 @@ async def _answer(
 ) -> Encoded[RunStream]:
     """Answer calls; the run begins with the answers."""
     task, number = await answered(services, keys, answers, "resume" if run.resume else "messages")
-    if run.run != task:
-        await services.tasks.note(keys, _ANSWERING, f"{task} {run.run}")
+    # Other runs are named as their tasks.
+    noted = _answering(keys, run.run)
+    await command(services.broker.sessions, "SET", noted, task, "PX", services.settings.ttl_ms)
     return await _segment(services, run, keys, task, number)
 
 
@@ -196,15 +201,34 @@ async def _unknown(services: Services, keys: SessionKeys, run: Run) -> list[tupl
     if not task or await log.task(keys, run.task):
         return newest
     if run.caller.spec.parked == "block":
+        if run.passed and await missing_answers(services, keys, task, ()):
+            raise InvalidBody(_APART)
         await check_answered(services, keys, task, (), "messages")
     if sum(message.role == "user" for _, message in newest) < 2:
         return newest
+    brought = await _brought(services, keys, task)
+    return [each for each in newest if not each[0] or each[0] not in brought]
+
+
+async def _check_says_nothing(services: Services, run: Run, keys: SessionKeys, answers: list[Answer]) -> None:
+    """See to it that who answers says nothing new besides, which would be lost.
+
+    Raises:
+        InvalidBody: the client does.
+    """
+    said = {name for name, message in run.newest if message.role == "user"}
+    if said and said - await _brought(services, keys, await task_of_call(services, keys, answers[0].call)):
+        raise InvalidBody(_APART)
+
+
+async def _brought(services: Services, keys: SessionKeys, task: str) -> set[str]:
+    """The ids of the user's messages that began a turn."""
+    log = services.log
     known, meta = await log.task(keys, task), await log.meta(keys)
     if not known or meta is None:
-        return newest
+        return set()
     entry = await log.at(keys, Cursor(meta.epoch, int(known["first"]) + 1))
-    brought = set(ids_of(entry)) if entry is not None else set()
-    return [each for each in newest if not each[0] or each[0] not in brought]
+    return set(ids_of(entry)) if entry is not None else set()
 
 
 async def _segment(
@@ -232,12 +256,18 @@ async def _shown(services: Services, keys: SessionKeys, meta: SessionMeta) -> st
 
 async def _task_of(services: Services, keys: SessionKeys, thread: str, run: str) -> str:
     """The turn of a run; empty where it is not known."""
-    log, task = services.log, task_of(thread, run)
-    if await log.task(keys, task):
+    if await services.log.task(keys, task := task_of(thread, run)):
         return task
-    answering = await log.note(keys, _ANSWERING) or ""
-    of, _, name = answering.partition(" ")
-    return of if name == run else ""
+    if noted := await command(services.broker.sessions, "GET", _answering(keys, run)):
+        return str(noted.decode())
+    # As it is called to who connects.
+    task = task_of(thread, run.partition(MARK)[0])
+    return task if await services.log.task(keys, task) else ""
+
+
+def _answering(keys: SessionKeys, run: str) -> str:
+    """Where the turn is noted of a run that began with answers."""
+    return keys.idempotency(hashlib.sha256(f"agui-run {run}".encode()).hexdigest())
 
 
 def _decoded(headers: tuple[tuple[bytes, bytes], ...]) -> list[tuple[str, str]]:

@@ -271,6 +271,7 @@ async def test_who_stops_what(talk: Talk, stack: Stack) -> None:
     async with talk.client.open("POST", "/ag-ui", json=running) as stream:
         await stream.until(lambda frames: frames)
         assert not await stop(over["runId"])
+        assert not await stop("nobody's"), "what is not known is not all there is"
         assert await stop(running["runId"])
         assert (await stream.all())[-1].data["outcome"] == {"type": "cancelled"}
     asked = await talk.run("/approve it")
@@ -281,6 +282,51 @@ async def test_who_stops_what(talk: Talk, stack: Stack) -> None:
     body = talk.body(resume=resume)
     await talk.client.http.post("/ag-ui", json=body)
     assert not await stop(body["runId"])
+
+
+async def test_runs_that_begin_with_answers_are_stopped_by_their_names(stack: Stack, client: Client) -> None:
+    """By the one that their client gave them, and by that which who connects is told."""
+    speaking = await speaking_to(stack, client, "lead")
+
+    async def stop(talk: Talk, run: str) -> bool:
+        answer = await talk.client.http.post(f"/ag-ui/stop/{talk.thread}", params={"run": run})
+        return bool(answer.json()["stopped"])
+
+    for connects in (False, True):
+        talk = Talk(speaking)
+        asked = await talk.run(script([("f", {})], [("f", {})], "done"), tools=[F])
+        talk.answer(calls_in(asked)[0])
+        body = talk.body(tools=[F])
+        await talk.client.http.post("/ag-ui", json=body)
+        run = (await talk.connect())[0]["runId"] if connects else body["runId"]
+        assert not await stop(talk, f"x{run}")
+        assert await stop(talk, run)
+        assert not await stop(talk, run)
+
+
+async def test_answers_that_come_with_a_new_message(stack: Stack, client: Client) -> None:
+    """Are refused with it, so that no word is lost; each by itself is taken."""
+    words = [{"id": "new", "role": "user", "content": "and what is your name?"}]
+    asking = Talk(client)
+    asked = await asking.run("/approve it")
+    (interrupt,) = asked[-1]["outcome"]["interrupts"]
+    resume = [{"interruptId": interrupt["id"], "status": "resolved", "payload": True}]
+    talk = Talk(await speaking_to(stack, client, "lead"))
+    (call,) = calls_in(await talk.run(script([("f", {})], "done {results}"), tools=[F]))
+    mine = {"id": "a", "role": "assistant", "toolCalls": []}
+    result = {"id": "r", "role": "tool", "toolCallId": call, "content": "21"}
+    for who, messages, more in (
+        (asking, [*asking.messages, mine, *words], {"resume": resume}),
+        (talk, [*talk.messages, mine, *words, result], {}),
+        (talk, [*talk.messages, mine, result, *words], {}),
+    ):
+        refused = await who.client.http.post("/ag-ui", json=who.body(messages=messages, **more))
+        assert refused.status_code == 422
+        assert refused.json()["message"].startswith("messages: answers to calls come without"), refused.text
+    assert text_of(await asking.run(resume=resume)) == "The result is it is gone."
+    # A client that has no more than its own words.
+    assert text_of(await talk.run(messages=[*talk.messages, result], tools=[F])).split() == ["done", "21"]
+    assert text_of(await asking.run(messages=words)) == "You said: and what is your name?"
 
 
 async def test_agents_of_a_key(stack: Stack, client: Client) -> None:
