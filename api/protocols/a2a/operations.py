@@ -37,7 +37,7 @@ from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import Start
 from turnstream.api.streaming.whole import WholeDocument
 from turnstream.api.turns.answers import missing_answers
-from turnstream.api.turns.callbacks import APPROVAL, answer_call
+from turnstream.api.turns.callbacks import APPROVAL, answer_call, task_of_call
 from turnstream.api.turns.finding import found
 from turnstream.api.turns.follow import following
 from turnstream.api.turns.ids import TaskId
@@ -52,7 +52,7 @@ from turnstream.api.turns.submit import (
 )
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.errors import CursorGone, InvalidBody, NoSession, NoTask
+from turnstream.shared.errors import CursorGone, InvalidBody, NoSession, NoTask, UnknownCall
 from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.outcomes import Finished
@@ -80,6 +80,10 @@ EXTENSIONS_HEADER = "A2A-Extensions"
 
 # A page of a list ends when it has so many bytes of artifacts and messages.
 PAGE_BYTES = 4 * 2**20
+
+_NOTHING_BESIDES = (
+    "a task that asks is answered in words, or by data parts with callId and result, and with nothing besides"
+)
 
 _PLACE = re.compile(r"(\d{1,15}):(.+)", re.ASCII)
 
@@ -346,8 +350,27 @@ async def _answer(services: Services, caller: Caller, keys: SessionKeys, sent: S
     await _check_visible(services, caller, keys)
     if not await services.log.task(keys, name.task):
         raise NoTask
+    if sent.answers:
+        await _check_answers(services, keys, name, sent)
     for answer in sent.answers or [await _answer_in_words(services, keys, name, sent)]:
         await answer_call(services, TaskRef(keys.owner, keys.session, name.task), answer.call, answer.result)
+
+
+async def _check_answers(services: Services, keys: SessionKeys, name: TaskId, sent: Sent) -> None:
+    """See to it that none is given where another one is refused, or something else would be lost.
+
+    Raises:
+        InvalidBody: one call is answered twice, or more is said.
+        UnknownCall: a call is none of the task's.
+    """
+    if sent.rest or sent.text.strip():
+        raise InvalidBody(f"{sent.rest or 'message.parts'}: {_NOTHING_BESIDES}")
+    calls = [answer.call for answer in sent.answers]
+    if len(set(calls)) < len(calls):
+        raise InvalidBody("message.parts: answers a call twice")
+    for call in calls:
+        if await task_of_call(services, keys, call) != name.task:
+            raise UnknownCall
 
 
 async def _answer_in_words(services: Services, keys: SessionKeys, name: TaskId, sent: Sent) -> Answer:
@@ -360,8 +383,8 @@ async def _answer_in_words(services: Services, keys: SessionKeys, name: TaskId, 
         call = await _only_call(services, keys, name)
     else:
         call = call.decode()
-    if not sent.text:
-        raise InvalidBody("message.parts: answer in words, or by a data part with callId and result")
+    if sent.rest or not sent.text:
+        raise InvalidBody(f"{sent.rest or 'message.parts'}: {_NOTHING_BESIDES}")
     record: Any = await command(redis, "HGET", keys.calls(name.task), call)
     result: Any = sent.text
     if record is not None and orjson.loads(record).get("kind") == APPROVAL:

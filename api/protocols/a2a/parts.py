@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from base64 import b64decode
 from typing import TYPE_CHECKING, Any
@@ -63,11 +62,17 @@ def _file(part: Json, value: str, media_type: str, *, is_link: bool) -> Json:
 def _base64(text: str, place: str) -> str:
     text = text.replace("-", "+").replace("_", "/")
     text += "=" * (-len(text) % 4)
+    if not _is_base64(text):
+        raise InvalidBody(f"{place}: must be base64")
+    return text
+
+
+def _is_base64(text: str) -> bool:
     try:
         b64decode(text, validate=True)
-    except binascii.Error:
-        raise InvalidBody(f"{place}: must be base64") from None
-    return text
+    except ValueError:
+        return False
+    return True
 
 
 def part_of(part: Mapping[str, Any]) -> Json | None:
@@ -102,8 +107,4 @@ def _content(value: Any, media_type: str) -> Json | None:
     inline = _DATA_URL.fullmatch(value)
     if inline:
         return {"raw": inline[2], "mediaType": inline[1] or media_type}
-    try:
-        b64decode(value, validate=True)
-    except binascii.Error:
-        return None
-    return {"raw": value, "mediaType": media_type}
+    return {"raw": value, "mediaType": media_type} if _is_base64(value) else None

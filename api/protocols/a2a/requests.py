@@ -162,7 +162,8 @@ class Sent:
         session: the context that it names; None: none.
         task: the task that it names; None: it begins one.
         answers: to calls, by their ids.
-        text: what it says besides, if it names a task.
+        text: what it says in words, if it names a task.
+        rest: the place of the first part that is neither words nor an answer; empty: there is none.
         digest: of what is asked.
     """
 
@@ -172,6 +173,7 @@ class Sent:
     task: TaskId | None
     answers: list[Answer]
     text: str
+    rest: str
     digest: str
 
     @property
@@ -214,19 +216,20 @@ def read_message(fields: Any, raw: bytes) -> Sent:
         for part, place in zip(message.parts, places, strict=True)
         if task and _answers(part)
     ]
-    others = [
-        read_part(part, place)
+    others = {
+        place: read_part(part, place)
         for part, place in zip(message.parts, places, strict=True)
         if not (task and _answers(part))
-    ]
+    }
     asked = fields["message"] if isinstance(fields, dict) else fields
     return Sent(
         body=body,
-        message=message_of("user", others, "message"),
+        message=message_of("user", [*others.values()], "message"),
         session=task.session if task else session,
         task=task,
         answers=answers,
-        text="\n".join(part["text"] for part in others if part["type"] == "text"),
+        text="\n".join(part["text"] for part in others.values() if part["type"] == "text"),
+        rest=next((place for place, part in others.items() if part["type"] != "text"), ""),
         digest=digest_of(asked, raw),
     )
 

@@ -174,18 +174,18 @@ class A2aRoutes:
                 return _refused(number, -32601, f"There is no method {method[:64]!r}: this is A2A 1.0.")
             if not isinstance(params, dict):
                 return _refused(number, -32602, "params: must be an object")
-            return await self._called(request, caller, method, params, len(raw), wire_of(request, number))
+            return await self._called(request, caller, method, params, raw, wire_of(request, number))
         except TurnstreamError as error:
             return _failed(number, error)
 
     async def _called(
-        self, request: Request, caller: Caller, method: str, params: Json, size: int, wire: Wire
+        self, request: Request, caller: Caller, method: str, params: Json, raw: bytes, wire: Wire
     ) -> Response | EventStream | WholeDocument:
         services = self._services
         if method in ("SendMessage", "SendStreamingMessage"):
-            sent = read_message(params, orjson.dumps(params))
+            sent = read_message(params, raw)
             streams = method == "SendStreamingMessage"
-            return await operations.send(services, request, caller, sent, size, wire, streams=streams)
+            return await operations.send(services, request, caller, sent, len(raw), wire, streams=streams)
         if method == "SubscribeToTask":
             return await operations.subscribe(services, request, caller, read(params, OneTask).id, wire)
         if method == "GetExtendedAgentCard":

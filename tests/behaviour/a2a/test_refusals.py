@@ -120,6 +120,7 @@ async def test_messages_that_are_wrong(client: Client) -> None:
         ({"message": {**message, "parts": [{}]}}, "message.parts[0]"),
         ({"message": {**message, "parts": [{"text": "a", "url": "b"}]}}, "message.parts[0]"),
         ({"message": {**message, "parts": [{"raw": "%"}]}}, "message.parts[0].raw"),
+        ({"message": {**message, "parts": [{"raw": "é"}]}}, "message.parts[0].raw"),
         ({"message": {**message, "parts": [{"text": 1}]}}, "message.parts[0].text"),
         ({"message": {**message, "role": "ROLE_AGENT"}}, "message.role"),
         ({"message": {**message, "role": "user"}}, "message.role"),
@@ -138,6 +139,51 @@ async def test_messages_that_are_wrong(client: Client) -> None:
         400,
         "CONTENT_TYPE_NOT_SUPPORTED",
     )
+
+
+async def test_parts_that_say_nothing(client: Client) -> None:
+    """A link that is none, and data that nobody can read through, are taken by both bindings, and the task can be got."""
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    picture = {"url": "é", "mediaType": "image/png"}
+    body = said(parts=[{"text": "hi"}, picture], metadata={"deep": deep})
+    told = (await called(client, "SendMessage", body))["result"]["task"]
+    assert told["status"]["state"] == "TASK_STATE_COMPLETED"
+    again = await client.http.post("/a2a/demo/message:send", json=said(parts=[picture]), headers=VERSION)
+    assert again.status_code == 200
+    listed = (await called(client, "ListTasks", {"historyLength": 5}))["result"]
+    assert [each["id"] for each in listed["tasks"]] == [again.json()["task"]["id"], told["id"]]
+
+
+async def test_answers_that_would_lose_something(client: Client) -> None:
+    """Are refused whole: what comes besides, two answers to one call, answers of which one is to no call of the task."""
+    tasks = []
+    for _ in range(2):
+        answer = await client.http.post("/a2a/demo/message:send", json=said("/calls 2"), headers=VERSION)
+        tasks.append(answer.json()["task"])
+    asked, other = (
+        [part["data"]["callId"] for part in each["status"]["message"]["parts"][1::2]] for each in tasks
+    )
+    task = tasks[0]["id"]
+    one, two = ({"data": {"callId": call, "result": call}} for call in asked)
+    picture = {"url": "https://example.com/a.png", "mediaType": "image/png"}
+    for parts, refusal in (
+        ([one, two, {"text": "and hurry"}], INVALID),
+        ([one, two, picture], INVALID),
+        ([one, {"data": {"callId": asked[0], "result": 2}}], INVALID),
+        ([one, {"data": {"callId": "call_none", "result": 2}}], NOT_FOUND),
+        ([one, {"data": {"callId": other[0], "result": 2}}], NOT_FOUND),
+    ):
+        assert await refused(client, "SendMessage", said(parts=parts, taskId=task)) == refusal, parts
+    kept = (await called(client, "GetTask", {"id": task}))["result"]
+    assert kept["status"] == tasks[0]["status"], "nothing was answered"
+    told = (await called(client, "SendMessage", said(parts=[one, two], taskId=task)))["result"]["task"]
+    assert told["status"]["state"] == "TASK_STATE_COMPLETED"
+    answer = await client.http.post("/a2a/demo/message:send", json=said("/call f {}"), headers=VERSION)
+    task = answer.json()["task"]["id"]
+    words = said(parts=[{"text": "snow"}, picture], taskId=task)
+    assert await refused(client, "SendMessage", words) == INVALID
 
 
 async def test_lists_that_are_wrong(client: Client) -> None:
