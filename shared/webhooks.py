@@ -65,7 +65,7 @@ class Address(NamedTuple):
         except ValueError:
             raise ValueError("must be a URL") from None
         host = parts.hostname or ""
-        if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host):
+        if parts.scheme not in ("https", "http") or not _HOST.fullmatch(host) or port == 0:
             raise ValueError("must be an https:// URL with a host")
         if "@" in parts.netloc or parts.fragment:
             raise ValueError("must have neither a user nor a fragment; credentials go into authentication")

@@ -206,6 +206,13 @@ async def test_nothing_is_sent_where_it_must_not_be(stack: Stack, receiver: Rece
         "ftp://example.com/",
         "https:///path",
         "https://example.com:99999/",
+        "https://example.com:0/",
+        "https://0.0.0.0/",
+        "https://[::]/",
+        "https://[::ffff:169.254.169.254]/",
+        "https://[::127.0.0.1]/",
+        "https://100.64.0.1/",
+        "https://example.com\\@127.0.0.1/",
         "nonsense",
     ],
 )
@@ -281,6 +288,116 @@ async def test_names_that_nobody_resolves(
             await asyncio.to_thread(int)
     finally:
         silent.set()
+
+
+@pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
+async def test_names_whose_meaning_changes(
+    client: Client, stack: Stack, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Are resolved once for each message, and what was looked at is connected to; one that means also another address is not told."""
+    real, asked = socket.getaddrinfo, []
+    port = receiver.url.rpartition(":")[2]
+
+    def resolve(host: Any, *given: Any, **more: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else str(host)
+        if not name.endswith(".example"):
+            return real(host, *given, **more)
+        asked.append(name)
+        # The second answer is what a rebinding name has after the check.
+        means = ["127.0.0.1", "10.1.2.3"] if name == "both.example" else ["127.0.0.1"]
+        if asked.count(name) > 1:
+            means = ["10.1.2.3"]
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (each, 1)) for each in means]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(webhooks, "MOST_TRIES", 1)
+    told_of = []
+    for name in ("both.example", "once.example"):
+        config = {"taskPushNotificationConfig": {"url": f"http://{name}:{port}"}}
+        answer = await client.http.post(
+            "/a2a/demo/message:send", json=said("hi", configuration=config), headers=VERSION
+        )
+        told_of.append(answer.json()["task"]["id"])
+    await told(receiver, 1)
+
+    async def settled() -> bool:
+        return not await stack.broker.primary.zcard("ts:webhooks")
+
+    await wait_until(settled, "every try to be over")
+    assert sorted(asked) == ["both.example", "once.example"]
+    assert [each["statusUpdate"]["taskId"] for each in receiver.told] == told_of[1:]
+    assert receiver.headers[0]["host"] == f"once.example:{port.partition('/')[0]}"
+
+
+@pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
+async def test_receivers_that_hold_one_up(
+    client: Client, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that never answers, one that answers a little now and then, endless heads: given up in time. Of an endless body nothing is read."""
+    monkeypatch.setattr(webhooks, "SEND_SECONDS", 1.0)
+    monkeypatch.setattr(webhooks, "MOST_TRIES", 1)
+    begins = {
+        "never": (b"", b""),
+        "slowly": (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+        "heads": (b"HTTP/1.1 200 OK\r\n", b"X: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n" * 1000),
+        "body": (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n", b"a" * 65536),
+    }
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        name = (await reader.readuntil(b"\r\n\r\n")).split(b"/", 1)[1].split(b" ")[0].decode()
+        first, again = begins[name]
+        try:
+            writer.write(first)
+            while again:
+                await writer.drain()
+                writer.write(again)
+                # As slowly as the name says; the others as fast as they are read.
+                await asyncio.sleep(0.05 if name == "slowly" else 0)
+            await reader.read()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        answer = await client.http.post("/a2a/demo/message:send", json=said("/call f {}"), headers=VERSION)
+        path = f"/a2a/demo/tasks/{answer.json()['task']['id']}/pushNotificationConfigs"
+        secret = {"token": "hush-token", "authentication": {"scheme": "Bearer", "credentials": "hush-word"}}
+        for name in begins:
+            config = {"id": name, "url": f"http://127.0.0.1:{port}/{name}", **secret}
+            assert (await client.http.post(path, json=config, headers=VERSION)).status_code == 200
+        await client.http.post(path, json={"id": "good", "url": receiver.url}, headers=VERSION)
+        await told(receiver, 1)
+        lines = ""
+
+        def refused() -> set[str]:
+            nonlocal lines
+            lines += capsys.readouterr().out
+            return {
+                name for name in begins for line in lines.splitlines() if "not_told" in line and name in line
+            }
+
+        await wait_until(lambda: len(refused()) >= 3, "three to be given up")
+    assert refused() == {"never", "slowly", "heads"}
+    assert "hush" not in lines
+    assert f":{port}" not in lines, "an address may hold what is secret, too"
+
+
+@pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
+async def test_a_task_tells_so_many(client: Client) -> None:
+    """Eight; another one in the place of one of them is taken, and one more when one was deleted."""
+    answer = await client.http.post("/a2a/demo/message:send", json=said("/call f {}"), headers=VERSION)
+    path = f"/a2a/demo/tasks/{answer.json()['task']['id']}/pushNotificationConfigs"
+
+    async def keep(name: str) -> int:
+        config = {"id": name, "url": "https://nobody.example/"}
+        return (await client.http.post(path, json=config, headers=VERSION)).status_code
+
+    assert [await keep(f"c{number}") for number in range(9)] == [200] * 8 + [400]
+    assert await keep("c3") == 200
+    await client.http.delete(f"{path}/c0", headers=VERSION)
+    assert (await keep("c8"), await keep("c9")) == (200, 400)
 
 
 @pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
