@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.behaviour.ag_ui.conftest import Talk
+from turnstream.shared.api_keys import ApiKeys, make_token
 
 if TYPE_CHECKING:
     from tests.support.client import Client
@@ -95,3 +96,63 @@ async def test_an_answer_in_time_only(talk: Talk) -> None:
     late = [{"interruptId": interrupt["id"], "status": "resolved", "payload": True}]
     refused = await talk.client.http.post("/ag-ui", json=talk.body(resume=late))
     assert (refused.status_code, refused.json()["code"]) == (409, "call_ended")
+
+
+@pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
+async def test_ids_of_nobody_and_of_others(stack: Stack) -> None:
+    """Wherever an id can stand: the same, whether there is none or it is another owner's or agent's; and nothing is done."""
+    await stack.worker()
+    client = await stack.front_end(protocols="default, copilotkit")
+    asking, running = Talk(client), Talk(client)
+    interrupt = (await asking.run("/approve it"))[-1]["outcome"]["interrupts"][0]["id"]
+    keys = ApiKeys(stack.broker.primary)
+    others = []
+    for owner, agent in (("eve", "demo"), ("dev", "demo-critic")):
+        token = make_token()
+        await keys.register(token, owner=owner, agent=agent)
+        others.append((stack.client(client.base_url, token), agent))
+    body = running.say("/slow 60").body()
+    async with client.open("POST", "/ag-ui", json=body) as stream:
+        await stream.until(lambda frames: frames)
+        for other, agent in others:
+            for runs, stops in (
+                ("/ag-ui", "/ag-ui/stop/{}"),
+                (f"/copilotkit/agent/{agent}/run", f"/copilotkit/agent/{agent}/stop/{{}}"),
+            ):
+                for path in (stops, f"{stops}?run={body['runId']}"):
+                    theirs, nobodys = [
+                        await other.http.post(path.format(thread)) for thread in (running.thread, "nobody")
+                    ]
+                    assert (theirs.status_code, theirs.content) == (404, nobodys.content)
+                resume = [{"interruptId": interrupt, "status": "resolved", "payload": True}]
+                more = [{**SAID, "role": "assistant"}, {"id": "t", "role": "tool", "toolCallId": interrupt}]
+                for given in ({"resume": resume}, {"resume": resume, "messages": [SAID, *more]}):
+                    theirs, nobodys = [
+                        await other.http.post(
+                            runs, json={**asking.body(messages=[SAID]), "threadId": each, **given}
+                        )
+                        for each in (asking.thread, "nobody")
+                    ]
+                    assert (theirs.status_code, theirs.content) == (404, nobodys.content)
+            connects = "/ag-ui/connect"
+            assert (await other.http.post(connects, json=asking.body(messages=[]))).content == b""
+            assert (await other.http.post("/ag-ui?agent=nobody", json=asking.body())).status_code == 404
+        eve, _ = others[0]
+        named = (
+            f"call_{asking.thread}~{(await asking.connect())[0]['runId']}~{interrupt.removeprefix('call_')}"
+        )
+        for who in (client, eve):
+            mine = Talk(who)
+            await mine.run("hi")
+            for call in (interrupt, named, "call_none", "a~b~c"):
+                resume = [{"interruptId": call, "status": "resolved", "payload": True}]
+                result = {"id": "t", "role": "tool", "toolCallId": call, "content": "x"}
+                for given in ({"resume": resume}, {"messages": [*mine.messages, result]}):
+                    refused = await who.http.post("/ag-ui", json=mine.body(**given))
+                    assert (refused.status_code, refused.json()["code"]) == (404, "call_not_found"), call
+        # What is not stopped here goes on.
+        assert (await client.http.post(f"/ag-ui/stop/{running.thread}?run={body['runId']}")).json() == {
+            "stopped": True
+        }
+        assert (await stream.all())[-1].data["outcome"] == {"type": "cancelled"}
+    assert (await asking.connect())[-1]["outcome"]["type"] == "interrupt"

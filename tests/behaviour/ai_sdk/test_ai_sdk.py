@@ -16,6 +16,7 @@ from pydantic_ai.ui.vercel_ai import request_types, response_types
 
 from tests.support.client import calls_of
 from tests.support.waiting import wait_until
+from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.session.entry import Cursor
 
@@ -339,3 +340,62 @@ async def test_a_turn_of_a_deleted_chat_is_taken_anew(client: Client) -> None:
     assert (await client.http.delete("/v1/conversations/conv_c1")).status_code == 200
     assert text_of(await taken(client, post("c1", "one", trigger="regenerate-message"))) == "You said: one"
     assert [each["role"] for each in await messages(client, "c1")] == ["user", "assistant"]
+
+
+@ON_ONE
+async def test_ids_of_nobody_and_of_others(client: Client, stack: Stack) -> None:
+    """Wherever an id can stand: the same, whether there is none or it is another owner's, agent's or user's; and nothing is done."""
+    asked = await taken(client, post("c1", "/calls 2", user="ann"))
+    task = asked[0]["messageId"]
+    calls = [each["toolCallId"] for each in asked if each["type"] == "tool-input-available"]
+    await taken(client, post("known", "hi"))
+    keys = ApiKeys(stack.broker.primary)
+    others = []
+    for owner, agent in (("eve", "demo"), ("dev", "demo-critic")):
+        token = make_token()
+        await keys.register(token, owner=owner, agent=agent)
+        others.append(stack.client(client.base_url, token))
+
+    def given(chat: str, call: str) -> list[Json]:
+        """A result, an error, and a consent, each of that call."""
+        tool = {"type": "tool-f", "toolCallId": call}
+        consent = {"approval": {"id": call, "approved": True}}
+        return [
+            answer(chat, task, {**tool, "state": "output-available", "output": 1}),
+            answer(chat, task, {**tool, "state": "output-error", "errorText": "x"}),
+            answer(chat, task, {**tool, "state": "approval-responded", **consent}),
+            answer(chat, task, {**tool, "toolCallId": f"approve_{call}", "state": "output-available"}),
+        ]
+
+    for other in others:
+        for path in ("/ai-sdk/chat", "/ai-sdk/v5/chat"):
+            for verb, what, status in (
+                ("GET", "stream", 204),
+                ("POST", "stop", 404),
+                ("GET", "messages", 404),
+            ):
+                theirs, nobodys = [
+                    await other.http.request(verb, f"{path}/{chat}/{what}") for chat in ("c1", "nobody")
+                ]
+                assert (theirs.status_code, theirs.content) == (status, nobodys.content), what
+            for theirs_, nobodys_ in zip(given("c1", calls[0]), given("nobody", calls[0]), strict=True):
+                theirs, nobodys = [await other.http.post(path, json=body) for body in (theirs_, nobodys_)]
+                assert (theirs.status_code, theirs.content) == (404, nobodys.content)
+    # A call of another chat, by each of its names, in a chat of one's own.
+    eve, _ = others
+    await taken(eve, post("mine", "hi"))
+    for who, chat in ((client, "known"), (eve, "mine")):
+        for call in (calls[0], f"call_c1~{task}~{calls[0].removeprefix('call_')}", "call_none", "a~b", "~"):
+            for body in given(chat, call):
+                refused = await who.http.post("/ai-sdk/chat", json=body)
+                assert (refused.status_code, refused.json()["code"]) == (404, "call_not_found"), call
+    # Another user's chat.
+    part = {"type": "tool-f", "toolCallId": calls[0], "state": "output-available", "output": 1}
+    refused = await client.http.post("/ai-sdk/chat", json={**answer("c1", task, part), "user": "bob"})
+    assert refused.status_code == 404
+    # A message of another one's chat is none of this: nothing of that is in what begins here.
+    await taken(eve, post("mine", "again", messageId=f"user-{'/calls 2'}"))
+    await taken(eve, post("c1", "mine, too", trigger="regenerate-message", messageId=task))
+    assert [each["role"] for each in await messages(eve, "c1")] == ["user", "assistant"]
+    (_, held) = await messages(client, "c1")
+    assert [each["state"] for each in held["parts"] if "toolCallId" in each] == ["input-available"] * 2
