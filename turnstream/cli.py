@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from turnstream import environment
 from turnstream.models import app as models_app
 from turnstream.sessions import app as sessions_app
 from turnstream.shared import settings as settings_module
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
+from turnstream.shared.version import VERSION
+from turnstream.tasks import LOCAL, AsJson, Url, admin
 from turnstream.tasks import app as tasks_app
 
 if TYPE_CHECKING:
@@ -25,14 +28,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="turnstream",
-    help="Serves chat agents from a pool of workers.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
-agents_app = typer.Typer(help="The agents file.", no_args_is_help=True)
+agents_app = typer.Typer(help="Agents: list them, check the agents file.", no_args_is_help=True)
 app.add_typer(agents_app, name="agents")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(models_app, name="models")
@@ -46,6 +48,21 @@ Processes = Annotated[
         help="Processes under one supervisor; `auto`: one for each core that may be used [TURNSTREAM_PROCESSES]."
     ),
 ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"turnstream {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Serves chat agents from a pool of workers."""
 
 
 class ScopeName(StrEnum):
@@ -65,7 +82,8 @@ def serve(
     ] = False,
     processes: Processes = None,
 ) -> None:
-    """Front end, worker and broker in one process: for a first try, and for small deployments."""
+    """Front end, worker and broker in one process: for a first try, and for small deployments. Reads `.env`."""
+    environment.read_file()
     settings = settings_module.load(host=host, port=port, processes=processes)
     if reload and settings.agents is None:
         raise ConfigurationError("--reload watches the folder of the agents file: set TURNSTREAM_AGENTS.")
@@ -248,6 +266,18 @@ def keys_rotate(
     typer.echo(asyncio.run(rotate(_scaled(settings_module.load(), "keys rotate"), key, hours)))
 
 
+@agents_app.command("list")
+def agents_list(url: Url = LOCAL, as_json: AsJson = False) -> None:
+    """List the agents that a front end knows, as keys can select them."""
+    from turnstream.table import listed
+
+    with admin(url) as asked:
+        rows = asked.ask("GET", "agents")["agents"]
+    headings = ("AGENT", "MODEL", "BUSY", "DESCRIPTION")
+    for line in listed(rows, headings, lambda row: [row[name.lower()] for name in headings], as_json=as_json):
+        typer.echo(line)
+
+
 @agents_app.command("check")
 def agents_check(
     path: Annotated[Path | None, typer.Argument(help="The file [TURNSTREAM_AGENTS].")] = None,
@@ -255,6 +285,7 @@ def agents_check(
     """Check an agents file with its models and tools, as a worker would at its start; nothing is called."""
     from turnstream.agents import check
 
+    environment.read_file()
     path = path or settings_module.load().agents
     if path is None:
         raise ConfigurationError("Name the file: turnstream agents check PATH, or set TURNSTREAM_AGENTS.")
@@ -302,6 +333,8 @@ def _start(
     if role != "serve":
         settings = _scaled(settings, role)
     siblings = Siblings.of_environment()
+    if not siblings.supervised:
+        environment.warn_of_unknown()
     processes = usable() if settings.processes == "auto" else settings.processes
     if processes == 1 or siblings.supervised:
         run(program(siblings))

@@ -20,12 +20,12 @@ class Done:
     err: str
 
 
-async def turnstream(*arguments: str, **variables: str) -> Done:
-    """Run a command with these variables on top of the environment."""
+async def turnstream(*arguments: str, cwd: Path = ROOT, **variables: str) -> Done:
+    """Run a command in a folder, with these variables on top of the environment."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "turnstream", *arguments,
-        cwd=ROOT,
-        env={**os.environ, **variables},
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
