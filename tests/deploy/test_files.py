@@ -190,6 +190,14 @@ def test_containers_have_no_rights_they_do_not_need() -> None:
             }
 
 
+def test_no_service_sets_a_setting() -> None:
+    """Kubernetes gives pods a variable `<SERVICE>_PORT` for each Service, and one is named `turnstream`."""
+    names = {each["metadata"]["name"] for each in manifests() if each["kind"] == "Service"}
+    assert "turnstream" in names
+    for each in ("turnstream-api", "turnstream-worker"):
+        assert pod(each)["enableServiceLinks"] is False
+
+
 def test_no_secret_stands_in_a_file_or_in_the_environment() -> None:
     """Passwords and keys come as files; only nginx is published, and to this machine only."""
     services = compose()["services"]
