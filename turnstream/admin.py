@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from httpx_sse import EventSource, SSEError
 
+from turnstream import dev_keys
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
 
 if TYPE_CHECKING:
@@ -37,19 +38,21 @@ class Admin:
     """Asks a front end."""
 
     def __init__(self, url: str, settings: Settings) -> None:
-        """Remember where and with which key.
+        """Remember where and with which key: that of the settings, else the one that `serve` made in this folder.
 
         Raises:
-            ConfigurationError: there is no admin key in the settings.
+            ConfigurationError: there is none.
         """
-        if settings.admin_key is None:
+        key = settings.admin_key.get_secret_value() if settings.admin_key else dev_keys.kept("admin_key", url)
+        if not key:
             raise ConfigurationError(
-                "Set TURNSTREAM_ADMIN_KEY to a key with the scope admin (`turnstream keys create --scope admin`)."
+                "Set TURNSTREAM_ADMIN_KEY to a key with the scope admin (`turnstream keys create --scope admin`), or be in "
+                "the folder of `turnstream dev`."
             )
         self._url = url
         self._client = httpx.Client(
             base_url=url,
-            headers={"Authorization": f"Bearer {settings.admin_key.get_secret_value()}"},
+            headers={"Authorization": f"Bearer {key}"},
             timeout=SILENCE_SECONDS,
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from turnstream import environment
+from turnstream import dev_keys, environment, project
 from turnstream.models import app as models_app
 from turnstream.sessions import app as sessions_app
 from turnstream.shared import settings as settings_module
@@ -87,6 +87,44 @@ def serve(
     settings = settings_module.load(host=host, port=port, processes=processes)
     if reload and settings.agents is None:
         raise ConfigurationError("--reload watches the folder of the agents file: set TURNSTREAM_AGENTS.")
+    _serve(settings, reload=reload)
+
+
+@app.command()
+def dev(
+    host: Host = None,
+    port: Port = None,
+    open_console: Annotated[
+        bool, typer.Option("--open", help="Open the console in the browser, with the chat key.")
+    ] = False,
+) -> None:
+    """`serve --reload` for the `agents.toml` of this folder, which the key that is printed chats with: for developers."""
+    environment.read_file()
+    settings = project.of_folder(settings_module.load(host=host, port=port))
+    _serve(settings, reload=settings.agents is not None, open_console=open_console)
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where; made if need be.")] = Path(),
+) -> None:
+    """Write a new project: an agent with a tool and a client function, a client, and a test. Overwrites nothing."""
+    for name in project.init(folder):
+        typer.echo(f"wrote  {folder / name}")
+    inside = "" if folder == Path() else f"  cd {folder}\n"
+    typer.echo(
+        f"""
+Next:
+
+{inside}  turnstream dev                               # serves the agent; edit shop.py, and the next turn has it
+  turnstream chat "/tool discount 80 25"       # in a second terminal
+  python client.py                             # the same from Python, with a function that the agent calls
+  pip install pytest && pytest                 # the tests need no server
+"""
+    )
+
+
+def _serve(settings: settings_module.Settings, *, reload: bool, open_console: bool = False) -> None:
     if settings.processes != 1 and (reload or settings.embedded):
         raise ConfigurationError(
             f"TURNSTREAM_PROCESSES = {settings.processes!r}: "
@@ -101,7 +139,7 @@ def serve(
     def program(siblings: Siblings) -> Coroutine[Any, Any, None]:
         from turnstream.serve import serve as run
 
-        return run(settings, siblings, reload=reload)
+        return run(settings, siblings, reload=reload, open_console=open_console)
 
     _start(settings, "serve", program)
 
@@ -158,8 +196,11 @@ def chat(
     from turnstream.chat.conversation import chat as run
     from turnstream.client import ClientError
 
+    key = key or dev_keys.kept("dev_key", url)
     if not key:
-        raise ConfigurationError("Give the API key: set TURNSTREAM_KEY, or use --key.")
+        raise ConfigurationError(
+            "Give the API key: set TURNSTREAM_KEY, use --key, or be in the folder of `turnstream dev`."
+        )
     try:
         code = asyncio.run(run(Options(url, key, agent, session, message)))
     except (ClientError, ValueError) as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
-
-from turnstream.shared.api_keys import make_token, well_formed
 
 if TYPE_CHECKING:
     from turnstream.shared.settings import Settings
@@ -24,12 +24,31 @@ def with_keys(settings: Settings) -> Settings:
     """
     if not settings.embedded:
         return settings
-    found = {name: getattr(settings, name) or SecretStr(_kept(name)) for name in ("dev_key", "admin_key")}
+    found = {name: getattr(settings, name) or SecretStr(_made(name)) for name in ("dev_key", "admin_key")}
     return settings.model_copy(update=found)
 
 
-def _kept(name: str) -> str:
+def kept(name: str, url: str) -> str:
+    """The key of that name in the folder, for a command that speaks to this machine and was given none; empty: there is none."""
+    try:
+        return (FOLDER / name).read_text().strip() if is_loopback(urlsplit(url).hostname or "") else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or a name, is this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _made(name: str) -> str:
     """The key of that name in the folder, made now if there is none; one for this start only where nothing can be written."""
+    # The client alone has no such module.
+    from turnstream.shared.api_keys import make_token, well_formed
+
     path, token = FOLDER / name, make_token()
     made = FOLDER / f"{name}.{token[-8:]}"
     try:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import secrets
 import shutil
 import sys
+import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 from turnstream.api.server import FrontEnd
-from turnstream.dev_keys import FOLDER, with_keys
+from turnstream.dev_keys import FOLDER, is_loopback, with_keys
 from turnstream.process import on_signals
 from turnstream.reloading import edits, forget_modules
 from turnstream.shared import tracing
@@ -36,11 +36,13 @@ log = structlog.get_logger(__name__)
 EMBEDDED_DRAIN_SECONDS = 1.0
 
 
-async def serve(settings: Settings, siblings: Siblings, *, reload: bool = False) -> None:
+async def serve(
+    settings: Settings, siblings: Siblings, *, reload: bool = False, open_console: bool = False
+) -> None:
     """Serve until SIGTERM or SIGINT; running turns get their time to finish.
 
     With ``reload`` an edit of the agents file, or of code beside it, takes effect at once: turns that run have
-    ``drain_seconds`` to end as they began, sessions and connections stay.
+    ``drain_seconds`` to end as they began, sessions and connections stay. ``open_console``: in the developer's browser.
 
     Raises:
         ConfigurationError: a setting or an agent is wrong, or the port is taken.
@@ -55,7 +57,7 @@ async def serve(settings: Settings, siblings: Siblings, *, reload: bool = False)
     port = front_end.bind()
     beside = []
     if not siblings.supervised:
-        beside.append(_announce(settings, configured, front_end, workers, port))
+        beside.append(_announce(settings, configured, front_end, workers, port, open_console=open_console))
     if reload and settings.agents is not None:
         beside.append(_reload(settings.agents, configured, workers))
     stopping = asyncio.Event()
@@ -175,26 +177,34 @@ async def _reload(path: Path, configured: Agents, workers: _Workers) -> None:
 def _debugging(settings: Settings) -> Settings:
     """Debugging unless the settings decide: with the embedded broker, where nobody else can reach it."""
     if settings.debug is None:
-        return settings.model_copy(update={"debug": settings.embedded and _loopback(settings.host)})
+        return settings.model_copy(update={"debug": settings.embedded and is_loopback(settings.host)})
     return settings
 
 
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 async def _announce(
-    settings: Settings, agents: Agents, front_end: FrontEnd, workers: _Workers, port: int
+    settings: Settings,
+    agents: Agents,
+    front_end: FrontEnd,
+    workers: _Workers,
+    port: int,
+    *,
+    open_console: bool,
 ) -> None:
     """Print how to begin, once everything answers."""
     await front_end.started.wait()
     await workers.newest.ready.wait()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    sys.stdout.write(welcome(settings, agents, f"http://{host}:{port}"))
+    url = f"http://{host}:{port}"
+    sys.stdout.write(welcome(settings, agents, url))
     sys.stdout.flush()
+    if open_console:
+        await asyncio.to_thread(webbrowser.open, _console(settings, url))
+
+
+def _console(settings: Settings, url: str) -> str:
+    """The console's link, which brings the chat key."""
+    key = f"#key={settings.dev_key.get_secret_value()}" if settings.dev_key is not None else ""
+    return f"{url}/console{key}"
 
 
 def welcome(settings: Settings, agents: Agents, url: str) -> str:
@@ -235,7 +245,7 @@ Turnstream is ready at {url}
 
   chat key    {key}   (agent: {settings.dev_agent})
   admin key   {admin}
-  console     {url}/console#key={key}
+  console     {_console(settings, url)}
 
 Try it:
 

@@ -40,10 +40,13 @@ from turnstream.worker.watch import Watch
 from turnstream.worker.webhooks import Courier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from turnstream.shared.agents.config import Agents
     from turnstream.shared.broker.client import Broker
     from turnstream.shared.session.queue import Job
     from turnstream.shared.settings import Settings
+    from turnstream.worker.agents.registry import StandIn
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +59,10 @@ TURN_RETRY_SECONDS = math.inf
 RELEASE_SECONDS = 10.0
 
 
+# Between two tries to take a turn over.
+TAKE_OVER_SECONDS = 0.1
+
+
 class WorkerProcess:
     """Runs turns until it is told to stop.
 
@@ -66,9 +73,14 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, settings: Settings, broker: Broker, agents: Agents, siblings: Siblings | None = None
+        self,
+        settings: Settings,
+        broker: Broker,
+        agents: Agents,
+        siblings: Siblings | None = None,
+        stand_in: StandIn | None = None,
     ) -> None:
-        """Build everything; nothing is connected yet.
+        """Build everything; nothing is connected yet. ``stand_in``: see `registry.build`.
 
         Raises:
             ConfigurationError: an agent cannot be built; the text names it.
@@ -82,7 +94,7 @@ class WorkerProcess:
         self._doorbell = asyncio.Event()
         self.leases = Leases(tasks, settings)
         self._rescuer = Rescuer(ender, settings)
-        self._agents = registry.build(agents)
+        self._agents = registry.build(agents, stand_in)
         self.gate = ModelGate(
             ModelStates(broker.primary, settings.lease_ms).retrying(TURN_RETRY_SECONDS),
             agents.limits,
@@ -151,6 +163,22 @@ class WorkerProcess:
         self._presence.early()
         if self._draining is not None and not self._draining.expired():
             self._draining.reschedule(self._drain_until)
+
+    @property
+    def jobs(self) -> list[str]:
+        """The ids of the launches that run here."""
+        return list(self._arq.tasks)
+
+    async def take_over(self, process: str, jobs: Sequence[str]) -> None:
+        """Take over what another worker held that was killed; for an embedded broker, which cannot tell (`Watch`)."""
+        left = list(jobs)
+        while left:
+            until = asyncio.get_running_loop().time() + COMMAND_SECONDS
+            settled = await self._rescuer.take_over(process, left, until)
+            left = [job for job in left if job not in settled]
+            if left:
+                # Not before it has been silent for a while.
+                await asyncio.sleep(TAKE_OVER_SECONDS)
 
     async def run(self) -> None:
         """Run until `stop`.

@@ -8,7 +8,7 @@ import inspect
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_ai import Agent, Tool
 from pydantic_ai.exceptions import UserError
@@ -42,6 +42,16 @@ if TYPE_CHECKING:
     from turnstream.worker.turn import RunningTurn
 
 
+class StandIn(Protocol):
+    """What tests put in the place of models, and around tools (`turnstream.testing`)."""
+
+    def model(self, spec: AgentSpec) -> Model:
+        """The model that an agent is run with, whatever its table or its code names."""
+
+    def around(self, spec: AgentSpec, tools: AbstractToolset[Any]) -> AbstractToolset[Any]:
+        """The agent's server tools, as they are to be run."""
+
+
 class ConfiguredAgent:
     """One agent of the configuration, ready to run any number of turns at once.
 
@@ -50,18 +60,26 @@ class ConfiguredAgent:
     """
 
     def __init__(
-        self, spec: AgentSpec, all_agents: Mapping[str, Runnable], brought: Agent[Any, Any] | None = None
+        self,
+        spec: AgentSpec,
+        all_agents: Mapping[str, Runnable],
+        brought: Agent[Any, Any] | None = None,
+        stand_in: StandIn | None = None,
     ) -> None:
         self.spec = spec
         self._all = all_agents
+        self._stand_in = stand_in
         self.library_agent: Agent[Any, Any]
         if brought is not None:
             self.library_agent = brought
             # Its own tools are run through ours, so that their results are said and kept.
             self._tools: AbstractToolset[Any] = CombinedToolset(list(brought.toolsets))
         else:
-            model = models.model_of(spec)
-            models.check_background(spec, model)
+            if stand_in is None:
+                model = models.model_of(spec)
+                models.check_background(spec, model)
+            else:
+                model = stand_in.model(spec)
             self.library_agent = Agent(
                 model,
                 name=spec.name,
@@ -70,10 +88,13 @@ class ConfiguredAgent:
                 output_type=_output_type(spec),
             )
             self._tools = _server_tools(spec)
-        self.chain = [
-            _named(spec, self.library_agent.model),
-            *(_fallback(spec, place, each) for place, each in enumerate(spec.fallback)),
-        ]
+        if stand_in is None:
+            self.chain = [
+                _named(spec, self.library_agent.model),
+                *(_fallback(spec, place, each) for place, each in enumerate(spec.fallback)),
+            ]
+        else:
+            self.chain = [_named(spec, stand_in.model(spec))]
         for field, names in (
             ("client_tools", [tool.name for tool in spec.client_tools]),
             ("subagents", spec.subagents),
@@ -136,9 +157,10 @@ class ConfiguredAgent:
         if model.model:
             prompt, history = self._links(prompt, history, model.model)
         helpers = {name: _as_helper(self.spec, self._all[name]) for name in self.spec.subagents}
+        tools = self._tools if self._stand_in is None else self._stand_in.around(self.spec, self._tools)
         toolsets: list[AbstractToolset[Any]] = [
             ServerTools(
-                self._tools,
+                tools,
                 run=run,
                 agent=self.spec.name,
                 deadline=self.spec.tool_deadline,
@@ -300,8 +322,8 @@ _NEEDS_MODEL = frozenset(
 )
 
 
-def build(agents: Agents) -> dict[str, Runnable]:
-    """Every agent of the configuration.
+def build(agents: Agents, stand_in: StandIn | None = None) -> dict[str, Runnable]:
+    """Every agent of the configuration; with ``stand_in``, on its models.
 
     Raises:
         ConfigurationError: all that is wrong, a line each: where, which field, and what is wrong with it.
@@ -313,7 +335,11 @@ def build(agents: Agents) -> dict[str, Runnable]:
     wrong: list[str] = []
     for spec in agents:
         try:
-            built[spec.name] = _coded(spec, built) if spec.python else ConfiguredAgent(spec, built)
+            built[spec.name] = (
+                _coded(spec, built, stand_in)
+                if spec.python
+                else ConfiguredAgent(spec, built, stand_in=stand_in)
+            )
         except AgentFieldError as error:
             wrong.append(agents.explain(error))
     for spec in agents:
@@ -386,7 +412,7 @@ def _as_helper(spec: AgentSpec, helper: Runnable, field: str = "subagents") -> C
     return helper
 
 
-def _coded(spec: AgentSpec, built: Mapping[str, Runnable]) -> Runnable:
+def _coded(spec: AgentSpec, built: Mapping[str, Runnable], stand_in: StandIn | None) -> Runnable:
     found = _load(spec, "python", str(spec.python))
     if isinstance(found, Agent):
         if found._output_validators:  # noqa: SLF001 - the library tells in no other way before a run
@@ -407,7 +433,7 @@ def _coded(spec: AgentSpec, built: Mapping[str, Runnable]) -> Runnable:
             raise AgentFieldError(
                 spec.name, "allow_overrides", "a pydantic-ai Agent brings its model: leave 'model' out"
             )
-        return ConfiguredAgent(spec, built, found)
+        return ConfiguredAgent(spec, built, found, stand_in)
     if inspect.isasyncgenfunction(found):
         for field in sorted(spec.model_fields_set & _NEEDS_MODEL):
             raise AgentFieldError(spec.name, field, "an async generator calls what it needs by itself")
