@@ -19,7 +19,7 @@ FOLDER = Path(".turnstream")
 def with_keys(settings: Settings) -> Settings:
     """The settings with a chat and an admin key, where the environment brings none.
 
-    Only for the embedded broker, which forgets them when the process ends. Whatever else is at ``TURNSTREAM_REDIS_URL``
+    Only for the embedded broker, which no other process reaches. Whatever else is at ``TURNSTREAM_REDIS_URL``
     would go on accepting them, so none is made there.
     """
     if not settings.embedded:

@@ -21,6 +21,7 @@ from turnstream.shared.agents import config
 from turnstream.shared.agents.config import DEMO
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.errors import ConfigurationError
+from turnstream.state import State
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# What running turns get at the end of the process where the broker ends with it: nothing could take them over.
+# What running turns get at the end of the process where the broker ends with it: the next start takes them over.
 EMBEDDED_DRAIN_SECONDS = 1.0
 
 
@@ -50,24 +51,45 @@ async def serve(
     settings = _debugging(with_keys(settings))
     configured = config.load(settings.agents)
     tracing.start(settings, "serve")
-    broker = Broker(settings)
+    state = State(FOLDER) if settings.embedded else None
+    broker = Broker(settings, state.server if state else None)
+    try:
+        await _serve(settings, siblings, configured, broker, state, reload=reload, open_console=open_console)
+    finally:
+        await broker.close()
+        if state is not None:
+            state.close()
+        tracing.stop()
+
+
+async def _serve(
+    settings: Settings,
+    siblings: Siblings,
+    configured: Agents,
+    broker: Broker,
+    state: State | None,
+    *,
+    reload: bool,
+    open_console: bool,
+) -> None:
     workers = _Workers(settings, broker, siblings)
     workers.begin(configured)
     front_end = FrontEnd(settings, configured, broker, siblings)
     port = front_end.bind()
     beside = []
     if not siblings.supervised:
-        beside.append(_announce(settings, configured, front_end, workers, port, open_console=open_console))
+        kept = state is None or state.kept
+        beside.append(
+            _announce(settings, configured, front_end, workers, port, kept=kept, open_console=open_console)
+        )
     if reload and settings.agents is not None:
         beside.append(_reload(settings.agents, configured, workers))
+    if state is not None and state.kept:
+        beside.append(state.tend(lambda: len(workers.newest.leases) > 0))
     stopping = asyncio.Event()
     on_signals(stopping.set)
-    try:
-        async with siblings.linked(stopping.set):
-            await _until(stopping, front_end, workers, beside, alone=not siblings.supervised)
-    finally:
-        await broker.close()
-        tracing.stop()
+    async with siblings.linked(stopping.set):
+        await _until(stopping, front_end, workers, beside, alone=not siblings.supervised)
 
 
 async def _until(
@@ -188,6 +210,7 @@ async def _announce(
     workers: _Workers,
     port: int,
     *,
+    kept: bool,
     open_console: bool,
 ) -> None:
     """Print how to begin, once everything answers."""
@@ -195,7 +218,7 @@ async def _announce(
     await workers.newest.ready.wait()
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{port}"
-    sys.stdout.write(welcome(settings, agents, url))
+    sys.stdout.write(welcome(settings, agents, url, kept=kept))
     sys.stdout.flush()
     if open_console:
         await asyncio.to_thread(webbrowser.open, _console(settings, url))
@@ -207,8 +230,8 @@ def _console(settings: Settings, url: str) -> str:
     return f"{url}/console{key}"
 
 
-def welcome(settings: Settings, agents: Agents, url: str) -> str:
-    """What `serve` prints when it is ready: where it is, the keys, and lines to paste."""
+def welcome(settings: Settings, agents: Agents, url: str, *, kept: bool) -> str:
+    """What `serve` prints when it is ready: where it is, the keys, and lines to paste. ``kept``: sessions outlive the process."""
     if settings.dev_key is None:
         return f"""
 Turnstream is ready at {url}
@@ -235,11 +258,9 @@ Next: docs/agents.md, docs/operations.md. Ctrl-C ends it.
         if demo
         else ""
     )
-    kept = (
-        f"in this process: gone when it ends. The keys are kept in {FOLDER}/"
-        if settings.embedded
-        else "at TURNSTREAM_REDIS_URL"
-    )
+    place = "at TURNSTREAM_REDIS_URL"
+    if settings.embedded:
+        place = f"in {FOLDER}/" if kept else "in this process: gone when it ends"
     return f"""
 Turnstream is ready at {url}
 
@@ -254,7 +275,7 @@ Try it:
   curl -N {url}/process -H 'Authorization: Bearer {key}' \\
        -d '{{"session_id": "s1", "id": "{turn}", "input": [{{"role": "user", "content": "{text}"}}]}}'
 
-{more}Sessions are kept {kept}. Next: docs/agents.md. Ctrl-C ends it.
+{more}Sessions are kept {place}. Next: docs/agents.md. Ctrl-C ends it.
 
 """
 

@@ -98,6 +98,8 @@ class Broker(Retrying):
             if self._server is None:
                 self._server = FakeServer()
             client: Redis = FakeAsyncRedis(server=self._server)
+            # Given by who keeps its data from start to start: turnstream/state.py.
+            client.incarnation = getattr(self._server, "incarnation", "")  # type: ignore[attr-defined]
             self._pools.append(client.connection_pool)
             return client
         if url.kind == CLUSTER:
@@ -380,5 +382,5 @@ async def incarnation(redis: Redis, *, large: bool = False) -> str:
         redis.exceptions.RedisError, OSError: see `command`.
     """
     if not isinstance(redis, PipedRedis):
-        return ""
+        return getattr(redis, "incarnation", "")
     return await (redis.large if large else redis.pipe).incarnation()

@@ -87,11 +87,15 @@ class Deployment:
     def start(self, role: str, *arguments: str, **more: str) -> Process:
         """Start a process; it is not awaited."""
         log = self._folder / f"{role}-{len(self.processes)}.log"
+        environment, folder = self.environment(**more), ROOT
+        if environment["TURNSTREAM_REDIS_URL"] == "memory://":
+            # What it keeps there is for this test alone.
+            environment, folder = {"PYTHONPATH": str(ROOT), **environment}, self._folder
         with log.open("wb") as out:
             popen = subprocess.Popen(
                 [sys.executable, "-m", "turnstream", role, *arguments],
-                cwd=ROOT,
-                env=self.environment(**more),
+                cwd=folder,
+                env=environment,
                 stdout=out,
                 stderr=out,
             )
