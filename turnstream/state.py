@@ -61,7 +61,8 @@ class State:
 
     def __init__(self, folder: Path) -> None:
         self.server = FakeServer()
-        self._redis = FakeStrictRedis(server=self.server)
+        # Its methods are annotated for clients that await, too.
+        self._redis: Any = FakeStrictRedis(server=self.server)
         self._written: dict[bytes, Any] = {}
         self._file: sqlite3.Connection | None = None
         self._lock = -1
