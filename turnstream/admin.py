@@ -27,11 +27,17 @@ PASSING = frozenset({408, 425, 429, 502, 503, 504})
 
 
 class Refusal(TurnstreamError):  # noqa: N818 - as in shared/errors.py
-    """The front end said no, or did not answer; the text says which and why. ``passing``: asking again may help."""
+    """The front end said no, or did not answer; the text says which and why.
 
-    def __init__(self, text: str, *, passing: bool = False) -> None:
+    Attributes:
+        passing: asking again may help.
+        answered: the HTTP status of its answer; None: there was none that is a front end's.
+    """
+
+    def __init__(self, text: str, *, passing: bool = False, answered: int | None = None) -> None:
         super().__init__(text)
         self.passing = passing
+        self.answered = answered
 
 
 class Admin:
@@ -95,8 +101,13 @@ class Admin:
     def _check(self, answer: httpx.Response) -> None:
         if answer.is_success:
             return
+        status: int | None = answer.status_code
         try:
             told = answer.json()["message"]
         except (ValueError, KeyError, TypeError):
-            told = "this is not what a front end says: is a proxy in between?"
-        raise Refusal(f"{self._url}: {answer.status_code}: {told}", passing=answer.status_code in PASSING)
+            told, status = "this is not what a front end says: is a proxy in between?", None
+        raise Refusal(
+            f"{self._url}: {answer.status_code}: {told}",
+            passing=answer.status_code in PASSING,
+            answered=status,
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from turnstream import dev_keys, environment, project
+from turnstream import dev_keys, environment, exit_codes, project
 from turnstream.models import app as models_app
 from turnstream.sessions import app as sessions_app
 from turnstream.shared import settings as settings_module
@@ -204,9 +204,9 @@ def chat(
     try:
         code = asyncio.run(run(Options(url, key, agent, session, message)))
     except (ClientError, ValueError) as error:
-        _fail(str(error))
+        _fail(str(error), exit_codes.of(error))
     except KeyboardInterrupt:
-        code = 130
+        code = exit_codes.ExitCode.INTERRUPTED
     sys.exit(code)
 
 
@@ -221,12 +221,13 @@ def doctor(
             envvar="TURNSTREAM_KEY", help="A chat key to time a stream with; better given by the variable."
         ),
     ] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Look at broker, workers and proxies from outside, and say what to do. Exit code 1: something is wrong."""
     from turnstream.doctor.command import examine
 
-    if not asyncio.run(examine(settings_module.load(), url, key)):
-        raise typer.Exit(1)
+    if not asyncio.run(examine(settings_module.load(), url, key, as_json=as_json)):
+        raise typer.Exit(exit_codes.ExitCode.NEGATIVE)
 
 
 @keys_app.command("create")
@@ -276,11 +277,12 @@ def keys_create(
 
 
 @keys_app.command("list")
-def keys_list() -> None:
+def keys_list(as_json: AsJson = False) -> None:
     """List all keys: what they may do, and until when. The keys themselves are not kept."""
     from turnstream.keys import listed
 
-    typer.echo(asyncio.run(listed(_scaled(settings_module.load(), "keys list"))))
+    for line in asyncio.run(listed(_scaled(settings_module.load(), "keys list"), as_json=as_json)):
+        typer.echo(line)
 
 
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `turnstream keys list` tells it.")]
@@ -341,7 +343,7 @@ def main() -> None:
     try:
         app()
     except TurnstreamError as error:
-        _fail(error.public_text)
+        _fail(error.public_text, exit_codes.of(error))
     except ModuleNotFoundError as error:
         if find_spec("arq") is not None:
             raise
@@ -388,7 +390,7 @@ def _start(
         sys.exit(error.code)
 
 
-def _fail(text: str) -> NoReturn:
+def _fail(text: str, code: int = exit_codes.ExitCode.USAGE) -> NoReturn:
     for line in text.splitlines():
         typer.secho(f"turnstream: {line}", fg="red", err=True)
-    sys.exit(2)
+    sys.exit(code)

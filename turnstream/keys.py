@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from turnstream.escaping import escaped
 from turnstream.shared.agents import config
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.client import Broker, let_in
@@ -63,14 +64,16 @@ async def create(
     return token
 
 
-async def listed(settings: Settings) -> str:
-    """A table of all keys.
+async def listed(settings: Settings, *, as_json: bool = False) -> list[str]:
+    """All keys: a table, or a line of JSON each.
 
     Raises:
         BrokerAway: the broker did not answer.
     """
     found = await _ask(settings, lambda keys: keys.all())
-    return aligned([_HEADINGS, *(_row(key) for key in found)])
+    if as_json:
+        return [escaped(key.model_dump_json()) for key in found]
+    return [aligned([_HEADINGS, *(_row(key) for key in found)])]
 
 
 async def revoke(settings: Settings, key_id: str) -> None:

@@ -74,10 +74,13 @@ def list_tasks(
 
 
 @app.command()
-def show(ref: Ref, url: Url = LOCAL) -> None:
+def show(ref: Ref, url: Url = LOCAL, as_json: AsJson = False) -> None:
     """Show one task and the calls that its client has not answered."""
     with admin(url) as asked:
         task = asked.ask("GET", f"tasks/{_path(ref)}")
+    if as_json:
+        typer.echo(escaped(orjson.dumps(task).decode()))
+        return
     calls, traceback = task.pop("calls"), task.pop("traceback", "")
     width = max(len(name) for name in task)
     for name, value in task.items():

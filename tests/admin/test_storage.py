@@ -174,7 +174,7 @@ async def test_an_owner_is_deleted(stack: Stack) -> None:
     assert await held(stack) == 0
     assert (await client.http.get("/process", params={"session_id": "s3"})).status_code == 404
     nothing = await turnstream("sessions", "delete", "--owner", "acme", "--session", "s1", **env)
-    assert (nothing.code, "404: No such session" in nothing.err) == (2, True)
+    assert (nothing.code, "404: No such session" in nothing.err) == (4, True)
     assert text_of(await front_end.turn("s1", "hi")) == "You said: hi"
 
 

@@ -204,7 +204,7 @@ async def test_models_from_the_command_line(deploy: Deployments, provider: Provi
     line = next(line for line in listed.out.splitlines() if named(provider) in line)
     assert line.split()[1] == "held"
     assert "0 of 7" in line
-    assert (wrong.code, "404: No such model" in wrong.err) == (2, True)
+    assert (wrong.code, "404: No such model" in wrong.err) == (4, True)
     resumed = await turnstream("models", "resume", named(provider), **env)
     assert resumed.out.split() == ["closed", named(provider)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import orjson
 import typer
 
 from turnstream.doctor import front_end as front_end_checks
@@ -20,11 +21,14 @@ if TYPE_CHECKING:
 _COLOURS = {Level.OK: "green", Level.SKIPPED: "bright_black", Level.WARNING: "yellow", Level.WRONG: "red"}
 
 
-async def examine(settings: Settings, url: str, key: str) -> bool:
-    """Check broker and front end, and tell what was found; whether nothing is wrong."""
+async def examine(settings: Settings, url: str, key: str, *, as_json: bool = False) -> bool:
+    """Check broker and front end, and print what was found, as JSON a line each; whether nothing is wrong."""
     well = True
     async for finding in _findings(settings, url, key):
-        _tell(finding)
+        if as_json:
+            typer.echo(escaped(orjson.dumps(finding).decode()))
+        else:
+            _tell(finding)
         well = well and finding.level is not Level.WRONG
     return well
 

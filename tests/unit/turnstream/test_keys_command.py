@@ -45,11 +45,11 @@ async def test_a_keys_life(stack: Stack, place: Place, monkeypatch: pytest.Monke
     new = next(line for line in table.splitlines() if rotated.out[:7] in line).split()[0]
     assert f"replaced by {new}" in table
     twice = await turnstream("keys", "rotate", row.split()[0], **env)
-    assert (twice.code, twice.out, f"was rotated to {new} already" in twice.err) == (2, "", True)
+    assert (twice.code, twice.out, f"was rotated to {new} already" in twice.err) == (3, "", True)
 
     assert (await turnstream("keys", "revoke", row.split()[0], **env)).code == 0
     again = await turnstream("keys", "revoke", row.split()[0], **env)
-    assert (again.code, "No such API key" in again.err) == (2, True)
+    assert (again.code, "No such API key" in again.err) == (4, True)
 
     async def refused() -> bool:
         return bool((await holder.http.post("/liteAgent/v1/initSession")).status_code == 401)

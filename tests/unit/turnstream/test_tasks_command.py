@@ -44,7 +44,7 @@ async def test_tasks_are_listed_shown_watched_and_stopped(client: Client, stack:
         assert (listed.out.count(version), shown.out.count(version)) == (2, 1)
         assert [orjson.loads(line)["ref"] for line in filtered.out.splitlines()] == ["dev/s0/t0"]
         assert f"waits for function weather ({call['call_id']})" in shown.out
-        assert (wrong.code, "404: No such task" in wrong.err) == (2, True)
+        assert (wrong.code, "404: No such task" in wrong.err) == (4, True)
         assert (nothing.code, "--status live means all" in nothing.err) == (2, True)
 
         watching = asyncio.create_task(turnstream("tasks", "tail", "dev/s1/t1", **env))
