@@ -14,7 +14,7 @@ import structlog
 from turnstream.shared import without_rich  # noqa: F401 - before structlog
 
 if TYPE_CHECKING:
-    from structlog.typing import Processor
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 # Libraries that log each request, or what was said in it, at INFO.
 _CHATTY = (
@@ -23,17 +23,29 @@ _CHATTY = (
 )  # fmt: skip
 
 
+# What a person looks for in a line: which turn, whose, and what became of it.
+_FIRST = ("ref", "agent", "status")
+
+
 def configure() -> None:
     """Set up structlog and the standard library's logging; to be called once, first thing."""
     at_terminal = sys.stderr.isatty()
     context: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
+        # At a terminal the time of day, as its user's clock has it.
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+        if at_terminal
+        else structlog.processors.TimeStamper(fmt="iso"),
     ]
     last: list[Processor] = (
         # The default shows the values of local variables: keys, and what users said.
-        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+        [
+            _in_order,
+            structlog.dev.ConsoleRenderer(
+                exception_formatter=structlog.dev.plain_traceback, sort_keys=False, pad_event_to=20
+            ),
+        ]
         if at_terminal
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )
@@ -56,3 +68,8 @@ def configure() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     # arq logs a job's arguments and results; ours are ids, but the habit is not one to keep.
     logging.getLogger("arq").setLevel(logging.ERROR)
+
+
+def _in_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The line's fields with `_FIRST` before the others."""
+    return {**{name: event[name] for name in _FIRST if name in event}, **event}

@@ -176,7 +176,7 @@ class Runner:
         timer = self._arm_deadline(held)
         with (
             structlog.contextvars.bound_contextvars(
-                ref=str(attempt.ref), attempt=attempt.number, worker=self._worker
+                ref=str(attempt.ref), agent=attempt.agent, attempt=attempt.number, worker=self._worker
             ),
             tracing.attempting(
                 attempt.task.get("trace", b"").decode(),

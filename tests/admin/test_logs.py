@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
+import pexpect
 import pytest
 import structlog
 
@@ -67,3 +69,22 @@ async def test_lines_say_of_what_they_speak(
     for wrong in ("", "a b", "x" * 200, "<script>"):
         answer = await client.http.get("/healthz", headers={"X-Request-ID": wrong})
         assert re.fullmatch("[0-9a-f]{16}", answer.headers["x-request-id"])
+
+
+TERMINAL = """
+import structlog
+from turnstream import logs
+logs.configure()
+structlog.get_logger().info("task.ended", worker="w1", attempt=1, status="completed", agent="shop", ref="dev/s1/t1")
+"""
+
+
+def test_at_a_terminal_a_line_begins_with_its_turn() -> None:
+    """The time of day, what happened, and then `ref`, agent and status before all else; no JSON."""
+    child = pexpect.spawn(sys.executable, ["-c", TERMINAL], encoding="utf-8", dimensions=(24, 200))
+    child.expect(pexpect.EOF)
+    line = re.sub(r"\x1b\[[0-9;]*m", "", child.before or "").strip()
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d \[info *\] task\.ended +ref=dev/s1/t1 agent=shop status=completed worker=w1 attempt=1",
+        line,
+    )
