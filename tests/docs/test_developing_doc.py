@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.commands import turnstream
+from tests.support.commands import turnstream_in
 from tests.support.serving import serve
 from tests.unit.turnstream.test_project import python
 from turnstream import testing
@@ -20,7 +20,7 @@ def blocks(language: str) -> list[str]:
 
 async def test_its_tests_pass(tmp_path: Path) -> None:
     """In the folder that `init` writes, with the conftest and the tests of the page."""
-    await turnstream("init", cwd=tmp_path)
+    await turnstream_in(tmp_path, "init")
     conftest, tests = blocks("python")
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_shop.py").write_text(tests)
@@ -32,15 +32,15 @@ async def test_its_commands_run(tmp_path: Path) -> None:
     """Each line of the blocks, with `turnstream dev` beside them; but for the tests, which are run above."""
     first, second = blocks("sh")
     assert first == "turnstream init\n"
-    await turnstream("init", cwd=tmp_path)
+    await turnstream_in(tmp_path, "init")
     async with serve(tmp_path, role="dev") as serving:
         chat, agents, client, pytest = (re.sub(r" +#.*", "", line) for line in second.splitlines())
-        said = await turnstream(
-            "chat", chat.partition('"')[2].strip('"'), cwd=tmp_path, TURNSTREAM_URL=serving.url
+        said = await turnstream_in(
+            tmp_path, "chat", chat.partition('"')[2].strip('"'), TURNSTREAM_URL=serving.url
         )
         assert (said.code, said.out.strip()) == (0, re.findall(r"# (.*)", second)[0])
         words = agents.split()[1:]
-        listed = await turnstream(*words, cwd=tmp_path, TURNSTREAM_URL=serving.url)
+        listed = await turnstream_in(tmp_path, *words, TURNSTREAM_URL=serving.url)
         assert "shop" in listed.out
     assert (client, pytest) == ("python client.py", "pytest")
 

@@ -20,11 +20,16 @@ class Done:
     err: str
 
 
-async def turnstream(*arguments: str, cwd: Path = ROOT, **variables: str) -> Done:
-    """Run a command in a folder, with these variables on top of the environment."""
+async def turnstream(*arguments: str, **variables: str) -> Done:
+    """Run a command with these variables on top of the environment."""
+    return await turnstream_in(ROOT, *arguments, **variables)
+
+
+async def turnstream_in(folder: Path, *arguments: str, **variables: str) -> Done:
+    """The same, in a folder."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "turnstream", *arguments,
-        cwd=cwd,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.client import Client
-from tests.support.commands import ROOT, turnstream
+from tests.support.commands import ROOT, turnstream, turnstream_in
 from tests.support.serving import serve
 from turnstream.shared.api_keys import make_token
 
@@ -69,12 +69,16 @@ async def test_other_roles_name_it_too_and_read_no_file(
     """A deployment's environment is its own: a file that lies in its folder changes nothing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text("TURNSTREAM_REDIS_URL=redis://127.0.0.1:1/0\n")
-    refused = await turnstream(role, TURNSTREAM_PROT="1", cwd=tmp_path)
+    refused = await turnstream_in(tmp_path, role, TURNSTREAM_PROT="1")
     # With the file it would wait for that broker.
     assert (refused.code, "memory://" in refused.err) == (2, True)
-    started = await turnstream(
-        role, TURNSTREAM_PROT="1", TURNSTREAM_REDIS_URL="redis://127.0.0.1:1/0", TURNSTREAM_AGENTS="nowhere", cwd=tmp_path
-    )  # fmt: skip
+    started = await turnstream_in(
+        tmp_path,
+        role,
+        TURNSTREAM_PROT="1",
+        TURNSTREAM_REDIS_URL="redis://127.0.0.1:1/0",
+        TURNSTREAM_AGENTS="nowhere",
+    )
     assert '"did_you_mean": "TURNSTREAM_PORT"' in started.err
     assert started.code == 2
 
@@ -82,7 +86,7 @@ async def test_other_roles_name_it_too_and_read_no_file(
 async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """Not as a traceback."""
     (tmp_path / ".env").write_bytes(b"A=\xff\xfe\n")
-    done = await turnstream("serve", cwd=tmp_path)
+    done = await turnstream_in(tmp_path, "serve")
     assert done.code == 2
     assert done.err.startswith("turnstream: .env cannot be read")
     assert len(done.err.splitlines()) == 1

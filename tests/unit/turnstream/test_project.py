@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from tests.support.commands import ROOT, turnstream
+from tests.support.commands import ROOT, turnstream_in
 from tests.support.serving import serve
 from tests.support.waiting import wait_until
 
@@ -34,17 +34,17 @@ async def python(folder: Path, *arguments: str) -> tuple[int | None, str]:
 
 async def test_the_first_minutes(tmp_path: Path) -> None:
     """What `init` writes runs, is edited without a restart, is spoken to from terminal and Python, and its tests pass."""
-    made = await turnstream("init", cwd=tmp_path)
+    made = await turnstream_in(tmp_path, "init")
     assert (made.code, names(tmp_path)) == (0, FILES)
     assert "turnstream dev" in made.out
-    checked = await turnstream("agents", "check", "agents.toml", cwd=tmp_path)
+    checked = await turnstream_in(tmp_path, "agents", "check", "agents.toml")
     assert (checked.code, "warning" in checked.out) == (0, False)
 
     async with serve(tmp_path, role="dev") as serving:
         assert "(agent: shop)" in serving.said
-        here = {"cwd": tmp_path, "TURNSTREAM_URL": serving.url}
+        here = {"TURNSTREAM_URL": serving.url}
         # No key is given: the one of this folder is taken.
-        chatted = await turnstream("chat", "/tool discount 80 25", **here)  # type: ignore[arg-type]
+        chatted = await turnstream_in(tmp_path, "chat", "/tool discount 80 25", **here)
         assert (chatted.code, chatted.out.strip()) == (0, "The result is 60.0.")
         client = (tmp_path / "client.py").read_text()
         (tmp_path / "client.py").write_text(client.replace("http://127.0.0.1:8090", serving.url))
@@ -53,14 +53,14 @@ async def test_the_first_minutes(tmp_path: Path) -> None:
         shop = (tmp_path / "shop.py").read_text()
         (tmp_path / "shop.py").write_text(shop.replace("(100 - b) / 100", "0"))
         await wait_until(lambda: "serve.reloaded" in serving.said, "the edit to be taken over")
-        edited = await turnstream("chat", "/tool discount 80 25", **here)  # type: ignore[arg-type]
+        edited = await turnstream_in(tmp_path, "chat", "/tool discount 80 25", **here)
         assert edited.out.strip() == "The result is 0.0."
         (tmp_path / "shop.py").write_text(shop.replace("return", "raise KeyError; return"))
         await wait_until(lambda: serving.said.count("serve.reloaded") == 2, "the mistake to be taken over")
-        await turnstream("chat", "/tool discount 80 25", **here)  # type: ignore[arg-type]
+        await turnstream_in(tmp_path, "chat", "/tool discount 80 25", **here)
         await wait_until(lambda: "in discount" in serving.said, "the traceback")
         # Operators' commands find their key here, too.
-        listed = await turnstream("tasks", "list", "--status", "failed", **here)  # type: ignore[arg-type]
+        listed = await turnstream_in(tmp_path, "tasks", "list", "--status", "failed", **here)
         assert listed.out.count("failed") == 1
 
     (tmp_path / "shop.py").write_text(shop)
@@ -72,13 +72,13 @@ async def test_nothing_is_overwritten(tmp_path: Path) -> None:
     """One file that is there already is enough: all of them are left alone, and it is named."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "agents.toml").write_text("mine")
-    refused = await turnstream("init", "shop", cwd=tmp_path)
+    refused = await turnstream_in(tmp_path, "init", "shop")
     assert refused.code == 2
     assert "shop/agents.toml: there already. Nothing was written" in refused.err
     assert names(tmp_path / "shop") == {"agents.toml"}
     assert (tmp_path / "shop" / "agents.toml").read_text() == "mine"
     (tmp_path / "file").touch()
-    refused = await turnstream("init", "file", cwd=tmp_path)
+    refused = await turnstream_in(tmp_path, "init", "file")
     assert (refused.code, "file" in refused.err, "Traceback" in refused.err) == (2, True, False)
 
 
@@ -88,8 +88,8 @@ async def test_keys_of_the_folder_stay_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / ".turnstream" / "dev_key").write_text("sk-" + "0" * 32)
     (tmp_path / ".turnstream" / "admin_key").write_text("sk-" + "1" * 32)
     chat, tasks = await asyncio.gather(
-        turnstream("chat", "hello", "--url", "http://front-end.invalid", cwd=tmp_path),
-        turnstream("tasks", "list", "--url", "http://front-end.invalid", cwd=tmp_path),
+        turnstream_in(tmp_path, "chat", "hello", "--url", "http://front-end.invalid"),
+        turnstream_in(tmp_path, "tasks", "list", "--url", "http://front-end.invalid"),
     )
     assert (chat.code, "TURNSTREAM_KEY" in chat.err) == (2, True)
     assert (tasks.code, "TURNSTREAM_ADMIN_KEY" in tasks.err) == (2, True)
