@@ -6,11 +6,13 @@ import asyncio
 import json
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from turnstream.chat.commands import Commands, QuitError
 from turnstream.chat.plain import Plain
+from turnstream.chat.recent import Recent
 from turnstream.chat.telling import Telling, arguments, clean, short
 from turnstream.client import (
     Approval,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from turnstream.chat.editor import Editor
     from turnstream.chat.screen import Screen
     from turnstream.client import AsyncReply, AsyncSession, ConnectionNews
+    from turnstream.client.session import Said
 
 # A turn is stopped for at most so long at the end, when the server cannot be reached.
 STOP_SECONDS = 5.0
@@ -112,18 +115,34 @@ class _Talk:
                 client.other_functions(self._ask_result)
                 client.approval(self._ask_consent)
             session = client.session(options.session or None)
-            if self._screen is not None and options.message is None:
-                self._screen.note(
-                    f"{identity.agent} · session {session.id} · Ctrl-C stops a turn, Ctrl-D leaves", "dim"
-                )
-            try:
-                async for said in self._said():
-                    await self._turn(session, said)
-            except LeaveError:
-                return 130
-            if self._screen is not None and options.message is None:
-                self._failed = False
-                self._screen.note(f"To go on: turnstream chat --session {session.id}", "dim")
+            if self._screen is None or options.message is not None:
+                return await self._talk(session)
+            screen = self._screen
+            screen.note(
+                f"{identity.agent} · session {session.id} · Ctrl-C stops a turn, Ctrl-D leaves, /help", "dim"
+            )
+            commands = Commands(
+                client, session, Recent(options.url, identity.agent), lambda line: screen.note(line, "dim")
+            )
+            with suppress(QuitError):
+                if await self._talk(session, commands) == 130:
+                    return 130
+            screen.note(f"To go on: turnstream chat --session {commands.session.id}", "dim")
+        return 0
+
+    async def _talk(self, session: AsyncSession, commands: Commands | None = None) -> int:
+        """Turn by turn, until the user leaves; the exit code.
+
+        Raises:
+            QuitError: by a command.
+        """
+        try:
+            async for line in self._said():
+                said = line if commands is None else commands.take(line)
+                if said is not None:
+                    await self._turn(session if commands is None else commands.session, said)
+        except LeaveError:
+            return 130
         return 1 if self._failed else 0
 
     async def _said(self) -> AsyncIterator[str]:
@@ -144,7 +163,7 @@ class _Talk:
             if line.strip():
                 yield line.strip()
 
-    async def _turn(self, session: AsyncSession, said: str) -> None:
+    async def _turn(self, session: AsyncSession, said: Said) -> None:
         reply = session.chat(said)
         telling = Telling(self._display)
         self._display.begin()

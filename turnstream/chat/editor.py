@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
+
+from turnstream.chat.recent import state_file
 
 PROMPT = "› "
 
@@ -69,11 +69,5 @@ def _keys() -> KeyBindings:
 
 def _history() -> History:
     """The file, or only this conversation's where there can be none."""
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    path = state / "turnstream" / "history"
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-    except (OSError, RuntimeError):
-        return InMemoryHistory()
-    return FileHistory(path)
+    path = state_file("history")
+    return InMemoryHistory() if path is None else FileHistory(path)

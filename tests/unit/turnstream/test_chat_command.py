@@ -149,6 +149,62 @@ async def test_a_line_is_edited_recalled_and_pasted(
 
 
 @once
+async def test_commands_of_the_terminal_itself(
+    client: Client, stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Help, a new session, the list of sessions, one of them again, attachments, and the agent's own `/` commands as ever."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "note.txt").write_text("buy milk")
+    (tmp_path / "dot.png").write_bytes(b"\x89PNG")
+    (tmp_path / "zip.bin").write_bytes(b"\xff\xfe")
+    terminal = Terminal(client.base_url, stack.key, "--session", "first")
+    await terminal.see(PROMPT)
+    terminal.type("/help")
+    assert re.search(r"/new +a new session.*/attach FILE.*/quit", await terminal.see(PROMPT), re.DOTALL)
+    terminal.type("/sessions")
+    assert "no session was talked to from here yet" in await terminal.see(PROMPT)
+    terminal.type("my first words")
+    await terminal.see(PROMPT)
+    terminal.type("/new")
+    (other,) = re.findall(r"session ([0-9a-f]{32})", await terminal.see(PROMPT))
+    terminal.type("/tool add 1 2")
+    assert "The result is 3." in await terminal.see(PROMPT)
+    terminal.type("//new is not for you")
+    assert "The result" not in await terminal.see(PROMPT)
+    terminal.type("/sessions")
+    listed = await terminal.see(PROMPT)
+    assert re.search(rf"\* +1 .* {other}  /tool add 1 2.*  2 .* first  my first words", listed, re.DOTALL)
+    terminal.type("/session 2")
+    assert "session first" in await terminal.see(PROMPT)
+    terminal.type("/session ../x")
+    assert "which one?" in await terminal.see(PROMPT)
+
+    for name, noted in (
+        ("note.txt", "attached note.txt"),
+        ("dot.png", "attached dot.png"),
+        ("zip.bin", "neither an image"),
+        ("no", "No such file"),
+    ):
+        terminal.type(f"/attach {tmp_path / name}")
+        assert noted in await terminal.see(PROMPT)
+    terminal.type("see this")
+    await terminal.see(PROMPT)
+    terminal.type("/quit")
+    assert await terminal.left() == 0
+    assert "turnstream chat --session first" in terminal.seen
+    said = [
+        json.loads(entry.event)["content"]
+        for entry in await stack.entries("first")
+        if entry.event.startswith(b'{"object":"message"') and b'"role":"user"' in entry.event
+    ]
+    assert [part.get("text") or part["image_url"] for part in said[-1]] == [
+        "see this", "note.txt:\nbuy milk", "data:image/png;base64,iVBORw==",
+    ]  # fmt: skip
+    assert [each[0]["text"] for each in said[:-1]] == ["my first words"]
+    assert (tmp_path / "turnstream" / "sessions").stat().st_mode & 0o077 == 0
+
+
+@once
 async def test_a_lost_connection_is_noted_and_mended(stack: Stack, proxy: Link) -> None:
     """The connection is cut in mid-answer: the user sees that, and the whole answer."""
     terminal = Terminal(proxy.url, stack.key)
