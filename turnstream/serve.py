@@ -253,11 +253,14 @@ Next: docs/agents.md, docs/operations.md. Ctrl-C ends it.
     text = "/tokens 20 100" if demo else "hello"
     # The same id with another text is refused: each start prints its own.
     turn = f"turn-{secrets.token_hex(3)}"
-    more = (
-        "Other things to say: /think, /tool add 1 2, /call NAME {}, /approve, /dispatch, /reflect, or anything.\n"
-        if demo
-        else ""
-    )
+    more = ""
+    if demo:
+        # The demo's own tools; of another agent on the demo's model only its author knows the tools.
+        mine = "/tool add 1 2, /call NAME {}, /approve, /dispatch, /reflect"
+        theirs = "/tool NAME A B, /call NAME JSON"
+        more = (
+            f"Other things to say: /think, {mine if settings.dev_agent == DEMO else theirs}, or anything.\n"
+        )
     place = "at TURNSTREAM_REDIS_URL"
     if settings.embedded:
         place = f"in {FOLDER}/" if kept else "in this process: gone when it ends"
