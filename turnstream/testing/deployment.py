@@ -34,7 +34,7 @@ from turnstream.worker.worker import WorkerProcess
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
-    from pydantic_settings import PydanticBaseSettingsSource
+    from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
     from turnstream.client.session import Said
     from turnstream.testing.script import Reply
@@ -49,7 +49,12 @@ class _Settings(Settings):
 
     @classmethod
     def settings_customise_sources(
-        cls, _settings_cls: type, init_settings: PydanticBaseSettingsSource, **_: Any
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the base's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
 

@@ -68,7 +68,7 @@ class Calls:
 class Crash:
     """A reply in the middle of which the worker is killed, the first time. Make it by `crash`."""
 
-    reply: Reply
+    reply: str | Calls
     happened: bool = field(default=False, init=False)
 
 
@@ -205,15 +205,14 @@ def _made(reply: Reply, messages: list[ModelMessage], info: AgentInfo) -> str | 
         reply = reply.reply
     if isinstance(reply, Exception):
         raise reply
-    if not isinstance(reply, str | Calls | Mapping):
-        reply = reply(_seen(messages, info))
-    if isinstance(reply, Mapping):
+    made = reply(_seen(messages, info)) if callable(reply) else reply
+    if isinstance(made, Mapping):
         if not info.output_tools:
             raise AgentError(
                 "no_output_schema", "The script answers with an object, and no schema was asked for."
             )
-        return Calls(((info.output_tools[0].name, dict(reply)),))
-    return reply
+        return Calls(((info.output_tools[0].name, dict(made)),))
+    return made
 
 
 def _place(messages: list[ModelMessage]) -> int:

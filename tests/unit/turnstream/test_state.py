@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fakeredis import FakeStrictRedis
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def contents(redis: FakeStrictRedis) -> dict[bytes, object]:
+def contents(redis: Any) -> dict[bytes, object]:
     """All that a broker holds, with its times."""
     read = {
         b"string": redis.get,
@@ -34,7 +34,7 @@ def contents(redis: FakeStrictRedis) -> dict[bytes, object]:
     return {key: (redis.pexpiretime(key), read[redis.type(key)](key)) for key in redis.keys("*")}
 
 
-def fill(redis: FakeStrictRedis) -> None:
+def fill(redis: Any) -> None:
     """Keys of all types, with bytes that are no text, of a session and of the deployment."""
     redis.hset("ts:{dev/s1}:meta", mapping={"epoch": "7", b"\x00\xff": b"\xfe\n"})
     redis.xadd("ts:{dev/s1}:log", {"t": "x", "e": "ä"}, id="1764000000000001-1")
@@ -63,7 +63,8 @@ def test_all_of_it_comes_back(tmp_path: Path) -> None:
     second.close()
 
     third = State(tmp_path)
-    assert sorted(FakeStrictRedis(server=third.server).keys("*")) == [
+    redis = FakeStrictRedis(server=third.server)
+    assert sorted(contents(redis)) == [
         b"some:set",
         b"ts:due",
         b"ts:{dev/s2}:idem:k",
