@@ -9,15 +9,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import orjson
 import typer
 
 from turnstream import dev_keys, environment, exit_codes, project
+from turnstream.escaping import escaped
 from turnstream.models import app as models_app
 from turnstream.sessions import app as sessions_app
 from turnstream.shared import settings as settings_module
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
 from turnstream.shared.version import VERSION
-from turnstream.tasks import LOCAL, AsJson, Url, admin
+from turnstream.tasks import LOCAL, AsJson, Ref, Url, admin, path_of
 from turnstream.tasks import app as tasks_app
 
 if TYPE_CHECKING:
@@ -227,6 +229,37 @@ def doctor(
     from turnstream.doctor.command import examine
 
     if not asyncio.run(examine(settings_module.load(), url, key, as_json=as_json)):
+        raise typer.Exit(exit_codes.ExitCode.NEGATIVE)
+
+
+@app.command()
+def replay(
+    ref: Ref,
+    agent: Annotated[
+        str, typer.Option(help="Who answers now; left out, the agent that did, as it is by now.")
+    ] = "",
+    url: Url = LOCAL,
+    as_json: AsJson = False,
+) -> None:
+    """Say a recorded turn again, to a changed agent or another one, and show what differs. Exit code 1: something does.
+
+    Tools run, models are asked, both for real; the client's answers are the recorded ones. Earlier turns of the session are not known.
+    """
+    from turnstream.client import ClientError
+    from turnstream.replay import replay as run
+
+    path_of(ref)
+    with admin(url) as asked:
+        try:
+            found = run(asked, url, ref, agent)
+        except ClientError as error:
+            _fail(str(error), exit_codes.of(error))
+    if as_json:
+        typer.echo(escaped(orjson.dumps(found.as_json()).decode()))
+    else:
+        for line in found.diff or [f"no difference: {found.ref}"]:
+            typer.echo(escaped(line))
+    if found.diff:
         raise typer.Exit(exit_codes.ExitCode.NEGATIVE)
 
 

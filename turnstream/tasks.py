@@ -77,7 +77,7 @@ def list_tasks(
 def show(ref: Ref, url: Url = LOCAL, as_json: AsJson = False) -> None:
     """Show one task and the calls that its client has not answered."""
     with admin(url) as asked:
-        task = asked.ask("GET", f"tasks/{_path(ref)}")
+        task = asked.ask("GET", f"tasks/{path_of(ref)}")
     if as_json:
         typer.echo(escaped(orjson.dumps(task).decode()))
         return
@@ -114,7 +114,7 @@ def stop(
             "Name tasks, or say by options which are meant: --status live means all of them."
         )
     for ref in refs or ():
-        _path(ref)
+        path_of(ref)
     missing = []
     with admin(url) as asked:
         more = True
@@ -133,7 +133,7 @@ def stop(
 def tail(ref: Ref, url: Url = LOCAL, as_json: AsJson = False) -> None:
     """Watch a task's events from its first one to its end; comes back by itself when the connection breaks."""
     with admin(url) as asked:
-        for event in _events(asked, f"tasks/{_path(ref)}/follow"):
+        for event in _events(asked, f"tasks/{path_of(ref)}/follow"):
             typer.echo(escaped(orjson.dumps(event).decode() if as_json else _line(event)))
 
 
@@ -205,7 +205,7 @@ def _conditions(**given: str | float | None) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _path(ref: str) -> str:
+def path_of(ref: str) -> str:
     """The ref as it stands in an address.
 
     Raises:
