@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnstream.shared.agents import config
 from turnstream.shared.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,6 +52,9 @@ def of_folder(settings: Settings) -> Settings:
     path = settings.agents or (AGENTS if AGENTS.exists() else None)
     if path is None:
         return settings
+    # `init` needs none of the server's packages.
+    from turnstream.shared.agents import config
+
     mine = config.load(path).of_the_file()
     first = {} if "dev_agent" in settings.model_fields_set or not mine else {"dev_agent": mine[0].name}
     return settings.model_copy(update={"agents": path, **first})

@@ -93,3 +93,24 @@ async def test_keys_of_the_folder_stay_on_this_machine(tmp_path: Path) -> None:
     )
     assert (chat.code, "TURNSTREAM_KEY" in chat.err) == (2, True)
     assert (tasks.code, "TURNSTREAM_ADMIN_KEY" in tasks.err) == (2, True)
+
+
+WITHOUT_SERVER = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"arq", "redis", "fakeredis", "jsonschema", "pydantic_ai", "starlette", "uvicorn"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.argv = ["turnstream", "init", "new"]
+from turnstream.cli import main
+main()
+"""
+
+
+async def test_the_client_alone_has_the_command_line(tmp_path: Path) -> None:
+    """Without the server's packages it is imported, and `init` works."""
+    code, out = await python(tmp_path, "-c", WITHOUT_SERVER)
+    assert (code, "wrote  new/agents.toml" in out) == (0, True), out
