@@ -22,6 +22,7 @@ from turnstream.api.http.cors import Cors
 from turnstream.api.http.middleware import ErrorMiddleware, ErrorResponses
 from turnstream.api.openapi.document import OpenApiRoutes
 from turnstream.api.operators.console import ConsoleRoutes
+from turnstream.api.operators.conversations import ConversationRoutes
 from turnstream.api.operators.health import HealthRoutes
 from turnstream.api.operators.metrics import MetricsRoutes
 from turnstream.api.protocols import error_shape, served
@@ -108,6 +109,7 @@ def create_app(
             *AdminModelRoutes(services).routes(),
             *AdminKeyRoutes(services).routes(),
             *AdminSessionRoutes(services).routes(),
+            *ConversationRoutes(services).routes(),
             *ConsoleRoutes(services).routes(),
         ],
         middleware=[Middleware(ErrorMiddleware, errors, cors)],

@@ -24,6 +24,7 @@ from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.fork import Forks
 from turnstream.shared.session.owner_limits import OwnerLimits
 from turnstream.shared.session.queue import LaunchQueue
+from turnstream.shared.session.session_list import SessionList
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.task_list import TaskList
 from turnstream.shared.session.tasks import Tasks
@@ -63,6 +64,7 @@ class Services:
     offload: ThreadOffload
     bodies: Bodies
     storage: Storage
+    session_list: SessionList
     leaving: Leaving
     forks: Forks
     siblings: Siblings
@@ -120,6 +122,7 @@ class Services:
             offload=offload,
             bodies=Bodies(settings, offload),
             storage=Storage(broker.primary, broker.sessions),
+            session_list=SessionList(broker.primary, broker.sessions, log, tasks, settings.ttl_ms),
             leaving=Leaving(broker.primary, tasks, log, ender),
             forks=Forks(tasks, log),
             siblings=siblings or Siblings(),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from turnstream.api.access.auth import Caller
+    from turnstream.shared.agents.config import AgentSpec
     from turnstream.shared.offload import ThreadOffload
     from turnstream.shared.settings import Settings
 
@@ -50,6 +51,11 @@ class Bodies:
         self._aside = offload
         self._held: Counter[str] = Counter()
 
+    def most(self, spec: AgentSpec) -> int:
+        """The bytes that a body for this agent may have."""
+        settings = self._settings
+        return max(settings.max_body, settings.max_image_body) if spec.images else settings.max_body
+
     async def read(self, request: Request, caller: Caller, parse: Callable[[bytes], T]) -> tuple[bytes, T]:
         """The whole body, and what ``parse`` makes of it.
 
@@ -59,8 +65,8 @@ class Bodies:
             TooMany, Overloaded: too much is being read already.
             Others: as ``parse``.
         """
-        settings, owner = self._settings, caller.owner
-        most = max(settings.max_body, settings.max_image_body) if caller.spec.images else settings.max_body
+        owner = caller.owner
+        most = self.most(caller.spec)
         held = 0
 
         def hold(size: int) -> None:

@@ -59,3 +59,17 @@ def task_id(text: str | None) -> str | None:
     if not IDENTIFIER.fullmatch(text):
         raise NoTask
     return text
+
+
+def limit_of(request: Request, usual: int, most: int) -> int:
+    """How many are wanted.
+
+    Raises:
+        BadRequest: it is not a number from 1 to ``most``.
+    """
+    text = request.query_params.get("limit")
+    if text is None:
+        return usual
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= most):
+        raise BadRequest(f"limit: give a number from 1 to {most}")
+    return int(text)

@@ -8,12 +8,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnstream.api.http.operation import KEY_ERRORS, Json, Operation, Text, parameter
+from turnstream.api.http.operation import (
+    BODY_ERRORS,
+    ID,
+    KEY_ERRORS,
+    SESSION_ERRORS,
+    Json,
+    Operation,
+    Text,
+    parameter,
+)
 from turnstream.api.http.schemas import Version
 from turnstream.api.openapi.admin_table import ADMIN_OPERATIONS, ADMIN_PARAMETERS
-from turnstream.api.operators.schemas import Health, KeyUse
+from turnstream.api.operators.conversations import BASE, ONE, NameBody
+from turnstream.api.operators.schemas import (
+    ConversationDeleted,
+    ConversationList,
+    ConversationNamed,
+    ConversationRow,
+    Health,
+    KeyUse,
+)
 from turnstream.api.protocols import protocols
-from turnstream.shared.errors import Forbidden
+from turnstream.shared.errors import BadRequest, Forbidden, Overloaded, SessionBusy, ShuttingDown, TooMany
+from turnstream.shared.names import NAME
 
 _CURSOR: Json = {"pattern": "^[0-9]{1,16}-[0-9]{1,15}$", "examples": ["1760000000000000-7"]}
 
@@ -40,6 +58,21 @@ PARAMETERS: dict[str, Json] = {
         "traceparent",
         "W3C trace context; kept with the task. A malformed one is ignored.",
         examples=["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"],
+    ),
+    "conversation": parameter("path", "session", "The conversation.", required=True, pattern=ID),
+    "conversations": parameter(
+        "query", "limit", "Rows wanted at most.", type="integer", minimum=1, maximum=100
+    ),
+    "search": parameter("query", "search", "Only those whose title has this in it, in any case."),
+    "conversation_state": parameter(
+        "query", "state", "Only those in this state.", enum=["needs_you", "running", "queued", "ended"]
+    ),
+    "list_page": parameter(
+        "query",
+        "cursor",
+        "What the page before gave as `next`.",
+        pattern=f"^[0-9]{{1,16}}:{NAME}$",
+        examples=["1760000000000:s1"],
     ),
     **{name: each for protocol in protocols().values() for name, each in protocol.parameters.items()},
     **ADMIN_PARAMETERS,
@@ -75,6 +108,45 @@ OPERATIONS: tuple[Operation, ...] = (
         "What the key of this request is for.",
         {200: (KeyUse,)},
         KEY_ERRORS - {Forbidden},
+    ),
+    Operation(
+        ("GET",),
+        BASE,
+        "listSessions",
+        "A page of the conversations of the key's owner with its agent, the newest first. It may hold fewer than wanted and yet not "
+        "be the last one.",
+        {200: (ConversationList,)},
+        KEY_ERRORS | {BadRequest},
+        ("search", "conversation_state", "user_id", "conversations", "list_page"),
+    ),
+    Operation(
+        ("GET",),
+        ONE,
+        "session",
+        "One conversation, as the list has it.",
+        {200: (ConversationRow,)},
+        SESSION_ERRORS - {BadRequest},
+        ("conversation", "user_id"),
+    ),
+    Operation(
+        ("POST",),
+        ONE,
+        "nameSession",
+        "Call a conversation something; an empty title takes the name away.",
+        {200: (ConversationNamed,)},
+        SESSION_ERRORS - {BadRequest} | BODY_ERRORS | {TooMany, Overloaded, ShuttingDown},
+        ("conversation", "user_id"),
+        NameBody,
+        {"named": {"title": "The weather in Bern"}},
+    ),
+    Operation(
+        ("DELETE",),
+        ONE,
+        "deleteSession",
+        "End what is live in a conversation, and delete it with all that was said.",
+        {200: (ConversationDeleted,)},
+        SESSION_ERRORS - {BadRequest} | {SessionBusy},
+        ("conversation", "user_id"),
     ),
     *(operation for protocol in protocols().values() for operation in protocol.operations),
     *ADMIN_OPERATIONS,

@@ -79,8 +79,13 @@ class ConsoleRoutes:
 
     async def key(self, request: Request) -> Response:
         """What the key of this request is for."""
-        key = await self._services.auth.key(request)
-        return answer(KeyUse, {"owner": key.owner, "agent": key.agent, "scopes": list(key.scopes)})
+        services = self._services
+        key = await services.auth.key(request)
+        told = {"owner": key.owner, "agent": key.agent, "scopes": list(key.scopes)}
+        spec = services.agents.get(key.agent)
+        if "chat" in key.scopes and spec is not None:
+            told["largest_message"] = services.bodies.most(spec)
+        return answer(KeyUse, told)
 
     def _given(self, request: Request, name: str) -> Response:
         found = self._files.get(name)

@@ -214,6 +214,8 @@ async def _submit(
         match outcome:
             case Launch(_, epoch, first):
                 metrics.turns_submitted.n += 1
+                if first == 1:
+                    services.storage.report_soon(turn.ref.keys)
                 return Accepted(epoch, first, replicas)
             case Waits(epoch, first):
                 metrics.turns_submitted.n += 1

@@ -162,6 +162,15 @@ class Log(Retrying):
         return None
 
     @whole
+    async def first_kept(self, keys: SessionKeys, most: int) -> list[Entry]:
+        """The oldest entries of the history, ``most`` at most; without their large data."""
+        found = await command(self._redis, "XRANGE", keys.history, "-", "+", "COUNT", most, large=True)
+        return [
+            _entry(entry_id, [part for pair in fields.items() for part in pair], {})
+            for entry_id, fields in found
+        ]
+
+    @whole
     async def reaches_back(self, keys: SessionKeys, cursor: Cursor) -> bool:
         """Whether all that the history ever had after the cursor is still in it, for certain."""
         page = await self._read(keys, keys.history, str(cursor), str(cursor), 1)

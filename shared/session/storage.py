@@ -80,6 +80,7 @@ class Storage(Retrying):
     def __init__(self, primary: Redis, sessions: Redis) -> None:
         self._primary = primary
         self._sessions = sessions
+        self._soon: set[asyncio.Task[None]] = set()
 
     async def report(self, session: SessionKeys) -> None:
         """Report what a session holds now.
@@ -113,6 +114,12 @@ class Storage(Retrying):
         except Exception as error:
             if not is_transient(error):
                 raise
+
+    def report_soon(self, session: SessionKeys) -> None:
+        """Report beside what the caller goes on with: of a new session, which is listed from then on."""
+        task = asyncio.create_task(self.try_report(session))
+        self._soon.add(task)
+        task.add_done_callback(self._soon.discard)
 
     async def tend(self, live: Callable[[], Iterable[SessionKeys]]) -> None:
         """Report the sessions in which turns run, for ever; to be run as a task."""

@@ -37,8 +37,8 @@ NO_IDS = {
     "statusTimestampAfter", "stream", "strict", "traceparent",
     # Within an owner's sessions: see test_another_user_does_not_see_the_session.
     "user_id",
-    # A place in the caller's own list.
-    "pageToken",
+    # A place in the caller's own list, and what is looked for there.
+    "pageToken", "search", "state",
 }  # fmt: skip
 
 # Fields of bodies whose names are those of ids. Those of the second set are the client's own names of what it sends, and of its runs.
@@ -263,7 +263,13 @@ def _admin() -> Iterator[Row]:
     yield Row("GET /admin/v1/sessions?owner=$owner", status=403)
 
 
-ROWS = (*_agent_api(), *_liteagent(), *_openai(), *_ai_sdk(), *_ag_ui(), *_a2a(), *_admin())
+def _console() -> Iterator[Row]:
+    yield Row("GET /console/sessions/$session")
+    yield Row("POST /console/sessions/$session", {"title": "mine"})
+    yield Row("DELETE /console/sessions/$session")
+
+
+ROWS = (*_agent_api(), *_liteagent(), *_openai(), *_ai_sdk(), *_ag_ui(), *_a2a(), *_admin(), *_console())
 
 
 # ── the places of the document ──

@@ -63,10 +63,15 @@ def test_the_library_is_the_one_that_its_licence_names() -> None:
 
 @once
 async def test_a_key_is_told_what_it_is_for(client: Client, stack: Stack) -> None:
-    """Owner, agent and scopes of one's own key; nothing without a valid one."""
+    """Owner, agent, scopes and the largest message of one's own key; nothing without a valid one."""
     answer = await client.http.get("/console/key")
-    assert answer.json() == {"owner": "dev", "agent": "demo", "scopes": ["chat"]}
+    most = stack.settings().max_image_body
+    assert answer.json() == {"owner": "dev", "agent": "demo", "scopes": ["chat"], "largest_message": most}
     operator = stack.client(client.base_url, stack.admin)
-    assert (await operator.http.get("/console/key")).json()["scopes"] == ["admin"]
+    assert (await operator.http.get("/console/key")).json() == {
+        "owner": "admin",
+        "agent": "",
+        "scopes": ["admin"],
+    }
     stranger = stack.client(client.base_url, "sk-00000000000000000000000000000000")
     assert (await stranger.http.get("/console/key")).status_code == 401
