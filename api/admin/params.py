@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _Body = TypeVar("_Body", bound=BaseModel)
 
 MOST_STOPPED = 1000
+MOST_SEARCH = 200
 _LONGEST_SECONDS = 31_536_000
 
 _Name = Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
@@ -144,21 +145,10 @@ def filter_of(request: Request) -> Filter:
         session=query.get("session", ""),
         older_than=_seconds(query.get("older_than"), "older_than"),
         younger_than=_seconds(query.get("younger_than"), "younger_than"),
+        worker=query.get("worker", ""),
+        why=query.get("why", ""),
+        search=query.get("search", "")[:MOST_SEARCH].strip(),
     )
-
-
-def limit_of(request: Request, usual: int, most: int) -> int:
-    """How many are wanted.
-
-    Raises:
-        BadRequest: it is not a number from 1 to ``most``.
-    """
-    text = request.query_params.get("limit")
-    if text is None:
-        return usual
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= most):
-        raise BadRequest(f"limit: give a number from 1 to {most}")
-    return int(text)
 
 
 def place_of(request: Request) -> Place | None:

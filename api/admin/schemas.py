@@ -49,6 +49,7 @@ class TaskRow(Described):
     parked_until: float | None = None
     pending_calls: int
     why: str | None = Field(None, description="Why it ended so, as a code.")
+    error: str | None = Field(None, description="Of one that failed: how the error's text begins.")
     response: str
     age: float = Field(description="Seconds since the submit.")
     took: float | None = Field(None, description="Seconds from its first start to now, or to its end.")
@@ -71,9 +72,23 @@ class PendingCall(Described):
     path: str
 
 
-class TaskShown(TaskRow):
-    """One task with its open calls."""
+class Attempt(Described):
+    """One time that a worker began the task."""
 
+    attempt: int
+    began_at: float
+    worker: str
+    because: str | None = Field(
+        None,
+        description="Why there is another one: `worker_lost`, `answered` (its client answered), `released` (its worker went), "
+        "or what it waited for, as in `waiting`.",
+    )
+
+
+class TaskShown(TaskRow):
+    """One task with its open calls, and its newest attempts."""
+
+    attempts: list[Attempt]
     calls: list[PendingCall]
     traceback: str | None = Field(
         None,
@@ -104,6 +119,13 @@ class TaskStopped(Described):
 
     ref: str
     outcome: Literal["stopped", "ended"]
+
+
+class TaskReplayed(Described):
+    """The new turn that says the same."""
+
+    ref: str
+    made: str = Field(description="The new task, as `<owner>/<session>/<task>`.")
 
 
 class TasksStopped(Described):

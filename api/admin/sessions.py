@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
-from turnstream.api.admin.params import body_of, limit_of
+from turnstream.api.admin.params import body_of
 from turnstream.api.admin.schemas import SessionList, SessionsDeleted
 from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.answers import answer
-from turnstream.api.http.params import route
+from turnstream.api.http.params import limit_of, route
 from turnstream.api.turns.stop import clear
 from turnstream.shared.broker.client import command, servers
 from turnstream.shared.broker.keys import SessionKeys, sessions_pattern

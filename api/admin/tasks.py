@@ -12,14 +12,15 @@ from starlette.responses import Response
 
 from turnstream.api.access.session_access import Visitor
 from turnstream.api.admin.events import MOST_EVENTS, USUAL_EVENTS, events_of
-from turnstream.api.admin.params import StopBody, body_of, filter_of, limit_of, place_of, ref_of
-from turnstream.api.admin.schemas import TaskPage, TaskShown, TasksStopped, TaskStopped
+from turnstream.api.admin.params import StopBody, body_of, filter_of, place_of, ref_of
+from turnstream.api.admin.replay import replay
+from turnstream.api.admin.schemas import TaskPage, TaskReplayed, TaskShown, TasksStopped, TaskStopped
 from turnstream.api.http.answers import answer
-from turnstream.api.http.params import cursor_of, route
+from turnstream.api.http.params import cursor_of, limit_of, route
 from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
 from turnstream.api.turns.follow import watch
 from turnstream.api.turns.stop import stop
-from turnstream.shared.broker.client import command
+from turnstream.api.turns.submit import idempotency_of
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import NoTask
 from turnstream.shared.session.entry import Cursor
@@ -62,6 +63,7 @@ class AdminTaskRoutes:
             route(TASK + "/events", self.events, "GET"),
             route(TASK + "/follow", self.follow, "GET"),
             route(TASK + "/stop", self.stop, "POST"),
+            route(TASK + "/replay", self.replay, "POST"),
             route(BASE + "/stop", self.stop_many, "POST"),
         ]
 
@@ -78,7 +80,10 @@ class AdminTaskRoutes:
         await self._services.auth.admin(request)
         ref = ref_of(request)
         row = await self._row(ref)
-        shown = {**row, "calls": await self._calls(ref)}
+        calls, attempts = await asyncio.gather(
+            self._services.session_list.calls(ref.keys, ref.task), self._services.task_list.attempts(ref)
+        )
+        shown = {**row, "calls": calls, "attempts": attempts}
         if row["status"] == "failed" and (traceback := await self._traceback(ref)):
             shown["traceback"] = traceback
         return answer(TaskShown, shown)
@@ -111,6 +116,14 @@ class AdminTaskRoutes:
         if outcome == "missing":
             raise NoTask
         return answer(TaskStopped, {"ref": str(ref), "outcome": outcome})
+
+    async def replay(self, request: Request) -> Response:
+        """Say what the task's user said once more, as a new turn of the session."""
+        key = await self._services.auth.admin(request)
+        ref = ref_of(request)
+        made = await replay(self._services, ref, idempotency_of(request))
+        log.info("admin.replayed", key=key.id, ref=str(ref), to=str(made))
+        return answer(TaskReplayed, {"ref": str(ref), "made": str(made)})
 
     async def stop_many(self, request: Request) -> Response:
         """End several tasks: those that are named, or all live ones that fit."""
@@ -190,24 +203,3 @@ class AdminTaskRoutes:
         if end is None or end.task != ref.task or not end.extra:
             return ""
         return str(orjson.loads(end.extra).get("traceback", ""))
-
-    async def _calls(self, ref: TaskRef) -> list[dict[str, Any]]:
-        """The calls that are pending, without their arguments: those are in the events."""
-        kept: dict[bytes, bytes] = await command(
-            self._services.broker.sessions, "HGETALL", ref.keys.calls(ref.task)
-        )
-        found = []
-        for name, record in kept.items():
-            call = name.decode()
-            if call.endswith(":result") or name + b":result" in kept:
-                continue
-            told = orjson.loads(record)
-            found.append(
-                {
-                    "call": call,
-                    "kind": "approval" if told["kind"] == "approval" else "function",
-                    "name": told.get("name") or "",
-                    "path": told.get("path") or "",
-                }
-            )
-        return found

@@ -18,6 +18,7 @@ from turnstream.api.admin.schemas import (
     SessionsDeleted,
     Stats,
     TaskPage,
+    TaskReplayed,
     TaskShown,
     TasksStopped,
     TaskStopped,
@@ -29,7 +30,10 @@ from turnstream.api.protocols.agent_api.frames import AGENTSCOPE
 from turnstream.shared.errors import (
     BadCursor,
     BadRequest,
+    BodyTooLarge,
     CursorGone,
+    IdempotencyMismatch,
+    InvalidBody,
     NoKey,
     NoModel,
     NoSession,
@@ -71,6 +75,13 @@ ADMIN_PARAMETERS: dict[str, Json] = {
         minimum=0,
         maximum=31_536_000,
     ),
+    "worker": parameter("query", "worker", "Of those that this worker runs, or ran last, only."),
+    "why": parameter("query", "why", "Of those only that ended with this code.", examples=["agent_failed"]),
+    "of_tasks": parameter(
+        "query",
+        "search",
+        "Only those with this in their ref, agent, user, worker, code or error, in any case.",
+    ),
     "rows": parameter("query", "limit", "Rows wanted at most.", type="integer", minimum=1, maximum=200),
     "events": parameter("query", "limit", "Events wanted at most.", type="integer", minimum=1, maximum=500),
     "the_owner": parameter("query", "owner", "Whose sessions.", required=True, pattern=ID),
@@ -91,7 +102,18 @@ ADMIN_PARAMETERS: dict[str, Json] = {
 }
 
 _REF = ("ref_owner", "ref_session", "ref_task")
-_FILTERS = ("status", "agent", "of_owner", "user", "session", "older_than", "younger_than")
+_FILTERS = (
+    "status",
+    "agent",
+    "of_owner",
+    "user",
+    "session",
+    "older_than",
+    "younger_than",
+    "worker",
+    "why",
+    "of_tasks",
+)
 
 _EVENTS = Stream(
     dialects=(AGENTSCOPE,),
@@ -136,6 +158,18 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         {200: (TaskStopped,)},
         KEY_ERRORS | {NoTask},
         _REF,
+    ),
+    Operation(
+        ("POST",),
+        TASK + "/replay",
+        "adminReplay",
+        "Say what the task's user said once more, as a new turn of the session, for its owner and with its agent. With the "
+        "`Idempotency-Key` of an earlier request it is the turn that this one made.",
+        {200: (TaskReplayed,)},
+        KEY_ERRORS
+        | {NoTask, NoSession, SessionBusy, CursorGone, BadRequest, IdempotencyMismatch}
+        | {InvalidBody, BodyTooLarge, Overloaded, TooMany, ShuttingDown},
+        (*_REF, "Idempotency-Key"),
     ),
     Operation(
         ("POST",),

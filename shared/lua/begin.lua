@@ -4,7 +4,11 @@
 -- The memory that comes back is the newest turns, as many as the agent's limit and the bytes allow.
 -- → begun attempt snapshot memory | heavy bytes (nothing is taken) | superseded status | ended | gone
 
-local task = redis.call('HMGET', TASK, 'status', 'launch', 'attempt', 'op', 'started', 'fresh', 'waits_for')
+-- Bytes of what is told of a task's attempts: some twenty.
+local MOST_TRIES = 2000
+
+local task = redis.call('HMGET', TASK, 'status', 'launch', 'attempt', 'op', 'started', 'fresh', 'waits_for', 'worker', 'crashes',
+  'parked', 'tries')
 local status, attempt = task[1], task[3]
 if not status or not session()[1] then
   return { 'gone' }
@@ -38,6 +42,16 @@ if not repeated then
     'worker', worker, 'op', OP, 'holder', OP, 'out', '', 'started', task[5] or int(NOW))
   if task[7] then
     redis.call('HDEL', TASK, 'not_before', 'waits_for')
+  end
+  if attempt ~= '1' then
+    -- For operators, a line for each attempt: its number, when it began, how many were lost before it, when the turn was parked
+    -- last, what it was released for, and its worker. One that is the only one is told by the other fields.
+    local tries = task[11] or table.concat({ '1', task[5] or '0', '0', '0', '-', task[8] or '-' }, ' ')
+    if #tries > MOST_TRIES then
+      tries = string.sub(tries, string.find(tries, '\n', #tries - MOST_TRIES, true) + 1)
+    end
+    local line = table.concat({ attempt, int(NOW), task[9] or '0', task[10] or '0', task[7] or '-', worker }, ' ')
+    redis.call('HSET', TASK, 'tries', tries .. '\n' .. line)
   end
   touch(task[6])
 end

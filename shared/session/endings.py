@@ -154,7 +154,14 @@ async def write_end(
     )
     op = operation()
     outcome = await ender.tasks.finish(
-        attempt.ref, attempt.claim, batch, op, status=end.status, why=end.why, memory=memory
+        attempt.ref,
+        attempt.claim,
+        batch,
+        op,
+        status=end.status,
+        why=end.why,
+        memory=memory,
+        text=end.text if end.status == TaskStatus.FAILED else "",
     )
     if isinstance(outcome, Finished):
         if outcome.next:

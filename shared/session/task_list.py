@@ -34,10 +34,16 @@ MOST_LOOKED_AT = 1000
 # Refs gone through for one page: an owner of few tasks may be asked for among the tasks of very many.
 MOST_PASSED = 10_000
 
+# How far the clocks of front ends and broker may be apart.
+CLOCKS_SECONDS = 60.0
+
+# What is looked through for a text.
+_SEARCHED = ("ref", "agent", "user", "worker", "why", "error")
+
 _FIELDS = (
     "status", "agent", "user", "launch", "attempt", "ran", "crashes", "worker", "ended_by", "submitted",
     "started", "ended", "deadline", "parked_until", "pending", "why", "response", "number",
-    "waits_for", "not_before", "agent_version",
+    "waits_for", "not_before", "agent_version", "error",
 )  # fmt: skip
 
 # A task's times as the hash names them → as operators see them.
@@ -52,7 +58,11 @@ _TIMES = (
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which tasks are meant; empty fields match any. Ages are seconds since the submit."""
+    """Which tasks are meant; empty fields match any. Ages are seconds since the submit.
+
+    ``worker`` is the one that had the task last, ``why`` the code of its end. ``search`` is part of the task's ref, agent, user, worker,
+    code or error, in any case.
+    """
 
     status: frozenset[str] = field(default_factory=frozenset)
     agent: str = ""
@@ -61,6 +71,13 @@ class Filter:
     session: str = ""
     older_than: float = 0.0
     younger_than: float = 0.0
+    worker: str = ""
+    why: str = ""
+    search: str = ""
+
+    def over(self, place: Place, now: float) -> bool:
+        """Whether all that come after this place are too old: no task is launched before it is submitted."""
+        return bool(self.younger_than) and place.ms < (now - self.younger_than - CLOCKS_SECONDS) * 1000
 
     def fits_ref(self, ref: TaskRef) -> bool:
         """What can be told without reading the task."""
@@ -77,7 +94,14 @@ class Filter:
             and (not self.user or row.get("user") == self.user)
             and (not self.older_than or since >= self.older_than)
             and (not self.younger_than or since <= self.younger_than)
+            and (not self.worker or row.get("worker") == self.worker)
+            and (not self.why or row.get("why") == self.why)
+            and (not self.search or self._finds(row))
         )
+
+    def _finds(self, row: dict[str, Any]) -> bool:
+        text = self.search.casefold()
+        return any(text in str(row.get(name, "")).casefold() for name in _SEARCHED)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,6 +155,8 @@ class TaskList(Retrying):
                 now = time.time()
                 for place in some:
                     after = place
+                    if wanted.over(place, now):
+                        return found, None
                     row = rows.get(place.ref)
                     if row is not None and wanted.fits(row, now):
                         found.append(row)
@@ -148,6 +174,15 @@ class TaskList(Retrying):
         now = time.time()
         rows = (_row(ref, fields, now) for ref, fields in zip(refs, told, strict=True) if "status" in fields)
         return [row for row in rows if row is not None]
+
+    async def attempts(self, ref: TaskRef) -> list[dict[str, Any]]:
+        """The task's newest attempts that workers had, oldest first: when each began, at which worker, and why it did."""
+        names = ("tries", "ran", "started", "worker")
+        (fields,) = await self.read([ref], names)
+        tries = fields.get("tries", "")
+        if not tries and int(fields.get("ran") or 0) and fields.get("worker"):
+            tries = f"1 {fields.get('started', '0')} 0 0 - {fields['worker']}"
+        return _attempts(tries)
 
     async def states(self, entries: Sequence[bytes]) -> list[tuple[str, str]]:
         """The tasks' statuses by the entries of a list, ``gone`` where there is none, and what they wait for, if anything."""
@@ -213,6 +248,30 @@ def waiting(fields: dict[str, str], now: float) -> dict[str, Any] | None:
     return {"reason": fields.get("waits_for", ""), "until": until}
 
 
+def _attempts(tries: str) -> list[dict[str, Any]]:
+    """Read the lines that begin.lua writes; what it could not have written is left out."""
+    found: list[dict[str, Any]] = []
+    crashes = begun = 0
+    for line in tries.splitlines():
+        try:
+            number, at, lost, parked, reason, worker = line.split(" ")
+            row = {"attempt": int(number), "began_at": int(at) / 1000, "worker": worker}
+            now_lost, now_parked = int(lost), int(parked)
+        except ValueError:
+            metrics.unreadable.add("attempts")
+            continue
+        if found or row["attempt"] > 1:
+            if now_lost > crashes:
+                row["because"] = "worker_lost"
+            elif reason != "-":
+                row["because"] = reason
+            else:
+                row["because"] = "answered" if now_parked > begun else "released"
+        crashes, begun = now_lost, int(at)
+        found.append(row)
+    return found
+
+
 def _ref(entry: str | bytes) -> TaskRef | None:
     """The task that an entry of a list names, if it names one."""
     try:
@@ -248,7 +307,7 @@ def _told(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
         "events": int(fields["number"]),
         "response": fields["response"],
     }
-    for name in ("agent_version", "user", "worker", "ended_by", "why"):
+    for name in ("agent_version", "user", "worker", "ended_by", "why", "error"):
         if fields.get(name):
             row[name] = fields[name]
     for name, told in _TIMES:

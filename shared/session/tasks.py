@@ -77,6 +77,9 @@ if TYPE_CHECKING:
     from turnstream.shared.session.event_log import SessionMeta
     from turnstream.shared.settings import Settings
 
+# Characters of an error's text that lists of tasks tell.
+MOST_TOLD = 200
+
 # How often a rescuer looks at a task that another release wrote and this one does not understand.
 STRANGE_LOOK_MS = 15_000
 
@@ -160,7 +163,7 @@ _take = Script(
 _finish = Script(
     "finish",
     session=True,
-    args=(*_WRITER, "ended", "why", "memory_element", "memory_bytes"),
+    args=(*_WRITER, "ended", "why", "told", "memory_element", "memory_bytes"),
     rest="entries",
 )
 _callback = Script(
@@ -533,9 +536,18 @@ class Tasks(Retrying):
 
     @whole
     async def finish(
-        self, ref: TaskRef, attempt: Writer, batch: Batch, op: str, *, status: str, why: str, memory: bytes
+        self,
+        ref: TaskRef,
+        attempt: Writer,
+        batch: Batch,
+        op: str,
+        *,
+        status: str,
+        why: str,
+        memory: bytes,
+        text: str = "",
     ) -> Finished | Refusal:
-        """Write the end: the batch closes what is open and ends with the terminal event."""
+        """Write the end: the batch closes what is open and ends with the terminal event. ``text``: of its error, for lists."""
         reply = await self._run(
             _finish,
             ref.keys,
@@ -545,6 +557,7 @@ class Tasks(Retrying):
             **_shown(attempt),
             ended=status,
             why=why,
+            told=text[:MOST_TOLD],
             memory_element=batch.cut(memory),
             memory_bytes=self._settings.memory_max_bytes,
             entries=batch.arguments(),

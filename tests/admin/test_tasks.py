@@ -86,6 +86,16 @@ async def test_tasks_are_listed_newest_first_and_filtered(
     assert await refs(older_than=3600) == []
     assert await refs(younger_than=3600, status="completed") == ["t1"]
     assert await refs(limit=1) == ["t3", "t2", "t1"]
+    worker = stack.workers[0][0].id
+    assert await refs(worker=worker) == ["t3", "t2", "t1"]
+    assert await refs(worker=worker[:-1]) == []
+    assert await refs(why=failed["why"]) == ["t3"]
+    for text in ("BOOM", "acme/s1", failed["why"][:5]):
+        assert await refs(search=text) == ["t3"], text
+    assert await refs(search="u1") == ["t1"]
+    assert await refs(search=worker[1:], status="completed") == ["t1"]
+    assert failed["error"] == "boom"
+    assert "error" not in done
     for wrong in ({"status": "asleep"}, {"limit": "0"}, {"cursor": "x"}, {"older_than": "-1"}):
         answer = await admin.http.get("/admin/v1/tasks", params=wrong)
         assert answer.status_code == 400
@@ -192,6 +202,71 @@ async def test_a_task_is_shown_with_its_calls_and_events(admin: Client, client: 
     assert told[-1]["kind"] == "end"
     for path in ("/admin/v1/tasks/dev/s1/nothing", "/admin/v1/tasks/dev/s1/nothing/events"):
         assert (await admin.http.get(path)).status_code == 404
+
+
+async def test_each_attempt_is_told_with_its_worker_and_reason(stack: Stack) -> None:
+    """One for the answer to a call; one that took over from a worker that went; none before the first."""
+    client = await stack.front_end()
+    admin = stack.client(client.base_url, stack.admin)
+
+    async def attempts(ref: str) -> list[dict[str, Any]]:
+        shown = (await admin.http.get(f"/admin/v1/tasks/{ref}")).json()
+        found: list[dict[str, Any]] = shown["attempts"]
+        return found
+
+    async with client.process("s1", "/call f {}", id="t1") as stream:
+        await stream.until(len)
+        assert await attempts("dev/s1/t1") == []
+        first = await stack.worker()
+        await stream.until(calls_of)
+        told = await attempts("dev/s1/t1")
+        assert [(each["attempt"], each["worker"], each.get("because")) for each in told] == [
+            (1, first.id, None)
+        ]
+        call = calls_of(stream.frames)[0]["call_id"]
+        await wait_until(lambda: status_is(admin, "dev/s1/t1", "parked"), "the task to be parked")
+        answered = await client.http.post(
+            "/liteAgent/v1/callback", params={"sessionId": "s1"}, json={"id": call, "result": 1}
+        )
+        assert answered.status_code == 200
+        await stream.all()
+    told = await attempts("dev/s1/t1")
+    assert [(each["attempt"], each.get("because")) for each in told] == [(1, None), (2, "answered")]
+    assert told[0]["began_at"] <= told[1]["began_at"]
+    async with client.process("s2", "/tokens 300 20", id="t2") as stream:
+        await stream.until(lambda frames: len(frames) > 3)
+        second = await stack.worker()
+        await stack.stop_worker(first)
+        await stream.all()
+    told = await attempts("dev/s2/t2")
+    assert [(each["worker"], each.get("because")) for each in told] == [
+        (first.id, None),
+        (second.id, "released"),
+    ]
+
+
+async def test_a_turn_is_replayed_once_in_its_session(admin: Client, client: Client) -> None:
+    """It says the same to the same agent, for the same owner; a repeat makes no second one; what has not ended is not replayed."""
+    await client.turn("s1", "hello", id="t1", user_id="ada")
+    path, named = "/admin/v1/tasks/dev/s1/t1/replay", {"Idempotency-Key": "k1"}
+    first, again = [(await admin.http.post(path, headers=named)).json() for _ in range(2)]
+    assert first == again
+    ref = first["made"]
+    assert ref.startswith("dev/s1/")
+    await wait_until(lambda: status_is(admin, ref, "completed"), "the new turn to end")
+    shown = (await admin.http.get(f"/admin/v1/tasks/{ref}")).json()
+    assert (shown["agent"], shown["user"]) == ("demo", "ada")
+    history = await client.http.get("/liteAgent/v1/history", params={"sessionId": "s1"})
+    said = [each["content"] for each in history.json() if each["role"] == "user"]
+    assert len(said) == 2
+    assert said[0] == said[1]
+    await park(client, "s2", "t2")
+    assert (await admin.http.post("/admin/v1/tasks/dev/s2/t2/replay")).status_code == 409
+    await client.stop("s2")
+    assert (await admin.http.post("/admin/v1/tasks/dev/s2/none/replay")).status_code == 404
+    await client.http.post("/liteAgent/v1/clear", params={"sessionId": "s1"})
+    assert (await admin.http.post(path)).status_code == 410
+    assert (await client.http.post(path)).status_code == 403
 
 
 async def test_operators_who_watch_take_nobodys_place(stack: Stack) -> None:

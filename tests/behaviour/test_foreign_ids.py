@@ -254,11 +254,17 @@ def _a2a() -> Iterator[Row]:
 def _admin() -> Iterator[Row]:
     """Operators see what they name; keys of users are refused, whatever they name."""
     task = "/admin/v1/tasks/$owner/$session/$task"
-    for what in (f"GET {task}", f"GET {task}/events", f"GET {task}/follow", f"POST {task}/stop"):
+    for what in (
+        f"GET {task}",
+        f"GET {task}/events",
+        f"GET {task}/follow",
+        f"POST {task}/stop",
+        f"POST {task}/replay",
+    ):
         yield Row(what, status=403)
     for what in ("POST /admin/v1/keys/$key/revoke", "POST /admin/v1/keys/$key/rotate"):
         yield Row(what, status=403)
-    query = "owner=$owner&agent=$other&user=$owner&session=$session&older_than=$older&younger_than=$older"
+    query = "owner=$owner&agent=$other&user=$owner&session=$session&older_than=$older&younger_than=$older&worker=$other&why=$other"
     yield Row(f"GET /admin/v1/tasks?{query}", status=403)
     yield Row("GET /admin/v1/sessions?owner=$owner", status=403)
 
