@@ -15,6 +15,7 @@
     │   ├── UnknownCall        404  call_not_found
     │   ├── NoKey              404  key_not_found
     │   ├── NoModel            404  model_not_found
+    │   ├── NoWorker           404  worker_not_found
     │   ├── NotRotatable       409  key_not_rotatable
     │   ├── CallEnded          409  call_ended
     │   ├── CallWithdrawn      410  call_withdrawn
@@ -183,6 +184,15 @@ class NoModel(Refused):
     code = "model_not_found"
     number = 40404
     text = "No such model: give its name, as the list of models tells it."
+
+
+class NoWorker(Refused):
+    """An operator named a worker that shows no sign of life."""
+
+    status = 404
+    code = "worker_not_found"
+    number = 40405
+    text = "No such worker: give its name, as the list of workers tells it."
 
 
 class NotRotatable(Refused):

@@ -90,6 +90,8 @@ class ArqWorker(Worker):
         self._doorbell = doorbell
         self._on_trouble = on_trouble
         self._retiring = retiring
+        # By an operator, until the operator says otherwise.
+        self.paused = False
         self._lifeline = lifeline
         # Slots that are kept for what is being claimed.
         self._claiming = 0
@@ -103,7 +105,12 @@ class ArqWorker(Worker):
 
     def take(self, job: Job) -> None:
         """Run a launch that was not claimed, if there is a slot for its owner; the attempt decides who of several runs it."""
-        if self.allow_pick_jobs and job.id not in self.tasks and self._slots().has_room(job.ref.owner):
+        if (
+            self.allow_pick_jobs
+            and not self.paused
+            and job.id not in self.tasks
+            and self._slots().has_room(job.ref.owner)
+        ):
             if self._lifeline is not None:
                 self._lifeline.took(job.id)
             self._start(job.id, job.payload())
@@ -138,6 +145,7 @@ class ArqWorker(Worker):
         if (
             self.allow_pick_jobs
             and not self._retiring
+            and not self.paused
             and self._free() > 0
             and (rang or await self._launches.depth())
         ):

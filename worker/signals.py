@@ -17,6 +17,7 @@ from turnstream.shared.broker.subscriber import Subscriber
 from turnstream.shared.model_states import NOTED
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.queue import offered
+from turnstream.shared.worker_orders import is_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,14 +51,16 @@ class SignalListener:
         noted: Callable[[], None],
         lifeline: Lifeline | None = None,
         rang: Callable[[], None] = lambda: None,
+        order: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         """``take`` is given launches that are offered: with their agent, and the version it must have.
 
         ``cancel`` is given the background responses of a turn that was ended.
         ``noted`` is called when something may be noted of a model of which nothing was, ``rang`` when a turn may be
-        claimed. ``lifeline`` has this process's own channel, and is notified when it is subscribed or lost.
+        claimed, ``order`` with what operators ask of workers. ``lifeline`` has this process's own channel, and is notified when it is subscribed or lost.
         """
         self._rang = rang
+        self._order = order
         self._lifeline = lifeline
         self._cancel = cancel
         self._leases = leases
@@ -111,6 +114,9 @@ class SignalListener:
                 self._take(*offer)
             return
         try:
+            if is_order(message):
+                self._order(message)
+                return
             # Further words are of another release.
             ref, attempt, reason, *more = message.decode().split(" ")
             self._leases.lost(ref, int(attempt), _reason(reason))

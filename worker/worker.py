@@ -23,6 +23,7 @@ from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS, LaunchQueue
 from turnstream.shared.session.tasks import Tasks
 from turnstream.shared.siblings import Siblings
+from turnstream.shared.worker_orders import Order, ordered
 from turnstream.worker.agent_versions import ANY_VERSION, AgentVersions
 from turnstream.worker.agents import registry
 from turnstream.worker.agents.background import ResponseCanceller
@@ -112,6 +113,7 @@ class WorkerProcess:
             self.gate.noted,
             self._lifeline,
             self._watch.rang,
+            self._ordered,
         )
         self._versions = AgentVersions(versions(agents), self._served_by_others)
         self.budget = Budget(settings.worker_max_bytes, self._doorbell.set)
@@ -179,6 +181,19 @@ class WorkerProcess:
             if left:
                 # Not before it has been silent for a while.
                 await asyncio.sleep(TAKE_OVER_SECONDS)
+
+    def _ordered(self, message: bytes) -> None:
+        """Do what an operator asks of this worker."""
+        order = ordered(message, self.id)
+        if order is None:
+            return
+        log.info("worker.ordered", worker=self.id, order=order.value)
+        if order is Order.DRAIN:
+            self.stop()
+            return
+        self._arq.paused = order is Order.PAUSE
+        self._doorbell.set()
+        self._presence.early()
 
     async def run(self) -> None:
         """Run until `stop`.
@@ -270,6 +285,7 @@ class WorkerProcess:
             "running": len(self.leases),
             "max_jobs": self._settings.max_jobs,
             "draining": self._stopping.is_set(),
+            "paused": self._arq.paused,
             "retiring": self._settings.retiring,
             "agents": self._versions.mine,
             "models": sorted(self.gate.models),
@@ -277,7 +293,11 @@ class WorkerProcess:
 
     async def _served_by_others(self) -> list[dict[str, str]]:
         others = await self._presence.others(TURN_RETRY_SECONDS)
-        return [sign.agents() for sign in others if not sign.value("draining", default=False)]
+        return [
+            sign.agents()
+            for sign in others
+            if not (sign.value("draining", default=False) or sign.value("paused", default=False))
+        ]
 
     def _offered(self, job: Job, agent: str, version: str) -> None:
         if self._versions.serves(agent, "" if version == ANY_VERSION else version):

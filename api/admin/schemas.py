@@ -153,6 +153,7 @@ class WorkerRow(_Process):
     running: int
     max_jobs: int
     draining: bool
+    paused: bool = Field(description="Claims no turns, since an operator said so.")
     retiring: bool = Field(description="Takes only turns of its agents' versions that others offer it.")
     agents: dict[str, str] = Field(description="The agents that it serves, with their versions.")
 
@@ -169,6 +170,13 @@ class Processes(Described):
 
     workers: list[WorkerRow]
     front_ends: list[FrontEndRow]
+
+
+class WorkerOrdered(Described):
+    """What a worker was asked; its row tells when it does so."""
+
+    worker: str
+    order: Literal["pause", "resume", "drain"]
 
 
 class QueueStats(Described):

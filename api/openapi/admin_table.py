@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from turnstream.api.admin.deployment import WorkerBody
 from turnstream.api.admin.keys import NewKeyBody, RotateBody
 from turnstream.api.admin.models import ModelBody
 from turnstream.api.admin.params import StopBody
@@ -22,6 +23,7 @@ from turnstream.api.admin.schemas import (
     TaskShown,
     TasksStopped,
     TaskStopped,
+    WorkerOrdered,
 )
 from turnstream.api.admin.sessions import DeleteBody
 from turnstream.api.admin.tasks import BASE, TASK
@@ -39,6 +41,7 @@ from turnstream.shared.errors import (
     NoSession,
     NoTask,
     NotRotatable,
+    NoWorker,
     Overloaded,
     SessionBusy,
     ShuttingDown,
@@ -193,6 +196,36 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "The processes that showed signs of life.",
         {200: (Processes,)},
         KEY_ERRORS,
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/workers/pause",
+        "adminPause",
+        "Have a worker claim nothing more; what it runs goes on. An order ends with the worker's process; its row tells whether it was heard.",
+        {200: (WorkerOrdered,)},
+        KEY_ERRORS | BODY_ERRORS | {NoWorker},
+        body=WorkerBody,
+        examples={"worker": {"worker": "host-7-1a2b3c"}},
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/workers/resume",
+        "adminGoOn",
+        "Have a paused worker go on.",
+        {200: (WorkerOrdered,)},
+        KEY_ERRORS | BODY_ERRORS | {NoWorker},
+        body=WorkerBody,
+        examples={"worker": {"worker": "host-7-1a2b3c"}},
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/workers/drain",
+        "adminDrain",
+        "Have a worker end as if its process were told to: turns that do not end in time go on at other ones. Whatever keeps its process running starts it anew.",
+        {200: (WorkerOrdered,)},
+        KEY_ERRORS | BODY_ERRORS | {NoWorker},
+        body=WorkerBody,
+        examples={"worker": {"worker": "host-7-1a2b3c"}},
     ),
     Operation(
         ("GET",), BASE + "/stats", "adminStats", "The deployment in numbers.", {200: (Stats,)}, KEY_ERRORS

@@ -30,7 +30,7 @@ _AT_ONCE = 500
 _HEAD = 100
 
 # What each role tells beside its age and version, and what is shown where it does not.
-_WORKER = {"running": 0, "max_jobs": 0, "draining": False, "retiring": False}
+_WORKER = {"running": 0, "max_jobs": 0, "draining": False, "retiring": False, "paused": False}
 _FRONT_END = {"followers": 0}
 
 
@@ -84,7 +84,9 @@ class DeploymentStats(Retrying):
             "tasks": await self._by_status(),
             "workers": {
                 "count": len(workers),
-                "slots": sum(each["max_jobs"] for each in workers if not each["draining"]),
+                "slots": sum(
+                    each["max_jobs"] for each in workers if not (each["draining"] or each["paused"])
+                ),
                 "running": sum(each["running"] for each in workers),
                 "draining": sum(each["draining"] for each in workers),
             },

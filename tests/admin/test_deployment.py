@@ -127,3 +127,46 @@ async def test_a_process_that_says_nothing_is_called_silent(stack: Stack) -> Non
     assert {each["worker"]: each["silent"] for each in told} == {worker.id: False, "gone-7-abcdef": True}
     stats = (await admin.http.get("/admin/v1/stats")).json()["workers"]
     assert (stats["count"], stats["slots"]) == (1, 3)
+
+
+async def test_an_operator_pauses_resumes_and_drains_a_worker(stack: Stack) -> None:
+    """A paused one finishes what it runs and claims nothing; a drained one ends; others hear nothing of it."""
+    worker = await stack.worker()
+    client = await stack.front_end()
+    admin = stack.client(client.base_url, stack.admin)
+
+    async def order(what: str, whom: str = worker.id) -> int:
+        answer = await admin.http.post(f"/admin/v1/workers/{what}", json={"worker": whom})
+        return answer.status_code
+
+    async def row(whom: str = worker.id) -> dict[str, Any]:
+        told = (await admin.http.get("/admin/v1/workers")).json()["workers"]
+        return next((each for each in told if each["worker"] == whom), {})
+
+    async def paused() -> bool:
+        return bool((await row()).get("paused"))
+
+    await wait_until(row, "the worker to be listed")
+    async with client.process("s1", "/tokens 100 10") as running:
+        await running.until(lambda frames: len(frames) > 3)
+        assert await order("pause") == 200
+        await wait_until(paused, "the worker to tell that it is paused")
+        await running.all()
+    assert (await admin.http.get("/admin/v1/stats")).json()["workers"]["slots"] == 0
+    async with client.process("s2", "hello", id="t2") as waiting:
+        await waiting.until(len)
+        other = await stack.worker()
+        await waiting.all()
+        assert (await admin.http.get("/admin/v1/tasks/dev/s2/t2")).json()["worker"] == other.id
+    await wait_until(lambda: row(other.id), "the other worker to be listed")
+    assert await order("drain", other.id) == 200
+
+    async def gone() -> bool:
+        return not await row(other.id)
+
+    await wait_until(gone, "the drained worker to leave")
+    assert await paused()
+    assert await order("resume") == 200
+    await client.turn("s3", "hello")
+    assert await order("pause", "nobody-1-abcdef") == 404
+    assert await order("pause", "") == 422

@@ -110,6 +110,7 @@ ELSEWHERE = {
     "shared/tracing": "admin/test_tracing",
     "shared/webhooks": "behaviour/a2a/test_push",
     "shared/without_rich": "unit/api/test_no_agent_library",
+    "shared/worker_orders": "admin/test_deployment",
     "turnstream/admin": "unit/turnstream/test_tasks_tail",
     "turnstream/chat/commands": "unit/turnstream/test_chat_command",
     "turnstream/chat/conversation": "unit/turnstream/test_chat_command",
