@@ -8,12 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.async_api import async_playwright, expect
 
+from tests.support.javascript import PACKAGE, install
 from tests.support.link import Link
 from tests.unit.turnstream.client.conftest import port_of
 
@@ -29,6 +31,13 @@ ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 
 # What a person would call broken on a busy machine, and no sooner.
 PATIENCE_MS = 120_000
+
+
+@cache
+def axe_source() -> str:
+    """The accessibility checks."""
+    install(PACKAGE)
+    return (PACKAGE / "node_modules" / "axe-core" / "axe.min.js").read_text()
 
 
 class Console:
@@ -82,6 +91,14 @@ class Console:
     async def light(self, state: str) -> None:
         """Wait for the connection light."""
         await expect(self.page.locator("#light")).to_have_attribute("data-state", state, timeout=PATIENCE_MS)
+
+    async def axe(self, name: str) -> None:
+        """No violation of any impact, in what is shown now; a screenshot of it is kept."""
+        await self.picture(f"axe-{name}")
+        await self.page.evaluate(axe_source())
+        found = await self.page.evaluate("axe.run({ resultTypes: ['violations'] })")
+        told = [(each["id"], [node["target"] for node in each["nodes"]]) for each in found["violations"]]
+        assert told == [], name
 
     async def picture(self, name: str) -> None:
         """Keep a screenshot."""

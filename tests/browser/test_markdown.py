@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.async_api import expect
 
+from tests.browser.conftest import PATIENCE_MS
+
 if TYPE_CHECKING:
     from playwright.async_api import Locator
 
@@ -293,3 +295,55 @@ async def test_what_is_too_large_to_be_read_is_shown_as_it_is(console: Console) 
     assert (await drawn(console, f"{beyond}\n\n*a*")).count("<em>") == 1
     lines = "- *a*\n" * 90_000
     assert await drawn(console, lines) == f'<p dir="auto">{lines}</p>'
+
+
+FENCE = "```"
+
+
+async def test_code_is_marked_by_its_language(console: Console) -> None:
+    """Its text stays what it was, also where no language is named or known; the library comes with the first one."""
+    page = console.page
+    await console.ended(await console.say("no code"))
+    assert not any("highlight.min.js" in each.url for each in console.requests)
+    python = 'def add(a: int) -> int:\n    return a + 1  # "one"'
+    turn = await console.say(
+        f"{FENCE}python\n{python}\n{FENCE}\n\n{FENCE}nonsense\ndef x\n{FENCE}\n\n{FENCE}\ndef y\n{FENCE}"
+    )
+    await console.ended(turn)
+    code = turn.locator(".answer .code code")
+    await expect(code.first.locator(".hljs-keyword")).to_have_text(["def", "return"], timeout=PATIENCE_MS)
+    await expect(code.first.locator(".hljs-comment")).to_have_text('# "one"')
+    assert await code.first.evaluate("each => each.textContent") == python
+    assert await code.nth(1).evaluate("each => each.childElementCount") == 0
+    hostile = await console.say(f"{FENCE}html\n<img src=x onerror=1><script>1</script>\n{FENCE}")
+    await console.ended(hostile)
+    await expect(hostile.locator(".hljs-tag").first).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.locator("#log img, #log script")).to_have_count(0)
+    await console.axe("code")
+
+
+async def test_formulas_are_drawn_and_prices_are_not(console: Console) -> None:
+    """In a line and as blocks; what leads elsewhere is not followed; what is wrong is shown as it is."""
+    page = console.page
+    text = (
+        "Inline $e^{i\\pi}$ and \\(a_1\\) cost $5 and $6, `$x$` is code.\n\n$$\n\\frac{1}{2}\n$$\n\n\\[ x^2 \\]\n\n"
+        "- in a list $y$\n\nan open $end"
+    )
+    turn = await console.say(text)
+    await console.ended(turn)
+    answer = turn.locator(".answer")
+    await expect(answer.locator("math")).to_have_count(5, timeout=PATIENCE_MS)
+    await expect(answer.locator(".formula-block mfrac")).to_have_count(1)
+    await console.sees(answer, "cost $5 and $6")
+    await console.sees(answer.locator("p > code"), "$x$")
+    await console.sees(answer, "an open $end")
+    await console.axe("formulas")
+    hostile = (
+        "$\\href{javascript:alert(1)}{x}$ $\\includegraphics{https://pictures.invalid/a.png}$ $\\wrong{$"
+    )
+    turn = await console.say(hostile)
+    await console.ended(turn)
+    await expect(turn.locator(".answer math, .answer .temml-error").first).to_be_visible(timeout=PATIENCE_MS)
+    await expect(page.locator("#log a[href^=javascript], #log img, #log mglyph, #log [href]")).to_have_count(
+        0
+    )

@@ -59,3 +59,7 @@ async def test_what_users_write_is_checked(built: None) -> None:
 def test_the_console_has_what_the_source_builds(built: None) -> None:
     """Nobody edits the built file; who edits the source builds it: ``npm run console`` in clients/js."""
     assert CONSOLE.read_bytes() == javascript.console()
+    for name in ("highlight", "math"):
+        assert (CONSOLE.parent / f"{name}.min.js").read_bytes() == javascript.vendored(name), (
+            f"npm run vendor: {name}"
+        )

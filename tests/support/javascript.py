@@ -51,6 +51,18 @@ def bundle(source: Path, *more: str) -> bytes:
     return _run([NODE, _ESBUILD, str(source), "--bundle", "--format=esm", *more])
 
 
+def vendored(name: str) -> bytes:
+    """What a library of the console's is to be, by the package's own script."""
+    script = json.loads((PACKAGE / "package.json").read_text())["scripts"]["vendor"]
+    _, *arguments = shlex.split(script)
+    given = [
+        each
+        for each in arguments
+        if each.startswith("--") and not each.startswith(("--outdir=", "--entry-names="))
+    ]
+    return _run([NODE, _ESBUILD, f"vendor/{name}.js", *given])
+
+
 def console() -> bytes:
     """What the console's ``client.js`` is to be, by the package's own script."""
     script = json.loads((PACKAGE / "package.json").read_text())["scripts"]["console"]

@@ -1,6 +1,8 @@
 // Markdown as elements. markdown-it reads it into tokens; elements are made of those here, so no HTML is ever parsed.
 
 import { copyButton, h } from "./dom.js";
+import { formula, formulas } from "./formulas.js";
+import { highlight } from "./highlighting.js";
 import MarkdownIt from "./markdown-it.min.js";
 import { picture } from "./pictures.js";
 
@@ -23,6 +25,7 @@ const LINE = /\r\n?|\n/g;
 const reader = new MarkdownIt({ html: false, linkify: true, breaks: true });
 // Only what begins with a scheme is a link: main.py and README.md are none.
 reader.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+formulas(reader);
 reader.core.ruler.at("inline", (state) => {
   for (const token of state.tokens) {
     if (token.type !== "inline") continue;
@@ -128,6 +131,8 @@ function append(root, tokens, level) {
       task(into);
     } else if (token.type === "fence" || token.type === "code_block") {
       into.append(code(token.content.replace(/\n$/, ""), token.info?.trim().split(/\s+/)[0] ?? ""));
+    } else if (token.type === "formula_block") {
+      into.append(formula(token.content, true));
     } else if (token.type === "heading_open") {
       const depth = Number(token.tag.slice(1));
       // No level is left out, for those who go from heading to heading by ear.
@@ -158,6 +163,7 @@ function spans(root, tokens) {
     const into = open.at(-1);
     if (token.nesting < 0) open.pop();
     else if (token.type === "text" || token.type === "plain") into.append(token.content);
+    else if (token.type === "formula") into.append(formula(token.content, false));
     else if (token.type === "softbreak" || token.type === "hardbreak") into.append(h("br"));
     else if (token.type === "code_inline") into.append(h("code", {}, token.content));
     else if (token.type === "image") into.append(picture(token.attrGet("src") ?? "", token.content));
@@ -189,6 +195,7 @@ function task(into) {
 function code(text, language) {
   const shown = h("code", {}, text);
   const name = language.slice(0, 40);
+  highlight(shown, name);
   return h("figure", { class: "code", dir: "ltr" },
     h("figcaption", { class: "code-head" }, h("span", {}, name), copyButton("Copy code", () => shown.textContent)),
     h("pre", { tabIndex: 0, "aria-label": name ? `Code in ${name}` : "Code" }, shown));

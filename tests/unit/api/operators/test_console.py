@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,10 @@ once = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 
 FOLDER = Path(next(iter(operators.__path__))) / "static"
 VENDORED = FOLDER / "markdown-it.min.js"
+# Built of libraries, which name addresses in comments and data that nobody asks for.
+BUILT = ("highlight.min.js", "math.min.js")
+# What stands in a library and is none of what the page can call: highlight.js's own way to mark a whole page.
+UNREACHED = {"highlight.min.js": ["innerHTML"] * 2}
 
 
 @once
@@ -45,8 +50,8 @@ def test_the_page_parses_no_text_as_html_and_asks_nobody_else() -> None:
     sinks = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser|createContextualFragment|setHTML|srcdoc"
     for path in FOLDER.glob("*.js"):
         text = path.read_text()
-        assert not re.search(sinks, text), path.name
-        if path != VENDORED:
+        assert re.findall(sinks, text) == UNREACHED.get(path.name, []), path.name
+        if path != VENDORED and path.name not in BUILT:
             assert not re.search(r"https?://(?!www\.w3\.org/2000/svg|127\.0\.0\.1:8090)", text), path.name
     page = (FOLDER / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=|https?://", page)
@@ -59,6 +64,17 @@ def test_the_library_is_the_one_that_its_licence_names() -> None:
     version = re.match(r"/\*! markdown-it (\S+) ", VENDORED.read_text())
     assert version
     assert f"of markdown-it {version[1]}, unchanged" in licence
+
+
+def test_every_library_has_its_licence_beside_it() -> None:
+    """It names the versions that the lock pins."""
+    root = Path(__file__).parents[4] / "clients" / "js"
+    lock = json.loads((root / "package-lock.json").read_text())["packages"]
+    for name, libraries in (("highlight", ("lowlight", "highlight.js", "devlop")), ("math", ("temml",))):
+        licence = (FOLDER / f"{name}.licence.txt").read_text()
+        for library in libraries:
+            assert f"- {library} {lock[f'node_modules/{library}']['version']}\n" in licence
+            assert f"---- {library} ----\n" in licence
 
 
 @once
