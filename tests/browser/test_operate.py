@@ -43,8 +43,21 @@ async def test_an_operator_stops_a_task_in_another_tab(console: Console, tabs: T
     await other.sees(row, stack.workers[0][0].id)
     await other.sees(other.page.locator(".card", has_text="Running"), "1 of 100")
     await other.picture("operate")
-    await row.get_by_role("button", name="Stop").click()
+    questions: list[str] = []
+    answers = iter([False, True])
+
+    async def answer(dialog: Any) -> None:
+        questions.append(dialog.message)
+        await (dialog.accept() if next(answers) else dialog.dismiss())
+
+    other.page.on("dialog", answer)
+    stop = row.get_by_role("button", name="Stop")
+    await stop.click()
+    await other.sees(row, "running")
+    await stop.click()
     await console.ended(turn, "canceled")
+    assert len(questions) == 2
+    assert "Stop dev/" in questions[0]
     await expect(other.page.get_by_text("No tasks.")).to_be_visible(timeout=PATIENCE_MS)
     await other.page.get_by_label("Status").select_option("canceled")
     await other.sees(other.page.locator("tbody tr").first, "canceled")
@@ -72,13 +85,14 @@ async def test_an_operator_looks_into_a_task_and_stops_its_session(
     await other.page.keyboard.press("Enter")
     dialog = other.page.locator("#detail")
     await other.sees(dialog, "Waits for weather")
-    await other.sees(dialog.locator("tbody"), "message function_call completed")
+    await other.sees(dialog.locator(".events tbody"), "message function_call completed")
     await other.picture("task")
+    other.page.once("dialog", lambda question: question.accept())
     await dialog.get_by_role("button", name="Stop session").click()
     await console.ended(turn, "canceled")
     await console.ended(waiting, "canceled")
     await other.sees(dialog.locator(".facts"), "canceled")
-    await other.sees(dialog.locator("tbody"), "response canceled")
+    await other.sees(dialog.locator(".events tbody"), "response canceled")
     await other.page.keyboard.press("Escape")
     await expect(dialog).to_be_hidden()
     await console.sees(turn.locator(".outcome"), "The turn ended without an answer")
@@ -102,7 +116,7 @@ async def test_a_task_that_ends_while_it_is_looked_at_is_shown_ended(
     await other.page.route(re.compile(r"/tasks/dev/[^/]+/[^/]+$"), late, times=1)
     await other.page.locator("tbody tr", has_text="parked").get_by_role("button", name="dev /").click()
     dialog = other.page.locator("#detail")
-    await other.sees(dialog.locator("tbody"), "response canceled")
+    await other.sees(dialog.locator(".events tbody"), "response canceled")
     await other.sees(dialog.locator(".facts"), "canceled")
 
 
@@ -117,7 +131,10 @@ async def test_many_tasks_are_filtered_and_stopped_at_once(tabs: Tabs, stack: St
     await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
     await other.page.get_by_label("Filter").fill("nobody")
     await expect(rows).to_have_count(0, timeout=PATIENCE_MS)
+    await other.page.get_by_label("Filter").fill("DEM")
+    await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
     await other.page.get_by_label("Only").select_option("agent")
+    await expect(rows).to_have_count(0, timeout=PATIENCE_MS)
     await other.page.get_by_label("Filter").fill("demo")
     await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
     for at in range(2):
@@ -190,6 +207,7 @@ async def test_an_operator_holds_a_model_and_resumes_it(tabs: Tabs, stack: Stack
     """The table says how it stands, and its button does the other thing then."""
     await stack.worker()
     console = await operator(tabs, stack)
+    await console.axe("operate-models")
     row = console.page.get_by_role("region", name="Models").locator("tbody tr", has_text="demo")
     await console.sees(row, "closed")
     console.page.once("dialog", lambda dialog: dialog.accept())
@@ -198,3 +216,146 @@ async def test_an_operator_holds_a_model_and_resumes_it(tabs: Tabs, stack: Stack
     await row.get_by_role("button", name="resume demo").click()
     await console.sees(row, "closed")
     assert console.complaints == []
+
+
+async def test_the_address_holds_the_filter_and_the_task(tabs: Tabs, client: Client, stack: Stack) -> None:
+    """Failures are grouped by error with its text, rows are ordered by a column; a reload, or who is sent the link, sees the same."""
+    for number, text in enumerate(("/fail one", "/fail two", "/tokens 30", "hello")):
+        await client.turn(f"s{number}", text, id=f"t{number}")
+    console = await operator(tabs, stack)
+    page = console.page
+    rows = page.get_by_role("region", name="Tasks").locator("tbody tr")
+    await page.get_by_label("Status").select_option(label="all")
+    await page.get_by_label("Submitted").select_option(label="in the last hour")
+    await expect(rows).to_have_count(4, timeout=PATIENCE_MS)
+    await console.sees(rows.filter(has_text="dev / s1"), "demo_failure")
+    await console.sees(rows.filter(has_text="dev / s1"), "two")
+    await (
+        page.get_by_role("list", name="Failures by error")
+        .get_by_role("button", name="demo_failure · 2")
+        .click()
+    )
+    await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
+    head = page.get_by_role("columnheader", name="Owner and session")
+    for order, first in (("ascending", "s0"), ("descending", "s1")):
+        await head.get_by_role("button").focus()
+        await page.keyboard.press("Enter")
+        await expect(head).to_have_attribute("aria-sort", order)
+        await console.sees(rows.first, f"dev / {first}")
+    await console.axe("operate-failures")
+    for _ in range(2):
+        await expect(page.get_by_label("Filter")).to_have_value("demo_failure", timeout=PATIENCE_MS)
+        await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
+        await console.sees(rows.first, "dev / s1")
+        await page.reload()
+    await rows.first.get_by_role("button", name="dev / s1").click()
+    dialog = page.locator("#detail")
+    await console.sees(dialog, "/fail two")
+    await page.reload()
+    await console.sees(dialog.locator(".facts"), "demo_failure")
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_be_hidden()
+    assert "task=" not in page.url
+    assert "why=demo_failure" in page.url
+    assert console.complaints == []
+
+
+async def test_where_a_turns_time_went(console: Console, tabs: Tabs, stack: Stack) -> None:
+    """Its wait, attempts with worker and reason, tools, parks; pieces of a text share a row; input, output and tokens."""
+    turn = await console.say("/approve the cache")
+    await turn.get_by_role("button", name="Approve").click()
+    await console.ended(turn)
+    await console.ended(await console.say("/tokens 40"))
+    other = await operator(tabs, stack, color_scheme="dark")
+    await other.page.get_by_label("Status").select_option("completed")
+    region = other.page.get_by_role("region", name="Tasks")
+    await region.locator("tr", has_text="completed").nth(1).get_by_role("button", name="dev /").click()
+    dialog = other.page.locator("#detail")
+    fall = dialog.get_by_role("region", name="Where the time went")
+    worker = stack.workers[0][0].id
+    for words in (
+        "Waits for a worker",
+        f"Attempt 1 at {worker}",
+        "Approval of delete_everything",
+        "Waits for its client",
+        f"Attempt 2 at {worker} (answered)",
+        "Model answers",
+    ):
+        await other.sees(fall, words)
+    await expect(dialog.locator("pre").first).to_have_text("/approve the cache")
+    await other.sees(dialog.locator("pre").nth(1), "the cache")
+    await fall.scroll_into_view_if_needed()
+    await other.axe("task-dark")
+    await other.page.get_by_role("button", name="Close").click()
+    await region.locator("tr", has_text="completed").first.get_by_role("button", name="dev /").click()
+    await other.sees(dialog.locator(".events"), "pieces: ")
+    await expect(dialog.locator("pre").first).to_have_text("/tokens 40")
+    assert other.complaints == []
+
+
+async def test_a_turn_is_replayed(console: Console, tabs: Tabs, stack: Stack) -> None:
+    """From the list, after a question: the user's page shows the new turn."""
+    await console.ended(await console.say("hello"))
+    other = await operator(tabs, stack)
+    await other.page.get_by_label("Status").select_option("completed")
+    row = other.page.get_by_role("region", name="Tasks").locator("tbody tr").first
+    await row.get_by_role("checkbox").check()
+    other.page.once("dialog", lambda dialog: dialog.accept())
+    await other.page.get_by_role("button", name="Replay 1 selected").click()
+    again = console.page.locator(".turn").nth(1)
+    await console.ended(again)
+    await console.sees(again.locator(".said"), "hello")
+    await console.sees(again.locator(".answer"), "You said: hello")
+
+
+async def test_keys_are_made_listed_and_revoked(tabs: Tabs, stack: Stack) -> None:
+    """The new key works, is shown once, and no more after a question."""
+    console = await operator(tabs, stack)
+    page = console.page
+    await page.get_by_label("Owner", exact=True).fill("acme")
+    await page.get_by_role("button", name="Make a key").click()
+    made = page.locator(".made code")
+    await console.sees(made, "sk-")
+    token = await made.inner_text()
+    chat = await tabs.tab()
+    await chat.add_key(token)
+    await chat.ended(await chat.say("hello"))
+    region = page.get_by_role("region", name="API keys")
+    row = region.locator("tbody tr", has_text="acme")
+    await console.sees(row, "demo")
+    await row.scroll_into_view_if_needed()
+    await console.axe("keys")
+    page.once("dialog", lambda dialog: dialog.accept())
+    await row.get_by_role("button", name="Revoke").click()
+    await expect(row).to_have_count(0, timeout=PATIENCE_MS)
+    assert token not in await region.inner_text()
+
+
+async def test_the_graphs_outlive_a_reload(tabs: Tabs, stack: Stack, client: Client) -> None:
+    """They begin with what they had."""
+    await client.turn("s1", "hello")
+    console = await operator(tabs, stack)
+    picture = console.page.locator(".card svg").first
+    await expect(picture).to_have_attribute(
+        "aria-label", re.compile("last [2-9] samples"), timeout=PATIENCE_MS
+    )
+    await console.page.reload()
+    await expect(picture).to_have_attribute(
+        "aria-label", re.compile(r"last ([3-9]|\d\d) samples"), timeout=PATIENCE_MS
+    )
+
+
+async def test_a_worker_is_paused_and_resumed(console: Console, tabs: Tabs, stack: Stack) -> None:
+    """Its row tells; a turn waits meanwhile."""
+    other = await operator(tabs, stack)
+    worker = stack.workers[0][0].id
+    row = other.page.get_by_role("region", name="Processes").locator("tbody tr", has_text=worker)
+    other.page.once("dialog", lambda dialog: dialog.accept())
+    await row.get_by_role("button", name=f"Pause {worker}").click()
+    await other.sees(row, "paused")
+    turn = await console.say("hello")
+    await console.sees(turn.locator(".state"), "waiting")
+    await other.sees(other.page.locator(".card", has_text="Queue depth").locator("strong"), "1")
+    await row.get_by_role("button", name=f"Resume {worker}").click()
+    await console.ended(turn)
+    await other.sees(row, "working")

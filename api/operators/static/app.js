@@ -29,11 +29,32 @@ function show(view) {
   byId("light").hidden = current !== "chat";
   if (current === "operate") operate.begin(store.keys().find((key) => key.scopes.includes("admin")) ?? null);
   else operate.end();
-  if (location.hash.slice(1) !== current) history.replaceState(null, "", `#${current}`);
+  address();
 }
 
+/** What the address says: a view, and which tasks. */
+function addressed() {
+  const [view, query = ""] = location.hash.slice(1).split("?");
+  return { view, query };
+}
+
+function address() {
+  const query = current === "operate" ? operate.params() : "";
+  const wanted = `#${current}${query ? `?${query}` : ""}`;
+  if (location.hash !== wanted) history.replaceState(null, "", wanted);
+}
+
+/** Go where the address leads. */
+function go() {
+  const { view, query } = addressed();
+  if (view === "operate") operate.read(query);
+  show(view);
+}
+
+operate.onPlace = () => { if (current === "operate") address(); };
+
 for (const each of VIEWS) byId(`tab-${each}`).addEventListener("click", () => show(each));
-addEventListener("hashchange", () => show(location.hash.slice(1)));
+addEventListener("popstate", go);
 
 // ── keys ──
 
@@ -131,7 +152,9 @@ async function begin() {
   } catch (error) {
     problem = error;
   }
-  show(location.hash.slice(1));
+  const { view, query } = addressed();
+  operate.read(view === "operate" ? query : "");
+  show(view);
   refresh(key);
   if (problem) refuse(problem);
 }

@@ -14,10 +14,15 @@ export class Chart {
     this.values = [];
     this.area = svg("path", { class: "area" });
     this.line = svg("path", { class: "line" });
-    this.picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" }, this.area, this.line);
+    this.picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${label}: nothing yet` }, this.area, this.line);
     this.figure = h("strong", {}, "–");
     this.most = h("span", { class: "most" });
     this.element = h("div", { class: "card" }, h("span", { class: "card-label" }, label), h("div", { class: "card-row" }, this.figure, this.most), this.picture);
+  }
+
+  /** What was pushed before a reload. */
+  take(values) {
+    this.values = values.filter(Number.isFinite).slice(-this.samples);
   }
 
   push(value, text = null) {

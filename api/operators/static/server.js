@@ -25,8 +25,8 @@ export function ask(key, method, path, { query, body } = {}) {
 }
 
 /** As `ask`, repeated while trouble may pass; for requests that bear it. */
-export function insist(key, method, path, { query, body } = {}) {
-  return clientOf(key).request(method, `/${path}`, { query, body });
+export function insist(key, method, path, { query, body, headers } = {}) {
+  return clientOf(key).request(method, `/${path}`, { query, body, headers });
 }
 
 /** What an error says to who reads the page: the server's own words, where it has some. */

@@ -4,6 +4,7 @@ const KEYS = "turnstream.keys";
 const SESSIONS = "turnstream.sessions";
 const VIEW = "turnstream.view";
 const DRAFTS = "turnstream.drafts";
+const SAMPLES = "turnstream.samples";
 const OUTBOX = "turnstream.outbox";
 
 // Browsers give a page about five megabytes; a conversation that is larger is asked for anew at a reload.
@@ -101,4 +102,13 @@ export function saveView(state) {
     }
   }
   write(sessionStorage, VIEW, { ...state, cursor: "", turns: [] });
+}
+
+/** The last samples of the operator's charts: `{at, values}`. */
+export function samples(key) {
+  return read(sessionStorage, SAMPLES, {})[key.shown];
+}
+
+export function saveSamples(key, kept) {
+  write(sessionStorage, SAMPLES, { [key.shown]: kept });
 }
