@@ -226,7 +226,7 @@ async def test_a_conversation_is_found_again(tabs: Tabs, stack: Stack) -> None:
     await second.sees(second.page.locator(".turn").nth(1).locator(".said"), "the second words")
     await second.ended(second.page.locator(".turn").nth(1))
     first.page.on("dialog", lambda dialog: dialog.accept())
-    await first.page.get_by_role("button", name="Forget").click()
+    await first.page.get_by_role("button", name="Delete").click()
     await expect(first.page.locator(".turn")).to_have_count(0, timeout=PATIENCE_MS)
     await expect(second.page.locator(".turn")).to_have_count(0, timeout=PATIENCE_MS)
 

@@ -286,27 +286,22 @@ async def test_hidden_tabs_leave_the_connections_to_the_one_in_front(tabs: Tabs,
 
 
 async def test_a_forgotten_conversation_says_so(console: Console, stack: Stack) -> None:
-    """Its name stands above it, and it can be taken from the list, or begun anew."""
+    """A link to it leads to words that say so, it is not in the list, and can be begun anew."""
     page = console.page
     await console.ended(await console.say("long ago"))
+    link = page.url
     await page.get_by_role("button", name="New conversation").click()
     sessions = stack.broker.sessions
     for key in await command(sessions, "KEYS", "ts:{dev/*"):
         await command(sessions, "DEL", key)
-    listed = page.locator(".session", has_text="long ago")
-    await listed.click()
+    await page.goto(link)
     await console.sees(page.locator(".notice"), "no longer kept by the server")
-    await expect(page.get_by_role("heading", name="long ago")).to_be_visible()
+    await expect(page.locator(".session")).to_have_count(0, timeout=PATIENCE_MS)
     await console.sees(page.locator("#light"), "ready")
-    turn = await console.say("once more")
-    await console.ended(turn)
+    await console.ended(await console.say("once more"))
     await console.light("live")
-    await page.get_by_role("button", name="New conversation").click()
-    for key in await command(sessions, "KEYS", "ts:{dev/*"):
-        await command(sessions, "DEL", key)
-    await listed.click()
-    await page.get_by_role("button", name="Remove from the list").click()
-    await expect(page.locator(".session")).to_have_count(0)
+    assert page.url == link
+    await expect(page.locator(".session", has_text="once more")).to_be_visible(timeout=PATIENCE_MS)
 
 
 async def test_a_refused_tool_is_no_success(console: Console) -> None:
@@ -380,28 +375,45 @@ async def test_a_key_is_taken_as_people_paste_it(tabs: Tabs, stack: Stack) -> No
 
 
 async def test_the_page_says_what_it_cannot_do(console: Console) -> None:
-    """Offline before the first word; a file that is no image, picked or dropped."""
+    """Offline before the first word; a file that is larger than the agent takes."""
     page = console.page
     await console.sees(page.locator("#light"), "ready")
     await page.context.set_offline(True)
     await console.sees(page.locator("#light"), "offline")
     await page.context.set_offline(False)
     await console.sees(page.locator("#light"), "ready")
-    await page.set_input_files(
-        "#attach", FilePayload(name="a.pdf", mimeType="application/pdf", buffer=b"%PDF")
+    large = FilePayload(name="large.pdf", mimeType="application/pdf", buffer=bytes(8_000_000))
+    await page.set_input_files("#attach", [large])
+    await console.sees(
+        page.locator(".notice"), "large.pdf is too large: a message to this agent may have 10.4 MB"
     )
-    await console.sees(page.locator(".notice"), "a.pdf is no image")
-    prevented = await page.evaluate(
-        """() => {
-            const given = new DataTransfer();
-            given.items.add(new File(['x'], 'b.pdf', { type: 'application/pdf' }));
-            const drop = new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer: given });
-            document.getElementById('log').dispatchEvent(drop);
-            return drop.defaultPrevented;
-        }"""
-    )
-    assert prevented
-    await console.sees(page.locator(".notice").last, "b.pdf is no image")
+    await expect(page.locator(".thumb")).to_have_count(0)
+
+
+async def test_any_file_is_attached_by_button_drop_and_paste(console: Console) -> None:
+    """It goes with the message, and what was said shows it, after a reload, too."""
+    page = console.page
+    pdf = FilePayload(name="a.pdf", mimeType="application/pdf", buffer=b"%PDF-1.4")
+    await page.set_input_files("#attach", [pdf])
+    give = """([kind, name]) => {
+        const given = new DataTransfer();
+        given.items.add(new File(['words'], name, { type: 'text/plain' }));
+        const made = kind === 'drop' ? new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer: given })
+            : new ClipboardEvent('paste', { bubbles: true, cancelable: true, clipboardData: given });
+        document.getElementById(kind === 'drop' ? 'log' : 'said').dispatchEvent(made);
+        return made.defaultPrevented;
+    }"""
+    assert await page.evaluate(give, ["drop", "b.txt"])
+    await page.evaluate(give, ["paste", "c.txt"])
+    await expect(page.locator(".thumb")).to_have_count(3, timeout=PATIENCE_MS)
+    await page.get_by_role("button", name="Remove c.txt 3").click()
+    await console.axe("attached")
+    turn = await console.say("look")
+    await console.ended(turn)
+    await expect(turn.locator(".said .attached")).to_have_text(["a.pdf", "b.txt"])
+    await console.sees(turn.locator(".answer"), "(an attachment)")
+    await page.reload()
+    await console.sees(page.locator(".said"), "a.pdf")
 
 
 async def test_the_address_alone_leads_to_the_page(tabs: Tabs, stack: Stack) -> None:
@@ -446,7 +458,7 @@ async def test_nothing_moves_when_a_conversation_begins(console: Console) -> Non
     head = console.page.locator(".talk-head")
     before = await head.bounding_box()
     await console.ended(await console.say("hello"))
-    await expect(console.page.get_by_role("button", name="Forget")).to_be_visible()
+    await expect(console.page.get_by_role("button", name="Delete")).to_be_visible()
     assert await head.bounding_box() == before
 
 

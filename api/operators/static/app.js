@@ -2,6 +2,8 @@
 
 import { Chat } from "./chat.js";
 import { byId, h, say } from "./dom.js";
+import { Inbox } from "./inbox.js";
+import { News } from "./news.js";
 import { Operate } from "./operate.js";
 import * as store from "./store.js";
 import { ask, wordsOf } from "./server.js";
@@ -10,6 +12,17 @@ const VIEWS = ["chat", "operate"];
 const chat = new Chat(light);
 const operate = new Operate(byId("view-operate"), byId("detail"));
 let current = "chat";
+const news = new News((session) => { show("chat"); if (session !== chat.session) chat.visit(session); });
+const inbox = new Inbox(() => store.keys().filter((key) => key.scopes.includes("chat")), (key, session) => {
+  show("chat");
+  chat.use(key);
+  chat.offer(store.keys());
+  chat.answerIn(session);
+});
+chat.list.onNeeds = (rows) => inbox.count(rows);
+chat.list.isWanted = () => news.wanted;
+chat.list.onNews = (row) => news.tell(row.title || "Conversation", row.state === "needs_you" ? "The agent waits for you." : "The agent has answered.", row.session);
+chat.onNews = (title, words, session) => news.tell(title, words, session);
 
 function light(state, text) {
   const element = byId("light");
@@ -29,30 +42,40 @@ function show(view) {
   byId("light").hidden = current !== "chat";
   if (current === "operate") operate.begin(store.keys().find((key) => key.scopes.includes("admin")) ?? null);
   else operate.end();
-  address();
+  // Without a key, what the address says is shown when there is one.
+  if (chat.key || current !== "chat" || addressed().view !== "chat") address(current === "chat" ? chat.session : "");
 }
 
-/** What the address says: a view, and which tasks. */
+/** What the address says: a view, and in it a conversation, or which tasks. */
 function addressed() {
-  const [view, query = ""] = location.hash.slice(1).split("?");
-  return { view, query };
+  const [place, query = ""] = location.hash.slice(1).split("?");
+  const [view, session = ""] = place.split("/");
+  try {
+    return { view, query, session: decodeURIComponent(session) };
+  } catch {
+    return { view, query, session: "" };
+  }
 }
 
-function address() {
+function address(session, anew = false) {
   const query = current === "operate" ? operate.params() : "";
-  const wanted = `#${current}${query ? `?${query}` : ""}`;
-  if (location.hash !== wanted) history.replaceState(null, "", wanted);
+  const wanted = `#${current}${session ? `/${encodeURIComponent(session)}` : ""}${query ? `?${query}` : ""}`;
+  if (location.hash === wanted) return;
+  if (anew) history.pushState(null, "", wanted);
+  else history.replaceState(null, "", wanted);
 }
 
 /** Go where the address leads. */
 function go() {
-  const { view, query } = addressed();
+  const { view, session, query } = addressed();
   if (view === "operate") operate.read(query);
+  if (view === "chat" && !chat.key) chat.wanted = session;
+  if (view === "chat" && chat.key && session !== chat.session) chat.open(session, []);
   show(view);
 }
 
-operate.onPlace = () => { if (current === "operate") address(); };
-
+operate.onPlace = () => { if (current === "operate") address(""); };
+chat.onPlace = (session, anew) => { if (current === "chat") address(session, anew); };
 for (const each of VIEWS) byId(`tab-${each}`).addEventListener("click", () => show(each));
 addEventListener("popstate", go);
 
@@ -75,7 +98,7 @@ function remove(key) {
 
 async function add(token, kept) {
   const use = await ask(token, "GET", "console/key");
-  const key = { token, kept, shown: `${token.slice(0, 9)}…`, owner: use.owner, agent: use.agent, scopes: use.scopes };
+  const key = { token, kept, shown: `${token.slice(0, 9)}…`, owner: use.owner, agent: use.agent, scopes: use.scopes, most: use.largest_message };
   store.saveKeys([...store.keys().filter((each) => each.token !== token), key]);
   return key;
 }
@@ -152,10 +175,12 @@ async function begin() {
   } catch (error) {
     problem = error;
   }
-  const { view, query } = addressed();
+  const { view, session, query } = addressed();
   operate.read(view === "operate" ? query : "");
-  show(view);
+  chat.wanted = session;
+  current = view === "operate" ? view : "chat";
   refresh(key);
+  show(view);
   if (problem) refuse(problem);
 }
 

@@ -1,14 +1,15 @@
 // The chat side: one conversation at a time, followed from wherever it stands.
 
 import { Conversation, ENDED, newId, Refused, saidBy, textOf, turnsOf, UNSENT } from "./client.js";
+import { Attachments } from "./attachments.js";
+import { forkAt } from "./branching.js";
+import { Conversations, editTitle } from "./conversations.js";
 import { byId, h, say, short } from "./dom.js";
 import { TurnView } from "./messages.js";
 import { Outbox } from "./outbox.js";
-import { picture } from "./pictures.js";
 import { ask, clientOf, wordsOf } from "./server.js";
 import * as store from "./store.js";
 
-const MOST_IMAGE = 7_000_000;
 const SAVE_MS = 1000;
 const LEAST_DRAW_MS = 30;
 
@@ -23,15 +24,24 @@ export class Chat {
     this.cursor = "";
     this.views = new Map();
     this.dirty = new Map();
-    this.images = [];
+    this.attachments = new Attachments((text) => this.tell(text));
     this.following = null;
     this.log = byId("log");
+    this.heading = byId("talk-title");
     this.stuck = true;
     this.top = 0;
     this.outbox = new Outbox({
       onSent: (message) => this.sent(message),
       onTrouble: (message, reason) => this.delayed(message, reason),
       onRefused: (message, error) => this.unsent(message, error),
+    });
+    /** Told when another conversation is shown; `anew`: its user went there. */
+    this.onPlace = () => {};
+    /** Told what happened in it that its user may wait for: title, words, session. */
+    this.onNews = () => {};
+    this.list = new Conversations({
+      onPick: (session) => { this.drawer(false); if (session !== this.session) this.visit(session); },
+      onChange: () => this.refresh(),
     });
     this.bind();
   }
@@ -42,12 +52,15 @@ export class Chat {
     said.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.send(); }
     });
+    byId("leave-edit").addEventListener("click", () => this.leaveEdit());
+    said.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing) this.leaveEdit(); });
     said.addEventListener("input", () => { grow(said); this.keepDraft(); });
-    said.addEventListener("paste", (event) => this.attach(event.clipboardData?.files));
-    byId("attach").addEventListener("change", (event) => { this.attach(event.target.files); event.target.value = ""; });
+    said.addEventListener("paste", (event) => this.attachments.add(event.clipboardData?.files));
+    byId("attach").addEventListener("change", (event) => { this.attachments.add(event.target.files); event.target.value = ""; });
     byId("stop").addEventListener("click", () => this.stop());
-    byId("new-chat").addEventListener("click", () => { this.drawer(false); this.open("", []); said.focus(); });
-    byId("clear-chat").addEventListener("click", () => this.clear());
+    byId("new-chat").addEventListener("click", () => { this.drawer(false); this.visit(""); said.focus(); });
+    byId("delete-chat").addEventListener("click", () => this.remove());
+    byId("rename-chat").addEventListener("click", () => editTitle(this.heading, this.title(), (title) => this.rename(title)));
     byId("pick-key").addEventListener("change", (event) => { this.drawer(false); this.pick(event.target.value); });
     byId("open-sessions").addEventListener("click", () => this.drawer());
     byId("backdrop").addEventListener("click", () => this.drawer(false));
@@ -59,7 +72,7 @@ export class Chat {
     this.log.addEventListener("load", () => { if (this.stuck) this.toEnd(); }, true);
     // Whatever is dropped beside the page's fields would be opened in its place.
     addEventListener("dragover", (event) => event.preventDefault());
-    addEventListener("drop", (event) => { event.preventDefault(); this.attach(event.dataTransfer?.files); });
+    addEventListener("drop", (event) => { event.preventDefault(); if (this.key) this.attachments.add(event.dataTransfer?.files); });
     for (const change of ["online", "offline"]) addEventListener(change, () => { if (!this.following) this.idle(); });
     addEventListener("pagehide", () => this.save());
     document.addEventListener("visibilitychange", () => { if (document.visibilityState === "hidden") this.save(); });
@@ -70,8 +83,14 @@ export class Chat {
     if (this.key?.token === key?.token) return;
     this.following?.close();
     this.key = key;
+    this.attachments.most = key?.most ?? Infinity;
+    this.list.use(key);
     const before = store.view();
-    if (key && before.token === key.token && before.session) this.open(before.session, before.turns ?? [], before.cursor, before.known);
+    // The address says more than what was shown before.
+    const wanted = key ? this.wanted : null;
+    if (key) this.wanted = null;
+    if (wanted && wanted !== before.session) this.open(wanted, []);
+    else if (key && before.token === key.token && before.session) this.open(before.session, before.turns ?? [], before.cursor, before.known);
     else this.open("", []);
   }
 
@@ -83,7 +102,8 @@ export class Chat {
 
   // ── conversations ──
 
-  open(session, turns, cursor = "", known = Boolean(session)) {
+  /** Show a conversation; `anew`: its user goes there. */
+  open(session, turns, cursor = "", known = Boolean(session), anew = false) {
     this.following?.close();
     this.following = null;
     this.session = session;
@@ -100,12 +120,22 @@ export class Chat {
     for (const turn of this.conversation.turns) this.view(turn);
     this.idle();
     if (known) this.follow(cursor);
+    this.editing = null;
+    this.seeking = false;
+    byId("editing").hidden = true;
     this.write(this.key ? store.draft(this.key, session) : "");
     this.showJump();
+    if (this.key) for (const each of this.outbox.messages.filter((one) => one.token === this.key.token)) this.list.begin(each.session, wordsIn(each.parts));
+    this.list.show(session);
     this.refresh();
-    this.listSessions();
     this.toEnd();
     this.save();
+    if (this.key) this.onPlace(session, anew);
+  }
+
+  /** Go to a conversation, so that one can come back from it; `""`: a new one. */
+  visit(session) {
+    this.open(session, [], "", Boolean(session), true);
   }
 
   /** The light while nothing is followed. */
@@ -160,8 +190,9 @@ export class Chat {
     if (!turn) return;
     if (!turn.said && event.object === "response") this.recallSoon();
     this.touch(turn, message);
+    if (event.object === "response" && event.status !== "in_progress") this.list.soon();
     if (event.object === "response" && ENDED.has(event.status)) this.announceEnd(turn);
-    else if (event.object === "message" && event.status === "completed" && /^(function_call|mcp_approval_request)$/.test(event.type)) say(byId("announce"), "The agent waits for you.");
+    else if (event.object === "message" && event.status === "completed" && /^(function_call|mcp_approval_request)$/.test(event.type)) this.announceAsk();
   }
 
   refused(error) {
@@ -182,8 +213,8 @@ export class Chat {
   }
 
   forgotten() {
-    const drop = h("button", { type: "button", class: "quiet", onclick: () => this.unlist(this.session) }, "Remove from the list");
-    this.tell("This conversation is no longer kept by the server. A new message starts it anew.", drop);
+    this.list.soon();
+    this.tell("This conversation is no longer kept by the server. A new message starts it anew.");
   }
 
   /** What users said comes from the history: events of a response do not hold it. */
@@ -197,8 +228,12 @@ export class Chat {
         if (!turn.said) turn.said = said.get(turn.id.replace(/^response_/, "")) ?? null;
         this.touch(turn);
       }
-      if (history.length && conversation.turns.every((turn) => turn.status === UNSENT)) {
-        conversation.turns.unshift(...turnsOf(history));
+      // What was said before all that the stream has: in what this branched off from, or so long ago that its events are gone.
+      const told = turnsOf(history);
+      const first = told.findIndex((turn) => conversation.turn(turn.id));
+      const before = first < 0 ? told : told.slice(0, first);
+      if (before.length && (first >= 0 || conversation.turns.every((turn) => turn.status === UNSENT || turn.status === "queued"))) {
+        conversation.turns.unshift(...before);
         for (const turn of conversation.turns) this.view(turn);
         this.refresh();
       }
@@ -238,6 +273,7 @@ export class Chat {
     this.refresh();
     if (this.stuck) this.toEnd();
     else this.unread = true;
+    this.seek();
     this.showJump();
     if (!this.saving) this.saving = setTimeout(() => { this.saving = 0; this.save(); }, SAVE_MS);
   }
@@ -246,7 +282,10 @@ export class Chat {
     let view = this.views.get(turn.id);
     if (!view) {
       this.log.querySelector(".welcome")?.remove();
-      view = new TurnView(turn, { agent: this.key.agent, answer: (call, result) => this.answer(call, result), onward: () => this.onward() });
+      view = new TurnView(turn, {
+        agent: this.key.agent, answer: (call, result) => this.answer(call, result), onward: () => this.onward(),
+        edit: (which) => this.edit(which), again: (which) => this.instead(which, which.said), branch: (which) => this.branch(which),
+      });
       view.update(turn, this.conversation);
       this.views.set(turn.id, view);
       const { turns } = this.conversation;
@@ -263,13 +302,18 @@ export class Chat {
     // What has the focus and goes away would leave it to nobody.
     if (!live && document.activeElement === stop) byId("said").focus();
     stop.hidden = !live;
-    byId("clear-chat").hidden = !this.known || !this.conversation.turns.length;
+    for (const each of ["rename-chat", "delete-chat"]) byId(each).hidden = !this.known || !this.conversation.turns.length;
     // What is typed before a key is known would be replaced by that key's draft.
     for (const each of ["said", "send"]) byId(each).disabled = !this.key;
-    const first = this.conversation.turns[0];
-    const listed = this.session && this.key && store.sessions(this.key).find((each) => each.id === this.session);
-    say(byId("talk-title"), first ? titleOf(first) : listed?.title ?? "New conversation");
+    say(this.heading, this.title() || (this.session ? "Conversation" : "New conversation"));
     document.title = live ? "● Turnstream console" : "Turnstream console";
+  }
+
+  /** What its user calls the conversation, or how it begins. */
+  title() {
+    const listed = this.list.row(this.session);
+    const first = this.conversation.turns[0];
+    return listed?.named || !first ? listed?.title ?? "" : titleOf(first);
   }
 
   atEnd() {
@@ -302,10 +346,16 @@ export class Chat {
     if (this.stuck) this.toEnd();
   }
 
+  announceAsk() {
+    say(byId("announce"), "The agent waits for you.");
+    this.onNews(this.title(), "The agent waits for you.", this.session);
+  }
+
   announceEnd(turn) {
     const last = turn.messages.filter((message) => message.type === "message").at(-1);
     const words = { completed: last ? `The agent answered: ${short(textOf(last), 400)}` : "The turn is complete", canceled: "The turn was stopped", failed: `The turn failed: ${turn.error?.message ?? ""}` };
     say(byId("announce"), words[turn.status] ?? "");
+    if (words[turn.status]) this.onNews(this.title(), short(words[turn.status], 160), this.session);
   }
 
   // ── acts ──
@@ -313,18 +363,95 @@ export class Chat {
   send() {
     const field = byId("said");
     const text = field.value.trim();
-    if (!this.key || (!text && !this.images.length)) return;
-    const parts = [...(text ? [{ type: "text", text }] : []), ...this.images.map((image) => ({ type: "image", image }))];
+    if (!this.key || (!text && !this.attachments.parts.length)) return;
+    const parts = [...(text ? [{ type: "text", text }] : []), ...this.attachments.parts];
+    const { editing } = this;
+    this.editing = null;
+    byId("editing").hidden = true;
     this.write("");
     this.keepDraft();
-    this.setImages([]);
+    this.attachments.set([]);
+    if (editing) this.instead(editing, parts);
+    else this.submit(parts);
+  }
+
+  submit(parts) {
     this.session ||= newId();
     const message = { id: `response_${newId()}`, token: this.key.token, session: this.session, parts };
     const turn = this.conversation.unsent(message.id, parts);
     this.stuck = true;
     this.touch(turn);
-    this.remember(text || "Image");
+    this.list.begin(this.session, wordsIn(parts));
+    this.list.show(this.session);
+    this.onPlace(this.session, false);
     this.outbox.add(message);
+  }
+
+  /** Show a conversation that waits for its user, and what it asks. */
+  answerIn(session) {
+    if (session !== this.session) this.visit(session);
+    this.seeking = true;
+    this.seek();
+  }
+
+  seek() {
+    const asked = this.log.querySelector(".ask:not([data-done], [data-sent])");
+    if (!this.seeking || !asked) return;
+    this.seeking = false;
+    asked.querySelector("textarea, input")?.focus();
+    asked.scrollIntoView({ block: "nearest" });
+  }
+
+  // ── branches ──
+
+  /** Write a turn's message anew. */
+  edit(turn) {
+    this.editing = turn;
+    this.write(wordsOfTurn(turn));
+    this.attachments.set(turn.said.filter((part) => part.type !== "text" && (part.image || part.data)));
+    byId("editing").hidden = false;
+    byId("said").focus();
+  }
+
+  leaveEdit() {
+    if (!this.editing) return;
+    this.editing = null;
+    byId("editing").hidden = true;
+    this.write("");
+    this.attachments.set([]);
+    this.keepDraft();
+    byId("said").focus();
+  }
+
+  /** Go on from the end of a turn, in a conversation of its own. */
+  branch(turn) {
+    return this.branching(turn, (session) => { this.visit(session); byId("said").focus(); });
+  }
+
+  /** Say something in a turn's place: in a branch of what was said before it. */
+  instead(turn, parts) {
+    const before = this.conversation.turns[this.conversation.turns.indexOf(turn) - 1];
+    const say_ = (session) => {
+      this.visit(session);
+      this.submit(parts);
+      byId("said").focus();
+    };
+    if (before) return this.branching(before, say_);
+    return say_("");
+  }
+
+  async branching(turn, use) {
+    if (this.forking) return;
+    this.forking = true;
+    const { key, session } = this;
+    try {
+      const made = await forkAt(key, session, turn, (each) => this.list.about(each));
+      if (key === this.key && session === this.session) use(made);
+    } catch (error) {
+      this.tell(`There is no branch from here: ${wordsOf(error)}`);
+    } finally {
+      this.forking = false;
+    }
   }
 
   /** The turn of a message, if its conversation is the one that is shown. */
@@ -337,6 +464,7 @@ export class Chat {
     if (!turn) return;
     if (turn.status === UNSENT) Object.assign(turn, { status: "queued", error: null });
     this.known = true;
+    this.list.soon();
     this.touch(turn);
     this.save();
     if (!this.following) this.follow(this.cursor);
@@ -367,7 +495,7 @@ export class Chat {
   takeBack({ parts }) {
     if (!byId("said").value) this.write(parts.find((part) => part.type === "text")?.text ?? "");
     this.keepDraft();
-    if (!this.images.length) this.setImages(parts.filter((part) => part.type === "image").map((part) => part.image));
+    if (!this.attachments.parts.length) this.attachments.set(parts.filter((part) => part.type !== "text"));
   }
 
   write(text) {
@@ -377,7 +505,7 @@ export class Chat {
   }
 
   keepDraft() {
-    if (this.key) store.saveDraft(this.key, this.session, byId("said").value);
+    if (this.key && !this.editing) store.saveDraft(this.key, this.session, byId("said").value);
   }
 
   async answer(call, result) {
@@ -411,11 +539,19 @@ export class Chat {
     }
   }
 
-  async clear() {
-    if (!confirm("Forget this conversation? What runs is stopped, and all that was said is removed from the server.")) return;
+  async rename(title) {
+    try {
+      await this.list.rename(this.session, title);
+    } catch (error) {
+      this.tell(wordsOf(error));
+    }
+  }
+
+  async remove() {
+    if (!confirm("Delete this conversation? What runs is stopped, and all that was said is removed from the server for good.")) return;
     const { key, session } = this;
     try {
-      await clientOf(key.token).session(session).clear();
+      await this.list.remove(session, key);
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 404) {
         this.tell(wordsOf(error));
@@ -423,55 +559,12 @@ export class Chat {
       }
     }
     this.outbox.withdraw(this.outbox.of(key.token, session));
-    this.unlist(session, key);
-  }
-
-  unlist(session, key = this.key) {
-    store.saveSessions(key, store.sessions(key).filter((each) => each.id !== session));
     store.saveDraft(key, session, "");
-    if (session === this.session) this.open("", []);
-    else this.listSessions();
-  }
-
-  async attach(files) {
-    // A copy: the list is emptied with the field that it came from.
-    for (const file of [...(files ?? [])]) {
-      if (!file.type.startsWith("image/")) {
-        this.tell(`${file.name} is no image: only images can be attached.`);
-        continue;
-      }
-      if (file.size > MOST_IMAGE) {
-        this.tell(`${file.name} is larger than ${MOST_IMAGE / 1e6} MB: send a smaller one.`);
-        continue;
-      }
-      this.setImages([...this.images, await dataUrl(file)]);
-    }
-  }
-
-  setImages(images) {
-    this.images = images;
-    const thumbs = byId("thumbs");
-    thumbs.hidden = !images.length;
-    thumbs.replaceChildren(...images.map((image, at) => h("div", { class: "thumb" }, picture(image),
-      h("button", { type: "button", class: "quiet", "aria-label": `Remove image ${at + 1}`, onclick: () => this.setImages(images.filter((_, each) => each !== at)) }, "×"))));
+    if (session === this.session) this.visit("");
+    byId("said").focus();
   }
 
   // ── memory ──
-
-  remember(text) {
-    const list = store.sessions(this.key).filter((each) => each.id !== this.session);
-    const before = store.sessions(this.key).find((each) => each.id === this.session);
-    store.saveSessions(this.key, [{ id: this.session, title: before?.title ?? short(text, 60), at: Date.now() }, ...list]);
-    this.listSessions();
-  }
-
-  listSessions() {
-    const list = this.key ? store.sessions(this.key) : [];
-    byId("session-list").replaceChildren(...list.map((each) => h("li", {}, h("button", {
-      type: "button", class: "session", dir: "auto", title: each.title, "aria-current": each.id === this.session ? "true" : null,
-      onclick: () => { this.drawer(false); if (each.id !== this.session) this.open(each.id, []); },
-    }, each.title))));
-  }
 
   save() {
     if (!this.key) {
@@ -519,21 +612,14 @@ export class Chat {
   }
 }
 
-function titleOf(turn) {
-  const text = (turn.said ?? []).filter((part) => part.text).map((part) => part.text).join(" ");
-  return short(text || "Conversation", 70);
-}
+const titleOf = (turn) => short(wordsIn(turn.said ?? []) || "Conversation", 70);
+
+const wordsOfTurn = ({ said }) => said.filter((part) => part.text).map((part) => part.text).join("\n\n");
+
+/** The words of what was said. */
+const wordsIn = (parts) => parts.map((part) => part.text ?? "").join(" ").replace(/\s+/g, " ").trim();
 
 function grow(field) {
   field.style.height = "auto";
   field.style.height = `${Math.min(field.scrollHeight + 2, 220)}px`;
-}
-
-function dataUrl(file) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(reader.error);
-    reader.readAsDataURL(file);
-  });
 }

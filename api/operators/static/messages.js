@@ -1,7 +1,8 @@
 // How a turn and its messages look. Views are made once and brought up to date, so that forms keep their focus.
 
+import { attached } from "./attachments.js";
 import { answersIn, ENDED, textOf, UNSENT } from "./client.js";
-import { copyButton, h, inline, pretty, say, short } from "./dom.js";
+import { copyButton, duration, h, inline, pretty, say, short } from "./dom.js";
 import { Growing } from "./markdown.js";
 import { picture } from "./pictures.js";
 import { wordsOf } from "./server.js";
@@ -11,14 +12,21 @@ const STATUS = { [UNSENT]: "not sent yet", queued: "waiting", created: "starting
 
 /** One turn: what the user said, and all that came of it. */
 export class TurnView {
-  /** @param {{agent: string, answer: (call: string, result: any) => Promise<void>, onward: () => void}} acts */
+  /**
+   * @param {object} acts
+   * @param {string} acts.agent whose answers these are
+   * @param {(call: string, result: any) => Promise<void>} acts.answer
+   * @param {() => void} acts.onward where the keyboard goes when an answer is given
+   * @param {(turn: object) => void} acts.edit, acts.again, acts.branch
+   */
   constructor(turn, acts) {
     this.acts = acts;
     this.views = new Map();
     this.said = h("article", { class: "said", "aria-label": "You said", hidden: true });
     this.body = h("article", { class: "body", "aria-label": `${acts.agent} answered` });
     this.state = h("p", { class: "state", hidden: true });
-    this.element = h("div", { class: "turn" }, this.said, this.body, this.state);
+    this.foot = h("div", { class: "turn-foot", hidden: true });
+    this.element = h("div", { class: "turn" }, this.said, this.body, this.state, this.foot);
     this.waits = false;
     this.update(turn);
   }
@@ -30,12 +38,13 @@ export class TurnView {
     for (const message of changed) this.show(turn, message, answers, conversation);
     if (changed === turn.messages) this.arrange(turn);
     this.showState(turn);
+    this.showFoot(turn);
   }
 
   showSaid(turn) {
     if (!turn.said || this.said.childElementCount) return;
     for (const part of turn.said) {
-      if (part.type === "image") this.said.append(picture(part.image));
+      if (part.type !== "text") this.said.append(attached(part));
       else if (part.text) this.said.append(h("p", { dir: "auto" }, part.text));
     }
     this.said.hidden = false;
@@ -68,6 +77,21 @@ export class TurnView {
     });
   }
 
+  /** What can be done about a turn that has ended, and what it took. */
+  showFoot(turn) {
+    const known = ENDED.has(turn.status) && turn.status !== "rejected" && Boolean(turn.said);
+    this.foot.hidden = !known;
+    if (!known || this.footed === turn.status) return;
+    this.footed = turn.status;
+    const act = (name, told, run) => h("button", { type: "button", class: "quiet small", title: told, onclick: () => run(turn) }, name);
+    this.took = h("span", { class: "took" }, tookOf(turn));
+    this.foot.replaceChildren(
+      act("Edit", "Say something else in its place, in a branch", this.acts.edit),
+      act(turn.status === "completed" ? "Regenerate" : "Retry", "Say the same again in its place, in a branch", this.acts.again),
+      turn.status === "completed" ? act("Branch", "Go on from here in a conversation of its own", this.acts.branch) : "",
+      this.took);
+  }
+
   showState(turn) {
     const ended = ENDED.has(turn.status);
     this.element.dataset.status = turn.status;
@@ -84,6 +108,15 @@ export class TurnView {
     this.state.classList.toggle("busy", !ended && !parked);
     say(this.state, text);
   }
+}
+
+/** Time and tokens of a turn, as far as they are known. */
+function tookOf({ took }) {
+  if (!took) return "";
+  const told = [];
+  if (took.from && took.to) told.push(took.to > took.from ? duration(took.to - took.from) : "< 1 s");
+  if (took.input || took.output) told.push(`${(took.input ?? 0).toLocaleString()} in, ${(took.output ?? 0).toLocaleString()} out`);
+  return told.join(" · ");
 }
 
 function viewOf(message, acts) {

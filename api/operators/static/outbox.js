@@ -1,5 +1,6 @@
 // What users say, from the moment they say it until the server has it, over reloads and lost connections.
 
+import { sentPart } from "./attachments.js";
 import * as store from "./store.js";
 import { clientOf } from "./server.js";
 
@@ -89,4 +90,4 @@ export class Outbox {
 
 const lineOf = ({ token, session }) => `${token} ${session}`;
 
-const partsOf = ({ parts }) => parts.map((part) => (part.type === "image" ? { type: "image", image_url: part.image } : { type: "text", text: part.text }));
+const partsOf = ({ parts }) => parts.map(sentPart);

@@ -1,7 +1,6 @@
-// What the page remembers. Keys and conversations stay in this tab unless the user wants them kept.
+// What the page remembers. Keys stay in this tab unless the user wants them kept.
 
 const KEYS = "turnstream.keys";
-const SESSIONS = "turnstream.sessions";
 const VIEW = "turnstream.view";
 const DRAFTS = "turnstream.drafts";
 const SAMPLES = "turnstream.samples";
@@ -39,24 +38,8 @@ export function saveKeys(all) {
   write(localStorage, KEYS, all.filter((key) => key.kept));
 }
 
-const home = (key) => (key.kept ? localStorage : sessionStorage);
-
-/** The conversations of a key, newest first: `{id, title, at}`. */
-export function sessions(key) {
-  return read(home(key), SESSIONS, {})[key.shown] ?? [];
-}
-
-export function saveSessions(key, list) {
-  const all = read(home(key), SESSIONS, {});
-  all[key.shown] = list.slice(0, 100);
-  write(home(key), SESSIONS, all);
-}
-
-/** Everything that is kept of a key's conversations in this tab and on this device. */
+/** Everything that is kept of a key's conversations in this tab. */
 export function forget(key) {
-  const all = read(home(key), SESSIONS, {});
-  delete all[key.shown];
-  write(home(key), SESSIONS, all);
   const drafts = Object.entries(read(sessionStorage, DRAFTS, {})).filter(([place]) => !place.startsWith(`${key.shown} `));
   write(sessionStorage, DRAFTS, Object.fromEntries(drafts));
 }

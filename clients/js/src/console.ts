@@ -2,6 +2,6 @@
 
 export { Client } from "./client.js";
 export { answersIn, Conversation, saidBy, textOf, turnsOf, UNSENT } from "./conversation.js";
-export { Refused, Unavailable } from "./errors.js";
+export { NotFound, Refused, Unavailable } from "./errors.js";
 export { ENDED } from "./events.js";
 export { newId } from "./session.js";
