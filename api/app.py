@@ -30,6 +30,7 @@ from turnstream.api.services import Services
 from turnstream.shared.api_keys import well_formed
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import FRONT_ENDS
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
 from turnstream.shared.presence import Presence
 
@@ -49,6 +50,9 @@ KEYS_SECONDS = 2.0
 
 # Between two looks whether the broker still knows them. For so long they are refused by one that lost its data.
 KEYS_AGAIN_SECONDS = 5.0
+
+# Between two times that the broker is told which keys were used.
+USED_EVERY_SECONDS = 30.0
 
 # What opens everything must not be guessed, however often somebody tries.
 LEAST_ADMIN_KEY = 32
@@ -136,7 +140,23 @@ async def _attend(
     refused: set[str] = set()
     await _register(services, keys, refused)
     known.set()
-    await asyncio.gather(presence.show(), services.limiter.keep(), _keep_registered(services, keys, refused))
+    await asyncio.gather(
+        presence.show(),
+        services.limiter.keep(),
+        _keep_registered(services, keys, refused),
+        _keep_told(services),
+    )
+
+
+async def _keep_told(services: Services) -> None:
+    """Tell the broker which keys were used, for ever."""
+    while True:
+        await asyncio.sleep(USED_EVERY_SECONDS)
+        try:
+            await services.auth.tell_used()
+        except Exception as error:
+            if not is_transient(error):
+                log.exception("keys.not_told")
 
 
 async def _keep_registered(services: Services, keys: list[tuple[str, str, str]], refused: set[str]) -> None:

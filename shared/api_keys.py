@@ -24,6 +24,8 @@ from turnstream.shared.errors import NoKey, NotRotatable
 from turnstream.shared.names import NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from redis.asyncio import Redis
 
 log = structlog.get_logger(__name__)
@@ -32,6 +34,9 @@ _swap = Script("swap_key", keys=("records",), args=("digest", "former", "record"
 
 # An expired key is told in lists for so long, and then forgotten.
 TOLD_SECONDS = 30 * 86_400
+
+# For so long it is known when a key was used last.
+USED_SECONDS = 400 * 86_400
 
 _TOKEN = re.compile(r"sk-[A-Za-z0-9_-]{16,128}", re.ASCII)
 
@@ -195,6 +200,32 @@ class ApiKeys(Retrying):
             await command(self._redis, "HDEL", keys.API_KEYS, *gone)
         found = [key for name, _, key in kept if not key.revoked and name not in ended]
         return sorted(found, key=lambda key: (key.created, key.id))
+
+    async def note_used(self, used: Mapping[str, float]) -> None:
+        """Note when keys were used last (Unix seconds), by their ids.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
+        """
+        if not used:
+            return
+        pairs = [part for name, at in used.items() for part in (int(at), name)]
+        oldest = int(time.time() - USED_SECONDS)
+        # Front ends tell at different times; the latest counts.
+        await command(self._redis, "ZADD", keys.KEYS_USED, "GT", *pairs)
+        await command(self._redis, "ZREMRANGEBYSCORE", keys.KEYS_USED, "-inf", oldest)
+        await command(self._redis, "PEXPIRE", keys.KEYS_USED, USED_SECONDS * 1000)
+
+    async def used(self) -> dict[str, float]:
+        """When keys were used last (Unix seconds), by their ids: of those that were within `USED_SECONDS`.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        flat: list[bytes] = await command(self._redis, "ZRANGE", keys.KEYS_USED, 0, -1, "WITHSCORES")
+        return {
+            name.decode(errors="replace"): float(at) for name, at in zip(flat[::2], flat[1::2], strict=True)
+        }
 
     async def revoke(self, key_id: str) -> ApiKey:
         """Forget a key; front ends that know it may believe it for some seconds more.

@@ -67,6 +67,20 @@ class Auth:
         self._agents = agents
         self._known: dict[str, tuple[float, ApiKey]] = {}
         self._unknown: dict[str, float] = {}
+        self._used: dict[str, float] = {}
+
+    async def tell_used(self) -> None:
+        """Note at the broker which keys were used since the last time; what is not noted is noted the next time.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
+        """
+        used, self._used = self._used, {}
+        try:
+            await self._api_keys.once.note_used(used)
+        except BaseException:
+            self._used = used | self._used
+            raise
 
     async def key(self, request: Request) -> ApiKey:
         """The key that came with the request.
@@ -90,6 +104,7 @@ class Auth:
             self._remember(name, key)
         if key is None or not key.valid(time.time()):
             raise UnknownKey
+        self._used[key.id] = time.time()
         return key
 
     async def caller(self, request: Request) -> Caller:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -76,8 +77,9 @@ class AdminKeyRoutes:
         """Every key, without what only its holder knows."""
         services = self._services
         await services.auth.admin(request)
-        found = await services.api_keys.all()
-        return answer(KeyList, {"keys": [told(key) for key in found]})
+        found, used = await asyncio.gather(services.api_keys.all(), services.api_keys.used())
+        rows = [told(key) | ({"used_at": used[key.id]} if key.id in used else {}) for key in found]
+        return answer(KeyList, {"keys": rows})
 
     async def create(self, request: Request) -> Response:
         """Make a key; this is the only time that it is shown."""

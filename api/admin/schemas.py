@@ -287,6 +287,9 @@ class KeyRow(Described):
     others: list[str] = Field([], description="Agents that a request of OpenAI's protocol may name instead.")
     scopes: list[Literal["chat", "admin"]]
     created_at: float
+    used_at: float | None = Field(
+        None, description="When it was used last, to half a minute; absent where it was not within 400 days."
+    )
     expires_at: float | None = None
     replaced_by: str | None = None
     rate: int | None = None

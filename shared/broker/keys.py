@@ -20,6 +20,7 @@ DOORBELL = "ts:doorbell"
 BELLS = tuple(f"{DOORBELL}:{number}" for number in range(64))
 CONTROL = "ts:control"
 API_KEYS = "ts:keys"
+KEYS_USED = "ts:keys:used"
 WORKERS = "ts:workers"
 FRONT_ENDS = "ts:frontends"
 TOTALS = "ts:totals"

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.waiting import wait_until
+from turnstream.api import app
 from turnstream.shared.api_keys import TOLD_SECONDS, ApiKeys, digest, make_token
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
@@ -164,3 +165,26 @@ async def test_the_settings_keys_outlive_the_brokers_data(stack: Stack) -> None:
     await redis.delete(keys.API_KEYS)
     await wait_until(lambda: redis.hlen(keys.API_KEYS), "the admin key to be made known again")
     assert [key.owner for key in await known.all()] == ["admin"]
+
+
+async def test_when_a_key_was_used_last_is_told(
+    client: Client, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before it is used; a later use counts, also where another front end told of an earlier one after it."""
+    monkeypatch.setattr(app, "USED_EVERY_SECONDS", 0.05)
+    other = await stack.front_end()
+    admin = stack.client(other.base_url, stack.admin)
+    token = make_token()
+    key = await ApiKeys(stack.broker.primary).register(token, owner="acme", agent="demo")
+
+    async def used_at() -> float:
+        rows = (await admin.http.get("/admin/v1/keys")).json()["keys"]
+        return float(next(row for row in rows if row["id"] == key.id).get("used_at", 0))
+
+    assert await used_at() == 0
+    before = int(time.time())
+    assert (await stack.client(other.base_url, token).http.get("/console/key")).status_code == 200
+    told = await wait_until(used_at, "the use to be told")
+    assert before <= told <= time.time()
+    await ApiKeys(stack.broker.primary).note_used({key.id: told - 100})
+    assert await used_at() == told

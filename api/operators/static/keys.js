@@ -4,7 +4,7 @@ import { copyButton, h, say } from "./dom.js";
 import { ask, insist, wordsOf } from "./server.js";
 import { head, moment, row, table, wrap } from "./tables.js";
 
-const COLUMNS = ["Key", "Owner", "Agent", "May", "Made", "Expires", ""];
+const COLUMNS = ["Key", "Owner", "Agent", "May", "Made", "Last used", "Expires", ""];
 const LIMITS = { rate: "turns a minute", concurrency: "turns at once", followers: "streams", storage: "bytes" };
 
 export class Keys {
@@ -43,7 +43,7 @@ export class Keys {
       const revoke = h("button", { type: "button", class: "danger small", "aria-label": `Revoke ${key.shown}`, onclick: () => this.revoke(key, revoke) }, "Revoke");
       return row(COLUMNS, [
         key.replaced_by ? `${key.shown}… (rotated)` : `${key.shown}…`, key.owner, [key.agent, ...(key.others ?? [])].filter(Boolean).join(", "), [key.scopes.join(", "), ...limits].join("; "),
-        moment(key.created_at), key.expires_at ? moment(key.expires_at) : "never", revoke,
+        moment(key.created_at), key.used_at ? moment(key.used_at) : "–", key.expires_at ? moment(key.expires_at) : "never", revoke,
       ]);
     }));
   }
