@@ -25,7 +25,7 @@ export class Inbox {
   count(rows) {
     const count = rows.reduce((sum, row) => sum + row.calls.length, 0);
     say(this.button, count ? `Inbox (${count})` : "Inbox");
-    this.button.classList.toggle("waits", count > 0);
+    this.button.classList.toggle("needed", count > 0);
   }
 
   async open() {
