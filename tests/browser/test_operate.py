@@ -10,6 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import PATIENCE_MS
+from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
@@ -329,6 +330,28 @@ async def test_keys_are_made_listed_and_revoked(tabs: Tabs, stack: Stack) -> Non
     await row.get_by_role("button", name="Revoke").click()
     await expect(row).to_have_count(0, timeout=PATIENCE_MS)
     assert token not in await region.inner_text()
+
+
+async def test_turns_over_time_are_told_by_agent_and_owner(tabs: Tabs, client: Client, stack: Stack) -> None:
+    """How many, how many failed, how long they took; the same after a reload."""
+    for number, text in enumerate(("hello", "/fail no", "/tokens 5")):
+        await client.turn(f"s{number}", text)
+    token = make_token()
+    await ApiKeys(stack.broker.primary).register(token, owner="acme", agent="demo-researcher")
+    await stack.client(client.base_url, token).turn("s1", "hello")
+    console = await operator(tabs, stack)
+    page = console.page
+    region = page.get_by_role("region", name="Turns over time")
+    for _ in range(2):
+        demo = region.locator("tbody tr").first
+        await expect(demo.locator("td").nth(0)).to_have_text("demo", timeout=PATIENCE_MS)
+        assert [await demo.locator("td").nth(at).inner_text() for at in (1, 2)] == ["3", "1"]
+        await console.sees(region.locator("tbody tr").nth(1), "demo-researcher")
+        await page.locator("#history-by").select_option("owner")
+        await console.sees(region.locator("tbody tr").nth(1), "acme")
+        await region.scroll_into_view_if_needed()
+        await console.axe("turns-over-time")
+        await page.reload()
 
 
 async def test_the_graphs_outlive_a_reload(tabs: Tabs, stack: Stack, client: Client) -> None:

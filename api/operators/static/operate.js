@@ -2,6 +2,7 @@
 
 import { newId, Unavailable } from "./client.js";
 import { duration, h, say } from "./dom.js";
+import { History } from "./history.js";
 import { Keys } from "./keys.js";
 import { Overview } from "./overview.js";
 import { ask, insist, wordsOf } from "./server.js";
@@ -67,6 +68,7 @@ export class Operate {
 
   build() {
     this.overview = new Overview(this.key);
+    this.history = new History((path, query) => this.get(path, query));
     this.keys = new Keys(() => this.key.token);
     this.problem = h("p", { class: "error", role: "alert", hidden: true });
     this.workers = h("tbody");
@@ -76,6 +78,7 @@ export class Operate {
     this.element.replaceChildren(
       title(), this.problem, this.overview.element,
       ...this.tasks.elements(),
+      ...this.history.elements(),
       head("processes-title", "Processes", this.overview.summary),
       wrap("processes-title", table(WORKER_COLUMNS, this.workers, "Workers"), table(FRONT_END_COLUMNS, this.fronts, "Front ends")),
       head("models-title", "Models"), wrap("models-title", table(MODEL_COLUMNS, this.models, "Models")),
@@ -103,6 +106,7 @@ export class Operate {
         this.tasks.show(tasks);
         this.showProcesses(processes, stats.now);
         this.showModels(models);
+        await this.history.tend();
       } catch (error) {
         if (turn !== this.turn) return;
         this.fail(error, error instanceof Unavailable ? "; trying again" : "");
