@@ -255,18 +255,17 @@ def _attempts(tries: str) -> list[dict[str, Any]]:
     for line in tries.splitlines():
         try:
             number, at, lost, parked, reason, worker = line.split(" ")
-            row = {"attempt": int(number), "began_at": int(at) / 1000, "worker": worker}
+            row: dict[str, Any] = {"attempt": int(number), "began_at": int(at) / 1000, "worker": worker}
             now_lost, now_parked = int(lost), int(parked)
         except ValueError:
             metrics.unreadable.add("attempts")
             continue
-        if found or row["attempt"] > 1:
-            if now_lost > crashes:
-                row["because"] = "worker_lost"
-            elif reason != "-":
-                row["because"] = reason
-            else:
-                row["because"] = "answered" if now_parked > begun else "released"
+        if found and now_lost > crashes:
+            row["because"] = "worker_lost"
+        elif reason != "-":
+            row["because"] = reason
+        elif found:
+            row["because"] = "answered" if now_parked > begun else "released"
         crashes, begun = now_lost, int(at)
         found.append(row)
     return found

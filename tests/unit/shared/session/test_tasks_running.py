@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.unit.shared.session.support import Desk, asking, closed, delta, opened, ref
+from tests.unit.shared.session.support import HOUR_MS, Desk, asking, closed, delta, opened, ref
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.outcomes import Appended, Attempt, Ended, Fenced, Gone, Renewed, Superseded
+from turnstream.shared.session.outcomes import (
+    Appended,
+    Attempt,
+    Ended,
+    Fenced,
+    Gone,
+    Launch,
+    Renewed,
+    Superseded,
+)
+from turnstream.shared.session.task_list import TaskList
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
@@ -169,3 +179,39 @@ async def test_renew_extends_the_lease_of_the_newest_attempt_alone(place: Place)
     await desk.finish(second)
     assert await desk.nothing_written(lambda: desk.tasks.renew(ref(), 2)) == Ended()
     assert await desk.nothing_written(lambda: desk.tasks.renew(ref("tx"), 1)) == Gone()
+
+
+async def test_each_attempt_is_told_with_its_reason(place: Place) -> None:
+    """A lost worker, a release with a reason, one without; of very many the newest, and a repeat adds none."""
+    desk = Desk(place)
+    tasks = TaskList(desk.broker)
+    attempt = await desk.running()
+    assert [each.get("because") for each in await tasks.attempts(ref())] == [None]
+    await desk.put(ref(), lease=await desk.past())
+    assert await desk.tasks.sweep(ref(), operation()) == Launch(2)
+    attempt = await desk.begin(ref(), 2)
+    await desk.tasks.release(ref(), attempt.claim, operation(), wait_ms=HOUR_MS, reason="model_held")
+    await desk.put(ref(), not_before=await desk.past())
+    attempt = await desk.begin(ref(), 3)
+    for launch in range(4, 80):
+        await desk.tasks.release(ref(), attempt.claim, operation())
+        op = operation()
+        for _ in range(2):
+            began = await desk.tasks.begin(ref(), launch, "w2", op)
+            assert isinstance(began, Attempt)
+            attempt = began
+        if launch == 4:
+            told = [
+                (each["attempt"], each["worker"], each.get("because")) for each in await tasks.attempts(ref())
+            ]
+            assert told == [
+                (1, "w1", None),
+                (2, "w1", "worker_lost"),
+                (3, "w1", "model_held"),
+                (4, "w2", "released"),
+            ]
+    told_last = await tasks.attempts(ref())
+    assert [each["attempt"] for each in told_last] == list(range(told_last[0]["attempt"], 80))
+    assert 20 < len(told_last) < 79
+    assert {each["because"] for each in told_last[1:]} == {"released"}
+    assert len(await desk.field(ref(), "tries") or "") < 2200
