@@ -307,7 +307,7 @@ async def test_code_is_marked_by_its_language(console: Console) -> None:
     assert not any("highlight.min.js" in each.url for each in console.requests)
     python = 'def add(a: int) -> int:\n    return a + 1  # "one"'
     turn = await console.say(
-        f"{FENCE}python\n{python}\n{FENCE}\n\n{FENCE}nonsense\ndef x\n{FENCE}\n\n{FENCE}\ndef y\n{FENCE}"
+        f"Look:\n\n{FENCE}python\n{python}\n{FENCE}\n\n{FENCE}nonsense\ndef x\n{FENCE}\n\n{FENCE}\ndef y\n{FENCE}"
     )
     await console.ended(turn)
     code = turn.locator(".answer .code code")
@@ -315,7 +315,7 @@ async def test_code_is_marked_by_its_language(console: Console) -> None:
     await expect(code.first.locator(".hljs-comment")).to_have_text('# "one"')
     assert await code.first.evaluate("each => each.textContent") == python
     assert await code.nth(1).evaluate("each => each.childElementCount") == 0
-    hostile = await console.say(f"{FENCE}html\n<img src=x onerror=1><script>1</script>\n{FENCE}")
+    hostile = await console.say(f"Look:\n\n{FENCE}html\n<img src=x onerror=1><script>1</script>\n{FENCE}")
     await console.ended(hostile)
     await expect(hostile.locator(".hljs-tag").first).to_be_visible(timeout=PATIENCE_MS)
     await expect(page.locator("#log img, #log script")).to_have_count(0)

@@ -46,13 +46,14 @@ function between(src, pos, most, open, close) {
   return tex ? { tex, end: from + to + close.length } : null;
 }
 
-/** As pandoc has it, so that prices stay prices: no blank behind the first one or before the last one, no digit behind that. */
+/** As pandoc has it, so that prices stay prices: no blank behind the first one or before the last one, no digit behind that. No code in it. */
 function dollars(src, pos, most) {
   if (src.startsWith("$$", pos)) return between(src, pos, most, "$$", "$$");
   if (/\s/.test(src[pos + 1] ?? " ")) return null;
   const end = Math.min(most, pos + MOST);
   for (let at = pos + 1; at < end; at += 1) {
     if (src[at] === "\\") at += 1;
+    else if (src[at] === "`") return null;
     else if (src[at] === "$") {
       const closes = at > pos + 1 && !/\s/.test(src[at - 1]) && !/\d/.test(src[at + 1] ?? "");
       return closes ? { tex: src.slice(pos + 1, at), end: at + 1 } : null;
