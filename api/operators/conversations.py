@@ -110,7 +110,10 @@ class ConversationRoutes:
         services = self._services
         caller = await services.auth.caller(request)
         keys = await self._visible(request, caller)
-        row = await services.session_list.row(SessionFilter(caller.owner, caller.spec.name), keys.session)
+        user = request.query_params.get("user_id", "")
+        row = await services.session_list.row(
+            SessionFilter(caller.owner, caller.spec.name, user=user), keys.session
+        )
         if row is None:
             raise NoSession
         return answer(ConversationRow, row)

@@ -83,7 +83,7 @@ class Place(NamedTuple):
 class SessionFilter:
     """Whose sessions are meant: of an owner with an agent; empty fields match any. ``search`` is part of the title.
 
-    ``state`` is ``needs_you``, ``running``, ``queued`` or ``ended``.
+    ``user``: sessions of users are meant only where their user is named, those without one always. ``state`` is ``needs_you``, ``running``, ``queued`` or ``ended``.
     """
 
     owner: str
@@ -168,7 +168,7 @@ class SessionList(Retrying):
         agent, user, epoch, created, origin, title, begins = (
             value.decode() if value else "" for value in values
         )
-        if not epoch or life <= 0 or agent != wanted.agent or (wanted.user and user and user != wanted.user):
+        if not epoch or life <= 0 or agent != wanted.agent or user not in ("", wanted.user):
             return None
         shown = title or await self._beginning(keys, epoch, begins)
         if wanted.search and wanted.search.casefold() not in shown.casefold():

@@ -196,14 +196,16 @@ async def test_a_branch_tells_what_it_began_with(client: Client) -> None:
 
 
 async def test_only_ones_own(client: Client, stack: Stack) -> None:
-    """Not those of another owner, nor of another user where one is named."""
+    """Not those of another owner, nor of a user who is not named."""
     await client.turn("s1", "mine")
     await client.turn("s2", "ada's", user_id="ada")
     (other,) = await limited(stack, client)
     await other.turn("s3", "theirs")
     await wait_until(lambda: one(other, "s3"), "it to be listed")
     assert [each["session"] for each in await listed(other)] == ["s3"]
-    assert [each["session"] for each in await listed(client)] == ["s2", "s1"]
+    assert [each["session"] for each in await listed(client)] == ["s1"]
+    assert [each["session"] for each in await listed(client, user_id="ada")] == ["s2", "s1"]
+    assert (await client.http.get(f"{PATH}/s2")).status_code == 404
     assert [each["session"] for each in await listed(client, user_id="bob")] == ["s1"]
     assert (await client.http.delete(f"{PATH}/s2", params={"user_id": "bob"})).status_code == 404
     assert (await other.http.delete(f"{PATH}/s1")).status_code == 404
