@@ -109,7 +109,7 @@ async def open_line(
         redis.exceptions.RedisError, OSError: it cannot be reached, or refuses us.
     """
     connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
-    await connection.connect()  # type: ignore[no-untyped-call]
+    await _connect(connection)
     writer = connection._writer  # noqa: SLF001
     if isinstance(writer, asyncio.StreamWriter):
         chosen = pool if isinstance(pool, SentinelPool) else None
@@ -123,6 +123,22 @@ async def open_line(
             chosen.keep(line)
         return line
     return _EmbeddedLine(connection, receive, lost)
+
+
+async def _connect(connection: AbstractConnection) -> None:
+    """Connect, unless the task is cancelled meanwhile.
+
+    The client library waits by `asyncio.wait_for`. Before Python 3.12 that loses a cancellation which comes as the wait is over, and
+    a task that is cancelled once, at its process's end, would go on for ever.
+    """
+    cancelling = asyncio.current_task().cancelling  # type: ignore[union-attr]
+    before = cancelling()
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]
+    finally:
+        if cancelling() > before:
+            await connection.disconnect(nowait=True)
+            raise asyncio.CancelledError
 
 
 class _SocketLine(asyncio.Protocol):
