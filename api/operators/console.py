@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
@@ -81,7 +81,7 @@ class ConsoleRoutes:
         """What the key of this request is for."""
         services = self._services
         key = await services.auth.key(request)
-        told = {"owner": key.owner, "agent": key.agent, "scopes": list(key.scopes)}
+        told: dict[str, Any] = {"owner": key.owner, "agent": key.agent, "scopes": list(key.scopes)}
         spec = services.agents.get(key.agent)
         if "chat" in key.scopes and spec is not None:
             told["largest_message"] = services.bodies.most(spec)

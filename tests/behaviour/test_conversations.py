@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.admin.test_limits import limited
@@ -116,7 +117,7 @@ async def test_pages_have_each_once_the_newest_first(client: Client, monkeypatch
     monkeypatch.setattr(session_list, "AT_ONCE", 2)
     for number in range(5):
         await client.turn(f"s{number}", f"word{number} of all")
-        await wait_until(lambda number=number: one(client, f"s{number}"), "it to be listed")
+        await wait_until(partial(one, client, f"s{number}"), "it to be listed")
     for limit in (1, 2, 3, 100):
         names = [each["session"] for each in await listed(client, limit=limit)]
         assert names == ["s4", "s3", "s2", "s1", "s0"], limit
@@ -131,7 +132,7 @@ async def test_the_same_millisecond(client: Client, stack: Stack, monkeypatch: p
     monkeypatch.setattr(session_list, "AT_ONCE", 2)
     for number in range(5):
         await client.turn(f"s{number}", "hello")
-        await wait_until(lambda number=number: one(client, f"s{number}"), "it to be listed")
+        await wait_until(partial(one, client, f"s{number}"), "it to be listed")
     owned = keys.owner_sessions("dev")
     redis: Any = stack.broker.primary
     score = await redis.zscore(owned, "s0")

@@ -13,6 +13,8 @@ from tests.browser.conftest import PATIENCE_MS
 from turnstream.shared.broker.keys import SessionKeys
 
 if TYPE_CHECKING:
+    from playwright.async_api import Dialog
+
     from tests.browser.conftest import Console, Tabs
     from tests.support.client import Client
     from tests.support.stack import Stack
@@ -85,7 +87,12 @@ async def test_it_is_named_by_keyboard_and_deleted_for_good(console: Console, cl
     await page.reload()
     await expect(page.get_by_role("heading", name="My trip")).to_be_visible(timeout=PATIENCE_MS)
     questions: list[str] = []
-    page.on("dialog", lambda dialog: (questions.append(dialog.message), dialog.accept())[1])
+
+    async def agree(dialog: Dialog) -> None:
+        questions.append(dialog.message)
+        await dialog.accept()
+
+    page.on("dialog", agree)
     await page.get_by_role("button", name="Delete").click()
     await expect(page.locator(".session")).to_have_count(0, timeout=PATIENCE_MS)
     await expect(page.locator(".turn")).to_have_count(0)
