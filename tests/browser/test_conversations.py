@@ -486,6 +486,20 @@ async def test_the_link_that_serve_prints_brings_its_key(tabs: Tabs, stack: Stac
     assert console.complaints == []
 
 
+async def test_a_link_with_an_operators_key_leads_to_their_page(tabs: Tabs, stack: Stack) -> None:
+    """Nobody chats with it: where there is a chat key, that is still the chat's."""
+    console = await tabs.tab()
+    page = console.page
+    await page.goto(f"about:blank#{console.url}")
+    await page.goto(f"{console.url}/console#key={stack.key}")
+    await expect(page.get_by_label("Message")).to_be_enabled(timeout=PATIENCE_MS)
+    await page.evaluate(f"location.hash = '#key={stack.admin}'")
+    await expect(page.locator("#view-operate")).to_be_visible(timeout=PATIENCE_MS)
+    assert stack.admin not in page.url
+    await page.locator("#tab-chat").click()
+    await console.ended(await console.say("hello"))
+
+
 async def test_nothing_is_typed_before_the_key_is_known(tabs: Tabs, stack: Stack) -> None:
     """It could not be sent, and would be lost when the key's own draft is shown."""
     console = await tabs.tab()

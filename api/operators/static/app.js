@@ -67,6 +67,8 @@ function address(session, anew = false) {
 
 /** Go where the address leads. */
 function go() {
+  // Such a link may be pasted where the page is open.
+  if (location.hash.startsWith("#key=")) { begin(); return; }
   const { view, session, query } = addressed();
   if (view === "operate") operate.read(query);
   if (view === "chat" && !chat.key) chat.wanted = session;
@@ -107,7 +109,7 @@ function refresh(chosen = null) {
   const keys = store.keys();
   chat.outbox.resume(keys.map((key) => key.token));
   const chats = keys.filter((key) => key.scopes.includes("chat"));
-  const before = chosen ?? chats.find((key) => key.token === (chat.key?.token ?? store.view().token));
+  const before = chats.find((key) => key.token === chosen?.token) ?? chats.find((key) => key.token === (chat.key?.token ?? store.view().token));
   chat.use(before ?? chats[0] ?? null);
   if (!chat.key) chat.open("", []);
   chat.offer(keys);
@@ -145,11 +147,10 @@ byId("add-key").addEventListener("submit", async (event) => {
     if (!/^sk-[\w-]{16,128}$/.test(token)) throw new Error("This is no API key: one begins with sk- and has no spaces. Copy it whole.");
     const key = await add(token, byId("key-keep").checked);
     field.value = "";
-    const chats = key.scopes.includes("chat");
-    refresh(chats ? key : null);
+    refresh(key);
     dialog.close();
-    if (!chats) show("operate");
-    else byId("said").focus();
+    if (key.scopes.includes("chat")) byId("said").focus();
+    else show("operate");
   } catch (problem) {
     refuse(problem);
   }
@@ -178,9 +179,10 @@ async function begin() {
   const { view, session, query } = addressed();
   operate.read(view === "operate" ? query : "");
   chat.wanted = session;
-  current = view === "operate" ? view : "chat";
+  const shown = key && !key.scopes.includes("chat") ? "operate" : view;
+  current = shown === "operate" ? shown : "chat";
   refresh(key);
-  show(view);
+  show(shown);
   if (problem) refuse(problem);
 }
 
