@@ -306,7 +306,7 @@ async def test_in_a_pipe_failures_are_told_by_the_exit_code(client: Client, stac
         run(client, stack.key, "hi", "--agent", "other"),
     )
     assert failed == (1, "", "✕ failed: no luck\n")
-    assert (parked[0], stranger[0], mistaken[0]) == (1, 2, 2)
+    assert (parked[0], stranger[0], mistaken[0]) == (1, 3, 2)
     assert "'weather' waits for a person" in parked[2]
     assert "not known here" in stranger[2]
     assert "sk-0000" not in stranger[2]
