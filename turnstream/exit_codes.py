@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from turnstream.admin import Refusal
 from turnstream.shared import errors
 
 
@@ -27,7 +26,7 @@ def of(error: Exception) -> ExitCode:
     if isinstance(error, errors.ConfigurationError | ValueError):
         return ExitCode.USAGE
     # The status that a front end answered with, or would answer with; none where there was no answer.
-    status = error.answered if isinstance(error, Refusal) else getattr(error, "status", None)
+    status = getattr(error, "answered", getattr(error, "status", None))
     if status in (404, 410):
         return ExitCode.NOT_FOUND
     if status is None or status >= 500 or status == 429:
