@@ -213,6 +213,7 @@ export class Chat {
   }
 
   forgotten() {
+    this.list.drop(this.session);
     this.list.soon();
     this.tell("This conversation is no longer kept by the server. A new message starts it anew.");
   }
