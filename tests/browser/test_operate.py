@@ -151,7 +151,7 @@ async def test_an_admin_key_chats_with_any_agent(tabs: Tabs, stack: Stack) -> No
     """It makes a key for the agent that is picked, and says nothing of its own to the agent."""
     other = await operator(tabs, stack)
     await other.page.get_by_role("button", name="Chat").click()
-    await other.page.get_by_label("Agent").select_option("make:demo")
+    await other.page.locator("#pick-key").select_option("make:demo")
     await expect(other.page.locator("#pick-key option:checked")).to_have_text(
         "demo (console)", timeout=PATIENCE_MS
     )

@@ -75,12 +75,15 @@ RARELY = st.sampled_from(range(9)).map(lambda number: number == 4)
 FAMILIES = ("/ai-sdk/", "/ag-ui", "/copilotkit", "/a2a/")
 
 # What is refused here whatever it is asked: what has ended can be neither canceled nor subscribed to, of several agents none has
-# the card of the deployment, and no card is extended.
+# the card of the deployment, and no card is extended. No worker is named that is there: these are needed.
 REFUSING = (
     "GET /.well-known/agent-card.json",
     "extendedAgentCard",
     "{task_id}:cancel",
     "{task_id}:subscribe",
+    "POST /admin/v1/workers/pause",
+    "POST /admin/v1/workers/resume",
+    "POST /admin/v1/workers/drain",
 )
 
 # What a request may not set with these agents, so that most bodies would be refused for it alone.
@@ -143,6 +146,7 @@ class Known:
             self.calls.append(call["call_id"])
             self.cursors += [frames[2].id, frames[-1].id]
         await client.turn(self.cleared, "hello")
+        await client.turn(f"{self.session}-deleted", "hello")
         for task in self.tasks:
             path = f"/a2a/{self.agent}/tasks/{self.session}~{task}/pushNotificationConfigs"
             for name in ("kept", "gone"):
@@ -175,6 +179,8 @@ class Known:
                 "model": [self.agent],
                 "X-Session-Id": [self.session],
             }
+        if case.path.startswith("/console/sessions/"):
+            names["session"] = [f"{self.session}-deleted" if case.method == "DELETE" else self.session]
         families = case.path.startswith(FAMILIES)
         if families:
             names = {
