@@ -395,16 +395,16 @@ async def test_any_file_is_attached_by_button_drop_and_paste(console: Console) -
     page = console.page
     pdf = FilePayload(name="a.pdf", mimeType="application/pdf", buffer=b"%PDF-1.4")
     await page.set_input_files("#attach", [pdf])
-    give = """([kind, name]) => {
+    give = """(files) => files.map(([kind, name]) => {
         const given = new DataTransfer();
         given.items.add(new File(['words'], name, { type: 'text/plain' }));
         const made = kind === 'drop' ? new DragEvent('drop', { bubbles: true, cancelable: true, dataTransfer: given })
             : new ClipboardEvent('paste', { bubbles: true, cancelable: true, clipboardData: given });
         document.getElementById(kind === 'drop' ? 'log' : 'said').dispatchEvent(made);
         return made.defaultPrevented;
-    }"""
-    assert await page.evaluate(give, ["drop", "b.txt"])
-    await page.evaluate(give, ["paste", "c.txt"])
+    })"""
+    dropped, _ = await page.evaluate(give, [["drop", "b.txt"], ["paste", "c.txt"]])
+    assert dropped
     await expect(page.locator(".thumb")).to_have_count(3, timeout=PATIENCE_MS)
     await page.get_by_role("button", name="Remove c.txt 3").click()
     await console.axe("attached")
@@ -412,8 +412,11 @@ async def test_any_file_is_attached_by_button_drop_and_paste(console: Console) -
     await console.ended(turn)
     await expect(turn.locator(".said .attached")).to_have_text(["a.pdf", "b.txt"])
     await console.sees(turn.locator(".answer"), "(an attachment)")
+    await page.evaluate(f"({give})([['paste', 'd.txt']]); document.getElementById('send').click()")
+    await expect(page.locator(".said .attached").last).to_have_text("d.txt", timeout=PATIENCE_MS)
+    await expect(page.locator(".thumb")).to_have_count(0)
     await page.reload()
-    await console.sees(page.locator(".said"), "a.pdf")
+    await expect(page.locator(".said .attached")).to_have_text(["a.pdf", "b.txt", "d.txt"], timeout=PATIENCE_MS)
 
 
 async def test_the_address_alone_leads_to_the_page(tabs: Tabs, stack: Stack) -> None:

@@ -12,18 +12,30 @@ export class Attachments {
     this.onRefused = onRefused;
     this.list = byId("thumbs");
     this.parts = [];
+    /** All that was added until now is among the parts. */
+    this.read = Promise.resolve();
     /** Bytes that a message may have; what is not known is the server's to refuse. */
     this.most = Infinity;
   }
 
-  async add(files) {
+  /** Files are read one after the other, whichever way they come. */
+  add(files) {
     // A copy: the list is emptied with the field that it came from.
-    for (const file of [...(files ?? [])]) {
+    const given = [...(files ?? [])];
+    this.read = this.read.then(() => this.addAll(given));
+  }
+
+  async addAll(files) {
+    for (const file of files) {
       const room = this.most - ENVELOPE - this.parts.reduce((sum, part) => sum + sizeOf(part), 0);
       if (!file.size) this.onRefused(`${file.name} is empty, or a folder: it is not attached.`);
       // Base64 takes four characters for three bytes.
       else if (Math.ceil(file.size / 3) * 4 > room) this.onRefused(`${file.name} is too large: a message to this agent may have ${words(this.most)} with all that is attached. It is not attached.`);
-      else this.set([...this.parts, partOf(file, await dataUrl(file))]);
+      else {
+        const data = await dataUrl(file).catch(() => null);
+        if (data) this.set([...this.parts, partOf(file, data)]);
+        else this.onRefused(`${file.name} cannot be read: it is not attached.`);
+      }
     }
   }
 

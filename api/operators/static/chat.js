@@ -361,7 +361,8 @@ export class Chat {
 
   // ── acts ──
 
-  send() {
+  async send() {
+    await this.attachments.read;
     const field = byId("said");
     const text = field.value.trim();
     if (!this.key || (!text && !this.attachments.parts.length)) return;
