@@ -24,7 +24,7 @@ export class Proxy {
   frames = Infinity;
   /** Bytes of the next frame that come through, too. */
   torn = 0;
-  /** Connections that are cut before any of the answer comes through. */
+  /** Requests by POST that arrive, and whose connections are cut before any of the answer comes through. */
   mute = 0;
   /** Answers to GET wait for it. */
   held = undefined;
@@ -51,6 +51,7 @@ export class Proxy {
     const there = net.connect(Number(new URL(this.upstream).port), "127.0.0.1");
     let passed = 0;
     let head = "";
+    let silent = false;
     this.sockets.add(socket);
     const end = () => {
       this.sockets.delete(socket);
@@ -61,13 +62,16 @@ export class Proxy {
     socket.on("data", (piece) => {
       head = piece.toString("latin1").split("\r\n\r\n")[0];
       this.requests.push(head);
+      if (this.mute > 0 && head.startsWith("POST")) {
+        this.mute -= 1;
+        silent = true;
+      }
       there.write(piece);
     });
     there.on("data", async (piece) => {
       this.arrived += 1;
       if (head.startsWith("GET")) await this.held;
-      if (this.mute > 0) {
-        this.mute -= 1;
+      if (silent) {
         end();
         return;
       }
