@@ -416,7 +416,9 @@ async def test_any_file_is_attached_by_button_drop_and_paste(console: Console) -
     await expect(page.locator(".said .attached").last).to_have_text("d.txt", timeout=PATIENCE_MS)
     await expect(page.locator(".thumb")).to_have_count(0)
     await page.reload()
-    await expect(page.locator(".said .attached")).to_have_text(["a.pdf", "b.txt", "d.txt"], timeout=PATIENCE_MS)
+    await expect(page.locator(".said .attached")).to_have_text(
+        ["a.pdf", "b.txt", "d.txt"], timeout=PATIENCE_MS
+    )
 
 
 async def test_the_address_alone_leads_to_the_page(tabs: Tabs, stack: Stack) -> None:
