@@ -84,9 +84,11 @@ export class Conversations {
     const { key, search } = this;
     if (!key) return;
     const query = { search, limit: further ? PAGE : Math.min(MOST_AT_ONCE, Math.max(PAGE, this.rows.size)), cursor: further ? this.next : "" };
-    let page;
+    const list = (given) => ask(key.token, "GET", "console/sessions", { query: given });
+    let page, needs;
     try {
-      page = await ask(key.token, "GET", "console/sessions", { query });
+      // What waits is told, whatever is searched for.
+      [page, needs] = await Promise.all([list(query), search ? list({ state: "needs_you", limit: MOST_AT_ONCE }) : null]);
     } catch {
       // The stream's light tells what is wrong; the list is asked for again.
       return;
@@ -103,7 +105,7 @@ export class Conversations {
     if (further || whole) this.next = page.next;
     this.draw();
     this.onChange();
-    this.onNeeds([...this.rows.values()].filter((row) => row.state === "needs_you"));
+    this.onNeeds((needs?.conversations ?? [...this.rows.values()]).filter((row) => row.state === "needs_you"));
   }
 
   /** What is known of one, also where it is not in the list. */

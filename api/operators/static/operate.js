@@ -144,7 +144,7 @@ export class Operate {
       pause: `Pause ${worker}? It claims no turns until it is resumed; what it runs goes on.`,
       drain: `Drain ${worker}? It ends, and its ${running} turns go on elsewhere where they do not end in time.`,
     };
-    const button = h("button", { type: "button", class: order === "drain" ? "danger small" : "small", "aria-label": `${words[order]} ${worker}` }, words[order]);
+    const button = h("button", { type: "button", class: order === "drain" ? "danger small" : "quiet small", "aria-label": `${words[order]} ${worker}` }, words[order]);
     button.dataset.order = `${order} ${worker}`;
     button.addEventListener("click", () => {
       if (asked[order] && !confirm(asked[order])) return;
@@ -160,7 +160,7 @@ export class Operate {
     this.shownModels = shown;
     this.models.replaceChildren(...models.map((each) => {
       const act = each.state === "closed" ? "hold" : "resume";
-      const button = h("button", { type: "button", class: "small", "aria-label": `${act} ${each.model}`, onclick: () => this.change(each.model, act, button) }, act === "hold" ? "Hold" : "Resume");
+      const button = h("button", { type: "button", class: "quiet small", "aria-label": `${act} ${each.model}`, onclick: () => this.change(each.model, act, button) }, act === "hold" ? "Hold" : "Resume");
       return row(MODEL_COLUMNS, [
         each.model, mark(each.state, { closed: "completed", held: "parked" }[each.state] ?? "failed"), each.since ? moment(each.since) : "", each.limit ? `${each.running} of ${each.limit}` : "", String(each.failures), button,
       ]);
