@@ -40,6 +40,7 @@ GROUPS = (
     "standing",
     "turns",
     "slope",
+    "page",
 )
 
 RESULTS = Path(__file__).with_name("RESULTS.md")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ python = "bench.agents:stream"
 [agents.paced]
 python = "bench.agents:paced"
 [agents.paced.a2a]
+[agents.markdown]
+python = "bench.agents:markdown"
 [agents.silent]
 python = "bench.agents:silent"
 [agents.asking]
@@ -61,6 +64,47 @@ async def paced(turn: Any) -> AsyncIterator[str]:
     for number in range(count):
         await asyncio.sleep(max(0.0, begun + number / rate - loop.time()))
         yield f"at{time.perf_counter_ns()} "
+
+
+# What models write, with a word that is counted at its end.
+MARKDOWN = """## Part
+
+Some *words* with a **strong** one, `code` and a [link](https://example.org): as a model writes them, line after line.
+
+- one thing
+  1. and one within it
+- another
+
+```python
+def area(radius: float) -> float:
+    return 3.14159 * radius**2
+```
+
+| name | size |
+|---|---|
+| a | 1 |
+| b | 2 |
+
+The sum is $\\sum_{i=1}^{n} i = \\frac{n(n+1)}{2}$.
+
+> Said by somebody.
+
+part-end
+
+"""
+
+# It in tokens.
+PIECES = re.findall(r"\s*\S{1,6}|\s+\Z", MARKDOWN)
+
+
+async def markdown(turn: Any) -> AsyncIterator[str]:
+    """So many tokens of Markdown at so many a second."""
+    count, rate = (int(word) for word in turn.text.split())
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    for number in range(count):
+        await asyncio.sleep(max(0.0, begun + number / rate - loop.time()))
+        yield PIECES[number % len(PIECES)]
 
 
 async def silent(turn: Any) -> AsyncIterator[str]:

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
 # The others are made of the same parts, or wait more than they do.
 # Those of `OWN` have a deployment of their own.
-QUICK_ONES = ("following", "protocols", "worker", "chats", "providers", "cores", "stopping", "keeping")
+QUICK_ONES = (
+    "following",
+    "protocols",
+    "worker",
+    "chats",
+    "providers",
+    "cores",
+    "stopping",
+    "keeping",
+    "page",
+)
 OWN = ("standing", "turns", "slope")
 
 BUSY = "import time\nwhile time.process_time() < 0.2: pass"
