@@ -161,23 +161,6 @@ async def test_an_admin_key_chats_with_any_agent(tabs: Tabs, stack: Stack) -> No
     assert f"Bearer {stack.admin}" not in made
 
 
-async def test_the_operators_view_on_a_phone(tabs: Tabs, stack: Stack) -> None:
-    """Rows become cards; nothing scrolls sideways; in the dark, too."""
-    chat = await tabs.tab()
-    await chat.add_key(stack.key)
-    await chat.sees(await chat.say("/tokens 3000 20"), "tok3 ")
-    other = await operator(tabs, stack, viewport={"width": 390, "height": 844}, color_scheme="dark")
-    await other.sees(other.page.locator("tbody tr").first, "running")
-    await other.picture("operate-phone-dark")
-    inside = (
-        "document.querySelector('.operate').scrollWidth <= innerWidth"
-        " && document.documentElement.scrollWidth <= innerWidth"
-    )
-    assert await other.page.evaluate(inside)
-    await chat.page.get_by_role("button", name="Stop").click()
-    await chat.ended(chat.page.locator(".turn").first, "canceled")
-
-
 async def test_tasks_beyond_the_first_page(tabs: Tabs, stack: Stack) -> None:
     """More brings the next ones; a filter finds a task however many are newer."""
     primary = stack.broker.primary
@@ -202,21 +185,6 @@ async def test_tasks_beyond_the_first_page(tabs: Tabs, stack: Stack) -> None:
     await expect(rows).to_have_count(1, timeout=PATIENCE_MS)
     await expect(more).to_be_hidden()
     await other.sees(rows, "rare / s")
-
-
-async def test_an_operator_holds_a_model_and_resumes_it(tabs: Tabs, stack: Stack) -> None:
-    """The table says how it stands, and its button does the other thing then."""
-    await stack.worker()
-    console = await operator(tabs, stack)
-    await console.axe("operate-models")
-    row = console.page.get_by_role("region", name="Models").locator("tbody tr", has_text="demo")
-    await console.sees(row, "closed")
-    console.page.once("dialog", lambda dialog: dialog.accept())
-    await row.get_by_role("button", name="hold demo").click()
-    await console.sees(row, "held")
-    await row.get_by_role("button", name="resume demo").click()
-    await console.sees(row, "closed")
-    assert console.complaints == []
 
 
 async def test_the_address_holds_the_filter_and_the_task(tabs: Tabs, client: Client, stack: Stack) -> None:
