@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from tests.clients.conftest import Scaled
 
 # The last one kills what the others need.
-FILES = ("http-agent", "copilotkit", "processes")
+FILES = ("http-agent", "copilotkit", "cuts", "processes")
 
 
 async def test_the_clients_against_processes(scaled_with: Scaled) -> None:
-    """All that agents say and ask, reloads, stops, kills."""
+    """All that agents say and ask, reloads, stops, a cut behind each event, kills."""
     javascript.install(javascript.AG_UI)
     # So often that a heartbeat comes between any two events of a slow turn.
     async with scaled_with(

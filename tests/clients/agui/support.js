@@ -54,6 +54,11 @@ export async function until(holds, what) {
   throw new Error(`in vain: ${what}`);
 }
 
+/** Within a test whose connections break: the client rejects in two places, of which one is nobody's to see to. */
+export function allowRejections() {
+  process.removeAllListeners("unhandledRejection").on("unhandledRejection", () => {});
+}
+
 export const kinds = (events) => events.map((event) => event.type);
 
 /** What an agent's messages are, without ids. */
