@@ -19,7 +19,7 @@ async def test_the_clients_against_processes(scaled_with: Scaled) -> None:
     javascript.install(javascript.AG_UI)
     # So often that a heartbeat comes between any two events of a slow turn.
     async with scaled_with(
-        TURNSTREAM_PROTOCOLS="default,copilotkit", TURNSTREAM_HEARTBEAT_SECONDS="1"
+        front_ends=3, TURNSTREAM_PROTOCOLS="default,copilotkit", TURNSTREAM_HEARTBEAT_SECONDS="1"
     ) as deployment:
         for name in FILES:
             await javascript.node(
