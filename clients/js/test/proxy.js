@@ -4,7 +4,7 @@ import net from "node:net";
 
 /** Between client and front end: passes on what comes, until it cuts. */
 export class Proxy {
-  /** Frames that each new connection lets through before it is cut; none: all. */
+  /** Frames of each answer that come through before its connection is cut; none: all. */
   frames = Infinity;
   /** Bytes of the next frame that come through, too. */
   torn = 0;
@@ -45,6 +45,8 @@ export class Proxy {
     for (const each of [socket, there]) each.on("error", end).on("close", end);
     socket.on("data", (piece) => {
       head = piece.toString("latin1").split("\r\n\r\n")[0];
+      // A connection may have served another request before.
+      if (/^(GET|POST) /.test(head)) passed = 0;
       this.requests.push(head);
       if (this.mute > 0 && head.startsWith("POST")) {
         this.mute -= 1;
