@@ -1,16 +1,12 @@
 /** The AI SDK's own chats and transport, of three versions, at `/ai-sdk`: nothing of ours is in between. */
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { after, before, beforeEach, test } from "node:test";
 
-import * as ai7 from "ai";
-import * as ai5 from "ai5";
-import * as ai6 from "ai6";
-
+import * as pages from "./ai-sdk-pages.js";
 import { deployment, Proxy, tokens, until } from "./support.js";
 
-const headers = { authorization: `Bearer ${deployment.key}` };
+const { VERSIONS, ask, brokenOf, headers, held, history, last, said, textOf, toolsOf } = pages;
 
 let proxy;
 before(async () => {
@@ -21,79 +17,7 @@ beforeEach(() => {
 });
 after(() => proxy.close());
 
-/** What a page's fetch does: a connection that breaks is a network error, behind all that came. */
-async function pageFetch(...given) {
-  const answer = await fetch(...given);
-  if (!answer.body) return answer;
-  const reader = answer.body.getReader();
-  const body = new ReadableStream({
-    async pull(controller) {
-      try {
-        const { done, value } = await reader.read();
-        if (done) controller.close();
-        else controller.enqueue(value);
-      } catch (error) {
-        controller.error(error.name === "AbortError" ? error : new TypeError("network error"));
-      }
-    },
-    cancel: (reason) => reader.cancel(reason),
-  });
-  return new Response(body, { status: answer.status, headers: answer.headers });
-}
-
-/** What docs/ai-sdk.md gives the fifth version. */
-const [shown] = /async function fetchAnew[^]*?\n}\n/.exec(readFileSync("../../docs/ai-sdk.md", "utf8"));
-const fifthFetch = new Function(`${shown} return fetchAnew;`)();
-
-/** The SDK's chat without a page. */
-function chatOf({ sdk, path, name }, { url = proxy.url, resume = "", ...given } = {}) {
-  const api = `${url}${path}`;
-  const state = {
-    status: "ready",
-    error: undefined,
-    messages: given.messages ?? [],
-    pushMessage: (message) => (state.messages = [...state.messages, message]),
-    popMessage: () => (state.messages = state.messages.slice(0, -1)),
-    replaceMessage: (at, message) => (state.messages = state.messages.map((each, place) => (place === at ? structuredClone(message) : each))),
-    snapshot: (thing) => structuredClone(thing),
-  };
-  class Chat extends sdk.AbstractChat {}
-  const prepareReconnectToStreamRequest = resume ? ({ id }) => ({ api: `${api}/${id}/stream${resume}` }) : undefined;
-  const transport = new sdk.DefaultChatTransport({ api, headers, fetch: name === "5" ? fifthFetch : pageFetch, prepareReconnectToStreamRequest });
-  return new Chat({ id: sdk.generateId(), generateId: sdk.generateId, onError: (error) => (state.error = error), ...given, transport, state });
-}
-
-const textOf = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text).join("");
-const last = (chat) => chat.messages.at(-1);
-const toolsOf = (message) => message.parts.filter((part) => part.toolCallId);
-
-async function said(chat, text) {
-  await chat.sendMessage({ text });
-  return last(chat);
-}
-
-const ask = (method, path, url = deployment.urls[1]) => fetch(`${url}${path}`, { method, headers });
-
-/** What the server says that the page holds: without what only pages note. */
-function held(messages) {
-  return JSON.parse(JSON.stringify(messages)).map(({ id, role, parts }) => ({
-    id,
-    role,
-    parts: parts.map(({ state, id: _, title: __, rawInput: ___, preliminary: ____, ...part }) => ({ ...part, ...(part.toolCallId ? { state } : {}) })),
-  }));
-}
-
-async function history(version, chat) {
-  const answer = await ask("GET", `${version.path}/${chat.id}/messages`);
-  assert.equal(answer.status, 200);
-  return answer.json();
-}
-
-const VERSIONS = [
-  { name: "7", sdk: ai7, path: "/ai-sdk/chat" },
-  { name: "6", sdk: ai6, path: "/ai-sdk/chat" },
-  { name: "5", sdk: ai5, path: "/ai-sdk/v5/chat" },
-];
+const chatOf = (version, given = {}) => pages.chatOf(version, { url: proxy.url, ...given });
 
 for (const version of VERSIONS) {
   const { name, sdk } = version;
@@ -234,7 +158,7 @@ for (const version of VERSIONS) {
 
 test("a message that is sent again finds its turn; a chat that nobody knows begins with what its page tells", async () => {
   const [version] = VERSIONS;
-  const body = { id: ai7.generateId(), messages: [{ id: "m1", role: "user", parts: [{ type: "text", text: "hi" }] }] };
+  const body = { id: VERSIONS[0].sdk.generateId(), messages: [{ id: "m1", role: "user", parts: [{ type: "text", text: "hi" }] }] };
   const post = async () => (await fetch(`${proxy.url}/ai-sdk/chat`, { method: "POST", headers, body: JSON.stringify(body) })).text();
   assert.equal(await post(), await post());
   const messages = [
@@ -251,27 +175,30 @@ test("a message that is sent again finds its turn; a chat that nobody knows begi
   ]);
 });
 
-test("cut behind each of a hundred events, and resumed in the same page: every word once", async () => {
-  const chat = chatOf(VERSIONS[0]);
-  await said(chat, "/tokens 100 50");
-  const whole = held([last(chat)]);
-  for (const version of VERSIONS) {
-    // Behind each for the newest version; for others behind those at the beginning, and some.
-    for (let frames = 1; ; frames += version.name === "7" || frames < 6 ? 1 : 9) {
-      const page = chatOf(version, { id: chat.id, resume: "?ended=true" });
+for (const version of VERSIONS) {
+  test(`${version.name}: cut behind each of a hundred events, and resumed in the same page at another front end: every word once`, async () => {
+    const message = { id: "m1", role: "user", parts: [{ type: "text", text: "/tokens 100 50" }] };
+    const first = chatOf(version);
+    await first.sendMessage(message);
+    const whole = held(first.messages);
+    for (let frames = 1; ; frames += 1) {
+      // The message that is sent again finds its turn.
+      const page = chatOf(version, { id: first.id, resume: "?ended=true" });
+      const before = proxy.total;
       Object.assign(proxy, { frames, torn: frames % 2 ? 7 : 0, cuts: 0 });
-      await page.resumeStream();
+      await page.sendMessage(message);
       if (!page.error) {
+        // Behind its end no more is missed.
         assert.deepEqual([held(page.messages), frames > 100], [whole, true]);
         break;
       }
-      assert.equal(page.error.message, version.name === "5" ? "The connection broke." : "network error", `cut behind ${frames}`);
-      proxy.frames = Infinity;
+      assert.deepEqual([page.error.message, page.status, proxy.total - before], [brokenOf(version), "error", frames]);
+      page.front = deployment.urls[1];
       await page.resumeStream();
-      assert.deepEqual([page.error, held(page.messages)], [undefined, whole], `cut behind ${frames}`);
+      assert.deepEqual([page.error, page.status, held(page.messages)], [undefined, "ready", whole], `cut behind ${frames}`);
     }
-  }
-});
+  });
+}
 
 test("a worker and a front end that are killed in the middle of an answer", async () => {
   const [version] = VERSIONS;
