@@ -44,8 +44,8 @@ const fifthFetch = new Function(`${shown} return fetchAnew;`)();
 /** What a broken connection is to a page. */
 export const brokenOf = ({ name }) => (name === "5" ? "The connection broke." : "network error");
 
-/** The SDK's chat without a page: at a front end, which a test changes by `front`. */
-export function chatOf({ sdk, path, name }, { url, resume = "", ...given }) {
+/** The SDK's chat without a page: at a front end, which a test changes by `front`; `answers`, if `noted`: what came. */
+export function chatOf({ sdk, path, name }, { url, resume = "", noted = false, ...given }) {
   const state = {
     status: "ready",
     error: undefined,
@@ -57,10 +57,21 @@ export function chatOf({ sdk, path, name }, { url, resume = "", ...given }) {
   };
   class Chat extends sdk.AbstractChat {}
   const prepareReconnectToStreamRequest = resume ? ({ id }) => ({ api: `${path}/${id}/stream${resume}` }) : undefined;
-  const fetchAt = (to, request) => (name === "5" ? fifthFetch : pageFetch)(`${chat.front}${to}`, request);
+  const answers = [];
+  const fetchAt = async (to, request) => {
+    const answer = await (name === "5" ? fifthFetch : pageFetch)(`${chat.front}${to}`, request);
+    if (noted) answers.push(answer.clone().text());
+    return answer;
+  };
   const transport = new sdk.DefaultChatTransport({ api: path, headers, fetch: fetchAt, prepareReconnectToStreamRequest });
   const chat = new Chat({ id: sdk.generateId(), generateId: sdk.generateId, onError: (error) => (state.error = error), ...given, transport, state });
-  return Object.assign(chat, { front: url });
+  return Object.assign(chat, { front: url, answers });
+}
+
+/** The chunks of answers that came whole, one behind the other. */
+export async function chunksOf({ answers }) {
+  const frames = (await Promise.all(answers)).join("").split("\n\n").filter((frame) => frame.startsWith("data: {"));
+  return frames.map((frame) => JSON.parse(frame.slice("data: ".length)));
 }
 
 export const textOf = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text).join("");

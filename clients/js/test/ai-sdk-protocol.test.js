@@ -6,7 +6,7 @@ import { after, before, beforeEach, test } from "node:test";
 import * as pages from "./ai-sdk-pages.js";
 import { deployment, Proxy, tokens, until } from "./support.js";
 
-const { VERSIONS, ask, brokenOf, headers, held, history, last, said, textOf, toolsOf } = pages;
+const { VERSIONS, ask, brokenOf, chunksOf, headers, held, history, last, said, textOf, toolsOf } = pages;
 
 let proxy;
 before(async () => {
@@ -18,6 +18,15 @@ beforeEach(() => {
 after(() => proxy.close());
 
 const chatOf = (version, given = {}) => pages.chatOf(version, { url: proxy.url, ...given });
+
+/** What was told piece by piece, each as one. */
+const joined = (told) =>
+  told.reduce((all, [type, id, delta]) => {
+    const before = all.at(-1);
+    if (delta === undefined || before?.[0] !== type || before[1] !== id) return [...all, [type, id, delta]];
+    before[2] += delta;
+    return all;
+  }, []);
 
 for (const version of VERSIONS) {
   const { name, sdk } = version;
@@ -76,6 +85,36 @@ for (const version of VERSIONS) {
       const states = toolsOf(last(chat)).map((part) => part.state);
       assert.deepEqual(states, fifth ? ["output-available", "output-available"] : [approved ? "output-available" : "output-denied"]);
       assert.deepEqual(held(await history(version, chat)), held(chat.messages));
+    });
+  }
+
+  for (const asks of ["a function", "an approval"]) {
+    test(`${name}: ${asks} that one front end asked is answered at another one while the first stands still: each event once`, async () => {
+      const [other, asking] = deployment.urls;
+      const sendAutomaticallyWhen =
+        asks === "a function" || fifth ? sdk.lastAssistantMessageIsCompleteWithToolCalls : sdk.lastAssistantMessageIsCompleteWithApprovalResponses;
+      const chat = chatOf(version, { url: asking, noted: true, sendAutomaticallyWhen });
+      await chat.sendMessage({ text: asks === "a function" ? '/call weather {"city": "Bern"}' : "/approve files" });
+      const [asked] = toolsOf(last(chat));
+      chat.front = other;
+      process.kill(deployment.pids[asking], "SIGSTOP");
+      try {
+        if (asked.state === "approval-requested") await chat.addToolApprovalResponse({ id: asked.approval.id, approved: true });
+        else await chat.addToolOutput({ tool: asked.type.slice("tool-".length), toolCallId: asked.toolCallId, output: asks === "a function" ? "fog" : { approve: true } });
+        await until(() => chat.status === "ready" && textOf(last(chat)), "the answer");
+        assert.deepEqual([chat.error, chat.messages.length, chat.answers.length], [undefined, 2, 2]);
+      } finally {
+        process.kill(deployment.pids[asking], "SIGCONT");
+      }
+      assert.equal(textOf(last(chat)), asks === "a function" ? "The result is fog." : "The result is files is gone.");
+      assert.deepEqual(held(await history(version, chat)), held(chat.messages));
+      const again = chatOf(version, { id: chat.id, url: asking, noted: true, resume: "?ended=true" });
+      await again.resumeStream();
+      // Whoever gives an answer is not told it.
+      const told = async (page) => (await chunksOf(page)).filter(({ type }) => /^(text|reasoning)-|^tool-input-start/.test(type)).map(({ type, id, toolCallId, delta }) => [type, id ?? toolCallId, delta]);
+      assert.deepEqual(joined(await told(chat)), joined(await told(again)));
+      const unasked = ({ approval: _, ...part }) => part;
+      assert.deepEqual(held(again.messages)[0].parts.map(unasked), held(chat.messages)[1].parts.map(unasked));
     });
   }
 
