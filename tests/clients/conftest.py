@@ -32,18 +32,18 @@ def scaled_with(valkey: ValkeyServer, tmp_path: Path) -> Scaled:
     """Makes front ends and two workers as processes on a real Valkey: what tests in Node are told of them, as JSON."""
 
     @asynccontextmanager
-    async def deployed(front_ends: int = 2, **variables: str) -> AsyncIterator[str]:
+    async def deployed(*, front_ends: int = 2, **variables: str) -> AsyncIterator[str]:
         with valkey.client() as broker:
             broker.flushall()
         times = {"TURNSTREAM_LEASE_SECONDS": "2", "TURNSTREAM_DRAIN_SECONDS": "1"}
         deployment = Deployment(valkey.port, tmp_path, **times, **variables)
         try:
-            served = [await deployment.front_end() for _ in range(front_ends)]
+            serving = [await deployment.front_end() for _ in range(front_ends)]
             workers = [await deployment.worker() for _ in range(2)]
             yield json.dumps(
                 {
-                    "urls": [client.base_url for _, client in served],
-                    "pids": {client.base_url: process.popen.pid for process, client in served},
+                    "urls": [client.base_url for _, client in serving],
+                    "pids": {client.base_url: process.popen.pid for process, client in serving},
                     "workers": [process.popen.pid for process in workers],
                     "key": deployment.key,
                     "admin": deployment.admin,

@@ -94,8 +94,8 @@ export function held(messages) {
   }));
 }
 
-export async function history(version, chat) {
-  const answer = await ask("GET", `${version.path}/${chat.id}/messages`);
+export async function history(version, chat, url = undefined) {
+  const answer = await ask("GET", `${version.path}/${chat.id}/messages`, url);
   assert.equal(answer.status, 200);
   return answer.json();
 }
