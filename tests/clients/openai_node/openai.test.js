@@ -5,6 +5,8 @@ import { test } from "node:test";
 
 import OpenAI from "openai";
 
+import { Proxy } from "../../../clients/js/test/support.js";
+
 const { urls, key } = JSON.parse(process.env.TURNSTREAM_TEST);
 const at = (url) => new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0 });
 const [client, other] = urls.map(at);
@@ -54,6 +56,30 @@ test("a stream that is left goes on at the other front end, each event once", as
   assert.equal(seen.at(-1).type, "response.completed");
   const helper = client.responses.stream({ response_id: id, starting_after: 5 });
   assert.equal((await helper.finalResponse()).status, "completed");
+});
+
+test("a cut behind each of a hundred events, and the rest at the other front end: each event once", async () => {
+  const read = async (stream, into) => {
+    for await (const event of stream) into.push(event);
+  };
+  const whole = [];
+  await read(await client.responses.create({ model, input: "/tokens 100 50", stream: true }), whole);
+  assert.ok(whole.length > 100);
+  const { id } = whole[0].response;
+  const proxy = await new Proxy(urls[0]).start();
+  try {
+    for (let frames = 1; frames <= whole.length; frames += 1) {
+      Object.assign(proxy, { frames, torn: frames % 2 ? 7 : 0 });
+      const seen = [];
+      await assert.rejects(read(await at(proxy.url).responses.retrieve(id, { stream: true }), seen), `cut behind ${frames}`);
+      assert.equal(seen.length, frames);
+      const starting_after = seen.at(-1).sequence_number;
+      await read(await other.responses.retrieve(id, { stream: true, starting_after }), seen);
+      assert.deepEqual(seen, whole, `cut behind ${frames}`);
+    }
+  } finally {
+    await proxy.close();
+  }
 });
 
 test("in the background, and canceled", async () => {
