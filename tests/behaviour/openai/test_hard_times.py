@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import orjson
 import pytest
-from openai import APIStatusError
+from openai import APIConnectionError, APIStatusError, DefaultAsyncHttpxClient
 
 from tests.support.openai_events import check_events, events_of, read
 from tests.support.waiting import wait_until
@@ -17,6 +18,8 @@ from turnstream.shared.session import batch
 from turnstream.shared.session.entry import Cursor
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.support.client import Client
     from tests.support.stack import Stack
 
@@ -47,6 +50,68 @@ async def test_a_cut_at_every_event_of_a_long_turn(
         params = {"stream": "true", "starting_after": str(after)}
         rest = await other.http.get(f"/v1/responses/{name}", params=params)
         assert rest.content == b"".join(frames[after + 1 :])
+
+
+async def test_a_cut_behind_every_event_of_a_long_turn(
+    client: Client, stack: Stack, openai_at: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenAI's client sees an error behind each of a hundred events, and has the rest from another front end."""
+    monkeypatch.setattr(batch, "JOINED_BYTES", 0)
+    other = openai_at(await stack.front_end())
+    line = Breaking()
+    async with DefaultAsyncHttpxClient(transport=line) as http:
+        openai = openai_at(client, http_client=http)
+        whole: list[Any] = []
+        await gather(await openai.responses.create(model="demo", input="/tokens 120", stream=True), whole)
+        assert len(whole) > 100
+        name = whole[0].response.id
+        for events in range(1, len(whole) + 1):
+            line.events = events
+            got: list[Any] = []
+            with pytest.raises(APIConnectionError):
+                await gather(await openai.responses.retrieve(name, stream=True), got)
+            assert got == whole[:events]
+            after = got[-1].sequence_number
+            await gather(await other.responses.retrieve(name, stream=True, starting_after=after), got)
+            assert got == whole
+
+
+class Breaking(httpx2.AsyncHTTPTransport):
+    """Its connections break behind so many events, in the middle of the next one."""
+
+    events = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """An answer that will break, once it is told where."""
+        answer = await super().handle_async_request(request)
+        if self.events:
+            assert isinstance(answer.stream, httpx2.AsyncByteStream)
+            answer.stream = Broken(answer.stream, self.events)
+        return answer
+
+
+class Broken(httpx2.AsyncByteStream):
+    """What comes of an answer before its connection breaks."""
+
+    def __init__(self, answer: httpx2.AsyncByteStream, events: int) -> None:
+        self._answer = answer
+        self._events = events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        raw = b"".join([piece async for piece in self._answer])
+        frames = raw.split(b"\n\n")
+        yield b"\n\n".join([*frames[: self._events], frames[self._events][:7]])
+        raise httpx2.ReadError("cut")
+
+    async def aclose(self) -> None:
+        """Be done with it."""
+        await self._answer.aclose()
+
+
+async def gather(stream: Any, got: list[Any]) -> None:
+    """All that comes."""
+    async for event in stream:
+        got.append(event)
 
 
 async def test_a_place_that_was_never_sent(client: Client, openai: Any) -> None:
