@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?;base64,(.*)", re.DOTALL)
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _CONTENTS = ("text", "raw", "url", "data")
 
 
@@ -54,6 +55,9 @@ def _file(part: Json, value: str, media_type: str, *, is_link: bool) -> Json:
         return {"type": "image", "image_url": value if is_link else f"data:{media_type};base64,{value}"}
     if main == "audio":
         return {"type": "audio", "data": value, "format": media_type.partition("/")[2]}
+    if not is_link and _MEDIA_TYPE.fullmatch(kind := media_type.partition(";")[0].strip()):
+        # So that the agent is told it, and whoever gets the task.
+        value = f"data:{kind};base64,{value}"
     name = part.get("filename")
     named = {"filename": name} if isinstance(name, str) and name else {}
     return {"type": "file", ("file_url" if is_link else "file_data"): value, **named}
