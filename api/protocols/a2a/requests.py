@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -43,6 +43,8 @@ def _or_empty(value: Any) -> Any:
     return "" if value is None else value
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 Text = Annotated[Name, BeforeValidator(_or_empty)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
@@ -56,7 +58,7 @@ class Fields(BaseModel):
 class Authentication(Fields):
     """What stands in the ``Authorization`` header of push notifications."""
 
-    scheme: Annotated[Token, BeforeValidator(_or_empty)] = ""
+    scheme: Annotated[Token, Field(min_length=1)]
     credentials: Annotated[Printable, BeforeValidator(_or_empty)] = ""
 
 
@@ -123,14 +125,14 @@ class Configs(Fields):
 
 
 def _time(value: Any) -> Any:
-    """Unix milliseconds of a timestamp."""
-    if not isinstance(value, str):
+    """Unix milliseconds of a timestamp; of a part of one, the next: nothing older is wanted."""
+    if value is None:
         return value
     try:
         at = datetime.fromisoformat(value)
-    except ValueError:
+    except (TypeError, ValueError):
         raise ValueError("must be a time like 2026-11-24T00:00:00Z") from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    return -((_EPOCH - (at if at.tzinfo else at.replace(tzinfo=UTC))) // timedelta(milliseconds=1))
 
 
 class ListTasks(Fields):
@@ -260,8 +262,9 @@ def consent(text: str) -> bool | None:
 
 def webhook(config: PushConfig, name: str) -> Webhook:
     """A config as it is kept, under that name."""
-    given = config.authentication or Authentication()
-    return Webhook(name, config.url, config.token, given.scheme, given.credentials)
+    given = config.authentication
+    scheme, credentials = (given.scheme, given.credentials) if given else ("", "")
+    return Webhook(name, config.url, config.token, scheme, credentials)
 
 
 def push_config(kept: Webhook, task: TaskId) -> dict[str, Any]:
