@@ -123,21 +123,23 @@ def check_version(request: Request) -> None:
 
 def wire_of(request: Request, rpc: bytes | None = None) -> Wire:
     """How the client is written to; ``rpc`` is the id of its request."""
-    asked = request.headers.get(EXTENSIONS_HEADER, "")
+    # Several headers are one, with commas between them.
+    asked = ",".join(request.headers.getlist(EXTENSIONS_HEADER))
     return Wire(rpc, cursors=CURSORS in (each.strip() for each in asked.split(",")))
 
 
 def answered(request: Request, wire: Wire, result: Json, headers: Headers = ()) -> Response:
     """An answer of one document."""
-    response = Response(orjson.dumps(wire.answer(result)), media_type=media_type(request))
+    response = Response(orjson.dumps(wire.answer(result)), media_type=media_type(request, wire))
     response.raw_headers += _headers(wire, headers)
     return response
 
 
-def media_type(request: Request) -> str:
-    """A2A's own media type for who asks for it."""
+def media_type(request: Request, wire: Wire) -> str:
+    """A2A's own media type for who asks for it; JSON-RPC has JSON's alone."""
     own = "application/a2a+json"
-    return own if own in request.headers.get("accept", "") else "application/json"
+    takes = wire.request is None and own in request.headers.get("accept", "")
+    return own if takes else "application/json"
 
 
 async def send(
@@ -175,7 +177,7 @@ async def send(
         whole = WholeDocument(
             feed, Start(place, name.task), services.log, encoder, headers=(*headers, *_headers(wire))
         )
-        whole.content_type = media_type(request).encode()
+        whole.content_type = media_type(request, wire).encode()
         return whole
 
 
