@@ -20,6 +20,21 @@ if TYPE_CHECKING:
 VERSION = {"A2A-Version": "1.0"}
 ENDED = ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED")
 
+# A method, and how the other binding has it.
+BY_HTTP = {
+    "GetTask": ("GET", "/tasks/{id}"),
+    "CancelTask": ("POST", "/tasks/{id}:cancel"),
+    "SubscribeToTask": ("POST", "/tasks/{id}:subscribe"),
+    "CreateTaskPushNotificationConfig": ("POST", "/tasks/{taskId}/pushNotificationConfigs"),
+    "GetTaskPushNotificationConfig": ("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
+    "ListTaskPushNotificationConfigs": ("GET", "/tasks/{taskId}/pushNotificationConfigs"),
+    "DeleteTaskPushNotificationConfig": ("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
+    "ListTasks": ("GET", "/tasks"),
+    "SendMessage": ("POST", "/message:send"),
+    "SendStreamingMessage": ("POST", "/message:stream"),
+    "GetExtendedAgentCard": ("GET", "/extendedAgentCard"),
+}
+
 
 def published(**card: Any) -> Agents:
     """The built-in agents, of which the demo agent is published."""

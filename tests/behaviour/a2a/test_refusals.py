@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from tests.support.a2a import VERSION, said
+from tests.support.a2a import BY_HTTP, VERSION, said
 from turnstream.shared.api_keys import ApiKeys, make_token
 
 if TYPE_CHECKING:
@@ -17,21 +17,6 @@ if TYPE_CHECKING:
 NOT_FOUND = (-32001, 404, "TASK_NOT_FOUND")
 UNSUPPORTED = (-32004, 400, "UNSUPPORTED_OPERATION")
 INVALID = (-32602, 400, "INVALID_PARAMS")
-
-# A method, and how the other binding has it.
-BY_HTTP = {
-    "GetTask": ("GET", "/tasks/{id}"),
-    "CancelTask": ("POST", "/tasks/{id}:cancel"),
-    "SubscribeToTask": ("POST", "/tasks/{id}:subscribe"),
-    "CreateTaskPushNotificationConfig": ("POST", "/tasks/{taskId}/pushNotificationConfigs"),
-    "GetTaskPushNotificationConfig": ("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
-    "ListTaskPushNotificationConfigs": ("GET", "/tasks/{taskId}/pushNotificationConfigs"),
-    "DeleteTaskPushNotificationConfig": ("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
-    "ListTasks": ("GET", "/tasks"),
-    "SendMessage": ("POST", "/message:send"),
-    "SendStreamingMessage": ("POST", "/message:stream"),
-    "GetExtendedAgentCard": ("GET", "/extendedAgentCard"),
-}
 
 
 async def called(client: Client, method: str, params: Any = None, **headers: str) -> Any:
