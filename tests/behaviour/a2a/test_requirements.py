@@ -79,7 +79,7 @@ async def test_what_a_message_may_have(client: Client, binding: str) -> None:
     unicode = "你好, здравствуйте, مرحبا, こんにちは \U0001f600\n\t\b\f\r\x7f\u2028"
     nothing = dict.fromkeys(("taskId", "contextId", "metadata", "extensions", "referenceTaskIds"))
     hello = {"text": "hello"}
-    for parts, more in (
+    taken: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
         ([hello], nothing),
         ([hello], {"_of_a_later_version": {"a": [1]}, "kind": "message"}),
         ([hello], {"referenceTaskIds": [before["id"]]}),
@@ -98,7 +98,8 @@ async def test_what_a_message_may_have(client: Client, binding: str) -> None:
         ([hello, {"url": "invalid://example.com/a.txt", "filename": "a.txt"}], {}),
         ([hello, {"raw": "AAEC", "mediaType": "application/octet-stream"}], {}),
         ([{"data": {"a": 1}}], {}),
-    ):
+    ]
+    for parts, more in taken:
         task = await sent(client, binding, parts=parts, **more)
         assert task["status"]["state"] == "TASK_STATE_COMPLETED", parts
         (message,) = task["history"]
@@ -340,12 +341,20 @@ async def test_fields_that_are_missing(client: Client) -> None:
     ):
         for missing in needed:
             there = {name: "https://example.com/" for name in needed if name != missing}
-            for wrong in ({}, {missing: 12345}, {missing: ""}, {missing: None}, {missing: []}):
+            wrongs: list[dict[str, Any]] = [
+                {},
+                {missing: 12345},
+                {missing: ""},
+                {missing: None},
+                {missing: []},
+            ]
+            for wrong in wrongs:
                 assert await told(client, BOTH[0], method, {**there, **wrong}) == INVALID, (method, wrong)
     message = said("hi")["message"]
     for binding in BOTH:
         for name in ("messageId", "role", "parts"):
-            for wrong in ({}, {name: None}, {name: 12345}, {name: {}}):
+            wrongs = [{}, {name: None}, {name: 12345}, {name: {}}]
+            for wrong in wrongs:
                 rest = {field: value for field, value in message.items() if field != name}
                 assert await told(client, binding, "SendMessage", {"message": {**rest, **wrong}}) == INVALID
         for role in ("ROLE_UNSPECIFIED", "ROLE_NONE", "agent", 2, 0):
