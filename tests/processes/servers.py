@@ -13,6 +13,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from deploy.cluster import find_broker
@@ -153,6 +155,8 @@ class Server:
             client_name=OUTSIDE,
             ssl=self._tls is not None,
             ssl_ca_certs=str(self._tls.authority) if self._tls else None,
+            # A Sentinel that gives the server another role cuts all who are connected.
+            retry=Retry(NoBackoff(), 1),
         )
         redis.response_callbacks.clear()
         async with redis:
