@@ -17,7 +17,7 @@ from turnstream.api.protocols.ag_ui.requests import RunAgentInput
 from turnstream.api.protocols.ag_ui.routes import PATH, AgUiRoutes
 from turnstream.api.protocols.ag_ui.runs import AG_UI
 from turnstream.api.protocols.ag_ui.schemas import AgUiEvent, Info, Stopped
-from turnstream.shared.errors import BadCursor, BadRequest, NoModel, NoSession
+from turnstream.shared.errors import BadCursor, BadRequest, NoModel, NoSession, UnknownCall
 
 PARAMETERS = {
     "aguiAgent": parameter("query", "agent", "The agent, of those of the key; else its first."),
@@ -28,7 +28,7 @@ PARAMETERS = {
 EVENTS = Stream(dialects=(AG_UI,), frame="data: JSON\n\n", events={"": AgUiEvent})
 
 RUN_ERRORS = (TURN_ERRORS | CALL_ERRORS | {NoModel}) - {BadCursor}
-CONNECT_ERRORS = (FOLLOW_ERRORS | BODY_ERRORS | {NoModel}) - {BadCursor, BadRequest, NoSession}
+CONNECT_ERRORS = (FOLLOW_ERRORS | BODY_ERRORS | {NoModel, UnknownCall}) - {BadCursor, BadRequest, NoSession}
 
 EXAMPLE = {
     "threadId": "t1",

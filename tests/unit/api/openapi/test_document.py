@@ -101,14 +101,17 @@ def raised(function: Callable[..., Any]) -> frozenset[type[TurnstreamError]]:
             if not isinstance(node, ast.Call | ast.Raise):
                 continue
             made = named(node.func if isinstance(node, ast.Call) else node.exc, current)
-            if isinstance(made, type) and issubclass(made, TurnstreamError):
-                found.add(made)
-            elif isinstance(made, type) and ours(made):
+            # A function that is handed over is called in the end, and an error raised: `_name(text, UnknownCall)`.
+            handed = [named(each, current) for each in node.args] if isinstance(node, ast.Call) else []
+            found |= {
+                each
+                for each in (made, *handed)
+                if isinstance(each, type) and issubclass(each, TurnstreamError)
+            }
+            if isinstance(made, type) and made not in found and ours(made):
                 waiting += [
                     each for each in vars(made).values() if inspect.isfunction(each) and written(each)
                 ]
-            # A function that is handed over is called in the end: `run_large(owner, size, _prepare)`.
-            handed = [named(each, current) for each in node.args] if isinstance(node, ast.Call) else []
             waiting += [each for each in (made, *handed) if inspect.isfunction(each) and ours(each)]
     return frozenset(found)
 
