@@ -35,6 +35,9 @@ SETTINGS = {
 # A lost launch is noticed after 10 s, a lost worker after its lease, and three of them may follow each other.
 BALANCE_SECONDS = 45.0
 
+# Looks for turns that no client waits for any more, and what is between two of them.
+LEFT_LOOKS, LEFT_SECONDS = 20, 1.0
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -139,6 +142,8 @@ async def run(plan: Plan, folder: Path) -> Report:
         # One that was killed just before the end may still be starting.
         await faults.serving()
         await wait_until(lambda: _ready(town), "the front ends to be ready")
+        if town.losses:
+            await _stop_abandoned(await home.sessions(), town)
         account = await account_of(await home.sessions(), town)
         stuck += unended(account)
         report = Report(plan, account, faults.done, stuck)
@@ -175,6 +180,26 @@ async def _ready(town: Town) -> bool:
             except httpx.TransportError:
                 return False
     return True
+
+
+async def _stop_abandoned(redis: Any, town: Town) -> None:
+    """Stop what waits for a client that saw its end: it came back with a server that had lost it, and others wait behind it."""
+    async with httpx.AsyncClient(headers=town.headers, trust_env=False) as http:
+        for _ in range(LEFT_LOOKS):
+            waiting = False
+            for turn in town.turns:
+                status = await redis.hget(_key(turn.session, f"task:{turn.task}"), "status")
+                if not status or status.decode() in ENDS:
+                    continue
+                waiting = True
+                if status == b"parked" and all(view.ended or view.lost for view in turn.views):
+                    turn.stopped = True
+                    params = {"sessionId": turn.session, "taskId": turn.task}
+                    await http.post(f"{town.fronts[0]}/liteAgent/v1/stop", params=params)
+            if not waiting:
+                break
+            await asyncio.sleep(LEFT_SECONDS)
+    await redis.aclose()
 
 
 async def account_of(redis: Any, town: Town) -> Account:

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from tests.processes import servers
 from tests.processes.broker import Broker
+from tests.support.waiting import wait_until
 from turnstream.shared.broker.keys import SessionKeys
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ class Home:
         if not await self._tell(port, *begin):
             return False
         await self._pause(REFUSING_SECONDS)
-        await self._tell(port, *end)
+        # It may be cut off in this moment; nothing else ends it.
+        await wait_until(lambda: self._tell(port, *end), "the server to take writes again")
         return True
 
     async def _full(self, port: int) -> bool:
