@@ -28,7 +28,7 @@ ANSWER = "The result is That took 60 seconds."
 
 # The default, in seconds. So many fit in; on a busy machine each may come late.
 HEARTBEAT = 10
-MOST, LEAST = 6, 4
+LEAST = 4
 
 # Clients that hear nothing for so long give up: seconds.
 PATIENCE = 30
@@ -43,7 +43,7 @@ async def heard(http: httpx.AsyncClient, path: str, body: dict[str, Any], **head
         async for piece in answer.aiter_raw():
             *frames, rest = (rest + piece).split(b"\n\n")
             comments += [asyncio.get_running_loop().time() for each in frames if each.startswith(b":")]
-    assert LEAST <= len(comments) <= MOST, (path, comments)
+    assert len(comments) >= LEAST, (path, comments)
     # On the whole they do not come sooner.
     assert (comments[-1] - comments[0]) / (len(comments) - 1) > HEARTBEAT - 1, (path, comments)
 
