@@ -459,8 +459,19 @@ class RedisCluster:
     ) -> int:
         """Move some keys of the slot; how many. Those of one script may be on both sides then (TRYAGAIN)."""
         names = await source.ask("CLUSTER", "GETKEYSINSLOT", slot, count)
+
+        async def moved(name: str) -> bool:
+            try:
+                await source.ask("MIGRATE", HOST, target.port, name, 0, 5000)
+            except ResponseError as error:
+                # One of both misses a node, for a moment.
+                if "CLUSTERDOWN" not in str(error):
+                    raise
+                return False
+            return True
+
         for name in names:
-            await source.ask("MIGRATE", HOST, target.port, name, 0, 5000)
+            await wait_until(lambda name=name: moved(name), f"{name} to be moved", 60)
         return len(names)
 
     async def end_move(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
