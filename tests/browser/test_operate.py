@@ -224,7 +224,7 @@ async def test_the_address_holds_the_filter_and_the_task(tabs: Tabs, client: Cli
     await console.sees(dialog.locator(".facts"), "demo_failure")
     await page.keyboard.press("Escape")
     await expect(dialog).to_be_hidden()
-    assert "task=" not in page.url
+    await expect(page).not_to_have_url(re.compile("task="), timeout=PATIENCE_MS)
     assert "why=demo_failure" in page.url
     assert console.complaints == []
 
