@@ -115,9 +115,9 @@ class Network:
         """How long the next bytes take, seconds."""
         return self.rng.uniform(*LATENCY_SECONDS)
 
-    def note(self, who: str, size: int) -> None:
+    def note(self, who: str, data: bytes) -> None:
         """Add an arrival to the trace."""
-        self.trace.update(b"%.6f %b %d\n" % (self._loop.time(), who.encode(), size))
+        self.trace.update(b"%.6f %b %d\n%b" % (self._loop.time(), who.encode(), len(data), data))
 
     def at(self, when: float, endpoint: Endpoint, callback: Callable[..., None], *args: Any) -> None:
         """Call something in an endpoint's process."""
@@ -349,7 +349,7 @@ class Endpoint(asyncio.Transport):
                 if not self._protocol.eof_received():
                     self.close()
                 continue
-            self._network.note(self.name, len(data))
+            self._network.note(self.name, data)
             self.peer.taken(len(data))
             self._protocol.data_received(data)
 
