@@ -9,6 +9,7 @@ import asyncio
 import signal
 import subprocess
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Self
 
@@ -471,7 +472,7 @@ class RedisCluster:
             return True
 
         for name in names:
-            await wait_until(lambda name=name: moved(name), f"{name} to be moved", 60)
+            await wait_until(partial(moved, name), f"{name} to be moved", 60)
         return len(names)
 
     async def end_move(self, slot: int, source: ClusterNode, target: ClusterNode) -> None:
