@@ -56,13 +56,19 @@ async def stream(turn: Any) -> AsyncIterator[str]:
         yield token
 
 
-async def paced(turn: Any) -> AsyncIterator[str]:
-    """So many events at so many a second: each says when it was said, on the clock all processes share."""
-    count, rate = (int(word) for word in turn.text.split())
+async def beats(text: str) -> AsyncIterator[int]:
+    """Numbers from 0, as many and as many a second as the text's two words say."""
+    count, rate = (int(word) for word in text.split())
     loop = asyncio.get_running_loop()
     begun = loop.time()
     for number in range(count):
         await asyncio.sleep(max(0.0, begun + number / rate - loop.time()))
+        yield number
+
+
+async def paced(turn: Any) -> AsyncIterator[str]:
+    """So many events at so many a second: each says when it was said, on the clock all processes share."""
+    async for _ in beats(turn.text):
         yield f"at{time.perf_counter_ns()} "
 
 
@@ -99,11 +105,7 @@ PIECES = re.findall(r"\s*\S{1,6}|\s+\Z", MARKDOWN)
 
 async def markdown(turn: Any) -> AsyncIterator[str]:
     """So many tokens of Markdown at so many a second."""
-    count, rate = (int(word) for word in turn.text.split())
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    for number in range(count):
-        await asyncio.sleep(max(0.0, begun + number / rate - loop.time()))
+    async for number in beats(turn.text):
         yield PIECES[number % len(PIECES)]
 
 

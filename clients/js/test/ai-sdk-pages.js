@@ -44,8 +44,8 @@ const fifthFetch = new Function(`${shown} return fetchAnew;`)();
 /** What a broken connection is to a page. */
 export const brokenOf = ({ name }) => (name === "5" ? "The connection broke." : "network error");
 
-/** The SDK's chat without a page: at a front end, which a test changes by `front`; `answers`, if `noted`: what came. */
-export function chatOf({ sdk, path, name }, { url, resume = "", noted = false, ...given }) {
+/** What the SDK's chat keeps, without a page. */
+export function stateOf(given) {
   const state = {
     status: "ready",
     error: undefined,
@@ -55,6 +55,12 @@ export function chatOf({ sdk, path, name }, { url, resume = "", noted = false, .
     replaceMessage: (at, message) => (state.messages = state.messages.map((each, place) => (place === at ? structuredClone(message) : each))),
     snapshot: (thing) => structuredClone(thing),
   };
+  return state;
+}
+
+/** The SDK's chat without a page: at a front end, which a test changes by `front`; `answers`, if `noted`: what came. */
+export function chatOf({ sdk, path, name }, { url, resume = "", noted = false, ...given }) {
+  const state = stateOf(given);
   class Chat extends sdk.AbstractChat {}
   const prepareReconnectToStreamRequest = resume ? ({ id }) => ({ api: `${path}/${id}/stream${resume}` }) : undefined;
   const answers = [];

@@ -8,6 +8,7 @@ import * as ai6 from "ai6";
 
 import { TurnstreamChatTransport } from "@turnstream/client/ai-sdk";
 
+import { stateOf } from "./ai-sdk-pages.js";
 import { clientAt, deployment, Proxy, tokens, until } from "./support.js";
 
 let proxy;
@@ -21,15 +22,7 @@ after(() => proxy.close());
 
 /** The AI SDK's chat without a page. */
 function chatOf(sdk, given = {}) {
-  const state = {
-    status: "ready",
-    error: undefined,
-    messages: given.messages ?? [],
-    pushMessage: (message) => (state.messages = [...state.messages, message]),
-    popMessage: () => (state.messages = state.messages.slice(0, -1)),
-    replaceMessage: (at, message) => (state.messages = state.messages.map((each, place) => (place === at ? structuredClone(message) : each))),
-    snapshot: (thing) => structuredClone(thing),
-  };
+  const state = stateOf(given);
   class Chat extends sdk.AbstractChat {}
   const transport = given.transport ?? new TurnstreamChatTransport({ client: clientAt(proxy.url) });
   return Object.assign(
