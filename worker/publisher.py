@@ -69,6 +69,8 @@ class Publisher:
         self._tasks = tasks
         self._attempt = attempt
         self._on_refusal = on_refusal
+        # Whether somebody who waited to say more was told that the attempt is lost.
+        self.told = False
         self._refused = False
         self._sealed = False
         self._most_bytes = most_bytes
@@ -110,16 +112,19 @@ class Publisher:
             LostAttempt: nothing may be written any more.
             TurnTooLarge: this turn has written all it may.
         """
-        if self._refused or self._sealed:
-            raise LostAttempt
+        self._check()
         if self._bytes + self.batch.size > self._most_bytes:
             raise TurnTooLarge
         while self.batch.count >= MOST_GATHERED or self.batch.size >= MOST_GATHERED_BYTES:
             self._emptied.clear()
             self._gathered.set()
             await self._emptied.wait()
-            if self._refused or self._sealed:
-                raise LostAttempt
+            self._check()
+
+    def _check(self, *, sealed: bool = True) -> None:
+        if self._refused or (sealed and self._sealed):
+            self.told = True
+            raise LostAttempt
 
     async def seal(self) -> None:
         """Put what was said so far into the log, and take nothing more, whoever still says something.
@@ -142,14 +147,12 @@ class Publisher:
             await self._drain()
 
     async def _drain(self) -> None:
-        if self._refused:
-            raise LostAttempt
+        self._check(sealed=False)
         self._held_back = False
         landed = self._landed
         self._gathered.set()
         await landed.wait()
-        if self._refused:
-            raise LostAttempt
+        self._check(sealed=False)
 
     async def withdraw(self, calls: Sequence[str]) -> set[str]:
         """Take calls to the client back; those of them that it had answered by then.
@@ -171,8 +174,7 @@ class Publisher:
         self._held_back = True
         self._gathered.set()
         await self._between.wait()
-        if self._refused:
-            raise LostAttempt
+        self._check(sealed=False)
 
     async def keep(self, name: str, value: bytes) -> None:
         """Keep a checkpoint by itself, after `seal`.
@@ -182,7 +184,8 @@ class Publisher:
         """
         batch = Batch(largest=self._most_bytes, known=self._attempt.files)
         batch.keep(name, value)
-        if not await self._append(batch):
+        if (refusal := await self._append(batch)) is not None:
+            self._lose(refusal)
             raise LostAttempt
 
     def take(self) -> Batch:
@@ -211,23 +214,32 @@ class Publisher:
             landed, self._landed = self._landed, asyncio.Event()
             self._bytes += batch.size
             self._emptied.set()
+            refusal: Refusal | None = None
             try:
                 if batch:
                     self._between.clear()
                     self._begun = asyncio.get_running_loop().time()
-                    appended = await self._append(batch)
+                    refusal = await self._append(batch)
                     self._between.set()
-                    if not appended:
-                        return
             finally:
                 landed.set()
+            if refusal is not None:
+                self._lose(refusal)
+                return
+
+    def _lose(self, refusal: Refusal) -> None:
+        """Nothing may be written any more: who waits to hears of it there, and whoever else by a cancellation."""
+        self._refused = True
+        self._landed.set()
+        self._emptied.set()
+        self._on_refusal(refusal)
 
     def _stop_timer(self) -> None:
         if self._text_timer is not None:
             self._text_timer.cancel()
             self._text_timer = None
 
-    async def _append(self, batch: Batch) -> bool:
+    async def _append(self, batch: Batch) -> Refusal | None:
         ref, claim = self._attempt.ref, self._attempt.claim
         op = operation()
         begun = time.monotonic()
@@ -250,9 +262,5 @@ class Publisher:
             self.open.update({message: first + at for message, at in batch.opened.items()})
             for message in batch.closed:
                 self.open.pop(message, None)
-            return True
-        self._refused = True
-        self._landed.set()
-        self._emptied.set()
-        self._on_refusal(outcome)
-        return False
+            return None
+        return outcome

@@ -58,6 +58,7 @@ from turnstream.worker.agents.model_gate import GIVEN_UP, TurnModels
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
 from turnstream.worker.flush_window import FlushWindow
+from turnstream.worker.lease import UNDISTURBED_SECONDS
 from turnstream.worker.publisher import LostAttempt, Publisher
 from turnstream.worker.turn import RunningTurn
 
@@ -319,8 +320,11 @@ class Runner:
         try:
             await asyncio.wait([running])
         except asyncio.CancelledError:
-            running.cancel(msg=held.reason)
             try:
+                if turn.publisher.told:
+                    # It has heard so from the log that refused, and a cancellation would cut short what it does about that.
+                    await asyncio.wait([running], timeout=UNDISTURBED_SECONDS)
+                running.cancel(msg=held.reason)
                 await asyncio.wait([running], timeout=HEED_SECONDS)
             finally:
                 if not running.done():

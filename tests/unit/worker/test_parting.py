@@ -21,6 +21,7 @@ from turnstream.worker.agents.model_gate import ModelGate
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import Budget
 from turnstream.worker.lease import Leases
+from turnstream.worker.publisher import MOST_GATHERED
 from turnstream.worker.runner import Runner
 
 if TYPE_CHECKING:
@@ -197,6 +198,42 @@ async def test_a_stop_that_is_heard_twice_cancels_once(place: Place) -> None:
             for step in range(3):
                 await asyncio.sleep(0)
                 cleaned.append(step)
+        raise AssertionError
+
+    worker = Worker(desk, run)
+    await desk.submit(ref())
+    await worker.runner.run_task({}, str(ref()), 1)
+    assert cleaned == [0, 1, 2]
+
+
+@pytest.mark.parametrize("wait", ["flush", "room"])
+@pytest.mark.parametrize("inner", [False, True])
+async def test_a_refusal_is_heard_once(place: Place, wait: str, *, inner: bool) -> None:
+    """Who waits to say more hears of the loss there: its cleanup is not cut short by the cancellation that follows."""
+    desk = Desk(place)
+    cleaned: list[int] = []
+
+    async def say(turn: RunningTurn) -> None:
+        speaker = turn.speaker("", "demo")
+        try:
+            # The first append is in flight while the second one gathers.
+            for _ in range(2):
+                for number in range(MOST_GATHERED):
+                    speaker.say("message", "assistant", {"type": "text", "text": str(number)})
+                await getattr(turn.publisher, wait)()
+        except BaseException:
+            for step in range(3):
+                await asyncio.sleep(0)
+                cleaned.append(step)
+            raise
+
+    async def run(turn: RunningTurn) -> Done | NeedsClient:
+        await desk.tasks.take(ref(), "api", "canceled stop", operation())
+        if inner:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(say(turn))
+        else:
+            await say(turn)
         raise AssertionError
 
     worker = Worker(desk, run)
