@@ -1,6 +1,6 @@
 """``python -m tests.simulation --seeds 1-40 --turns 500``: simulate, each seed in a process of its own.
 
-A seed that violates something is made smaller (fewer clients, turns and kinds of faults) for as long as it still does,
+A seed that violates a rule is made smaller (fewer clients, turns and kinds of faults) for as long as it still does,
 and its trace is written to a file. See docs/simulation.md.
 """
 
@@ -52,7 +52,7 @@ def main() -> int:
                 if given.first:
                     pool.shutdown(wait=False, cancel_futures=True)
                     break
-                _explain(plan if given.whole else _smallest(plan), given.trace)
+                _explain(plan if given.whole else _smallest(outcome), given.trace)
     print(_table(outcomes, time.monotonic() - begun))
     return 1 if any(outcome.wrong for outcome in outcomes) else 0
 
@@ -117,15 +117,15 @@ def seeds_of(texts: Sequence[str]) -> Iterator[int]:
         yield from range(int(first), int(last or first) + 1)
 
 
-def beside(plan: Plan, *, record: bool = False) -> Outcome:
-    """Run a plan in a process of its own: what is killed in it can never be freed."""
+def beside(plan: Plan, *, record: bool = False, seconds: float = LONGEST_SECONDS) -> Outcome:
+    """Run a plan in a process of its own, for so long at most: what is killed in it can never be freed."""
     receiving, sending = _processes.Pipe(duplex=False)
     process = _processes.Process(target=_send, args=(plan, record, sending))
     process.start()
     sending.close()
     try:
-        if not receiving.poll(LONGEST_SECONDS):
-            return Outcome(plan, wrong=[f"it_ends: not within {LONGEST_SECONDS:.0f} s"])
+        if not receiving.poll(seconds):
+            return Outcome(plan, wrong=[f"it_ends: not within {seconds:.0f} s"])
         outcome: Outcome = receiving.recv()
     except EOFError:
         return Outcome(plan, wrong=["it_ends: its process did, see above"])
@@ -145,23 +145,25 @@ def _explain(plan: Plan, trace: Path | None) -> None:
     outcome = beside(plan)
     path = trace or Path(tempfile.gettempdir()) / f"simulation-{plan.seed}.trace"
     path.write_text("\n".join(sorted(outcome.log)))
-    print(f"the smallest run found that violates something:\n{outcome}")
+    print(f"the smallest run found that violates the same rule:\n{outcome}")
     print(
         f"  trace: {path}\n  again: python -m tests.simulation --whole {' '.join(plan.arguments())}",
         flush=True,
     )
 
 
-def _smallest(plan: Plan) -> Plan:
-    """The smallest plan found that still violates something."""
+def _smallest(outcome: Outcome) -> Plan:
+    """The smallest plan found that still violates the rule that was violated first."""
     until = time.monotonic() + SHRINK_SECONDS
-    smaller = True
-    while smaller and time.monotonic() < until:
-        found = next(
-            (each for each in _smaller(plan) if time.monotonic() < until and beside(each).wrong), None
-        )
-        smaller = found is not None
-        plan = found or plan
+    plan, rule = outcome.plan, next(iter(outcome.by_rule()))
+
+    def violates(smaller: Plan) -> bool:
+        left = until - time.monotonic()
+        # One that was not waited for to its end says nothing.
+        return left > 0 and rule in beside(smaller, seconds=left).by_rule() and time.monotonic() < until
+
+    while found := next(filter(violates, _smaller(plan)), None):
+        plan = found
     return plan
 
 
