@@ -135,6 +135,7 @@ class Cluster:
         for store in self.stores:
             store.steps.lives = self._lives
         self.outside = Outside(loop, rng, self.sessions, self.primary, self._serves)
+        self.sessions.steps.on_parked = self._look_at_parked
         self._given = {**GIVEN, **given, "redis_url": self.primary.url}
         if self.sessions is not self.primary:
             self._given["session_redis_url"] = self.sessions.url
@@ -202,6 +203,12 @@ class Cluster:
         running = Running(role, process, task, port, version)
         self.running.append(running)
         return running
+
+    def _look_at_parked(self, ref: str, attempt: int) -> None:
+        for each in self.running:
+            for held in each.server.leases if isinstance(each.server, WorkerProcess) else ():
+                if (str(held.attempt.ref), held.attempt.number) == (ref, attempt):
+                    self.outside.look_at_slot(held, each.process, "who_is_parked_holds_no_slot")
 
     def _serves(self, version: str | None) -> bool:
         """Whether all workers know that one serves this version of the coded agents: it runs for long, and has said so lately."""

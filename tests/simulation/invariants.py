@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tests.chaos.records import ENDS
@@ -145,16 +146,49 @@ def front_ends_follow_nothing(cluster: Cluster) -> Iterator[str]:
                 yield f"{running.process}: {hub.followers} followers, {hub.sessions} sessions"
 
 
+def no_tail_is_subscribed(cluster: Cluster) -> Iterator[str]:
+    """Nobody hears the tail of a session that nobody follows."""
+    for broker in cluster.sessions.serving:
+        for channels in (broker.server.subscribers, broker.server.ssubscribers):
+            for channel in [each for each in channels if each.startswith(b"ts:{") and channels[each]]:
+                yield f"{broker.name}: {channel.decode()}: {len(channels[channel])}"
+
+
 def no_task_leaks(cluster: Cluster) -> Iterator[str]:
-    """A process at rest has the tasks that it began with."""
+    """A process at rest has its loops, each once, and beside them nothing that lasts."""
+    now = asyncio.get_running_loop().time()
+    nodes = len(cluster.sessions.serving)
     for running in cluster.running:
-        tasks = [task for task in asyncio.all_tasks() if getattr(task, "process", None) is running.process]
-        if len(tasks) > MOST_TASKS:
-            yield f"{running.process}: {len(tasks)}: {sorted(task.get_name() for task in tasks)}"
+        tasks: list[Any] = [
+            each for each in asyncio.all_tasks() if getattr(each, "process", None) is running.process
+        ]
+        lasting = Counter(_name(each) for each in tasks if now - each.began > LASTING_SECONDS)
+        for name, number in sorted(lasting.items()):
+            most = nodes if running.role == "api" and name in OF_A_SERVER else name in LOOPS[running.role]
+            if number > most:
+                yield f"{running.process}: {name}: {number}, not {int(most)}"
 
 
-# Of a process at rest: its loops, and what the HTTP server and the connections need.
-MOST_TASKS = 30
+def _name(task: asyncio.Task[Any]) -> str:
+    return str(task.get_coro().__qualname__)  # type: ignore[union-attr]
+
+
+# What lasts longer is no part of a look that is taken now and then.
+LASTING_SECONDS = 20.0
+
+# The tasks of a process at rest, by its role; and those that a front end has once for each server of sessions.
+OF_A_SERVER = frozenset(("Subscriber.run", "Subscriber._check", "Subscriber._write"))
+LOOPS = {
+    "api": {
+        *("Cluster.start.<locals>.main", "FrontEnd._watch", "LifespanOn.main", "Hub._look", "Limiter.keep"),
+        *("ClusterSubscriber.run", "Presence.show", "_attend", "_keep_registered", "_keep_told"),
+    },
+    "worker": {
+        *("Cluster.start.<locals>.main", "Event.wait", "Subscriber._check", "Subscriber._write"),
+        *("SignalListener.listen", "ArqWorker.main", "Leases.keep", "Lifeline.tend", "LiveList.tend"),
+        *("ModelGate.tend", "Presence.show", "Rescuer.watch", "Storage.tend", "Watch.tend", "Courier.tend"),
+    },
+}
 
 RULES: list[Callable[[Cluster], Iterator[str]]] = [
     no_key_lives_for_ever,
@@ -166,6 +200,7 @@ RULES: list[Callable[[Cluster], Iterator[str]]] = [
     workers_hold_nothing,
     nothing_is_held,
     front_ends_follow_nothing,
+    no_tail_is_subscribed,
     no_task_leaks,
 ]
 

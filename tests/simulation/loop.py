@@ -284,6 +284,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 class _Task(asyncio.Task[Any]):
     def __init__(self, coroutine: Any, *, loop: SimulatedLoop, number: int, context: Any) -> None:
         self._number = number
+        self.began = loop.time()
         self.process = current() if context is None else context.get(_process)
         super().__init__(coroutine, loop=loop, context=context)
 

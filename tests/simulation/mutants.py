@@ -431,6 +431,36 @@ MUTANTS = [
         ("flush_scripts",),
     ),
     _lua("a key without a time to live", "_session", "redis.call('PEXPIRE', CALLS, int(TTL))", "", KILLED),
+    # ── what is held ──
+    Mutant(
+        "the worker waits with the parked turn",
+        "worker/runner.py",
+        "        await self._ender.storage.try_report(attempt.ref.keys)\n        if isinstance(outcome, Launch):\n",
+        "        await asyncio.sleep(30)\n        if isinstance(outcome, Launch):\n",
+        REPEATED,
+    ),
+    Mutant(
+        "a turn's publisher stays",
+        "worker/runner.py",
+        "                await publisher.close()\n                if held.launch:",
+        "                if held.launch:",
+        REPEATED,
+    ),
+    Mutant("a lease is not dropped", "worker/runner.py", "self._leases.drop(held)", "pass", REPEATED),
+    Mutant(
+        "tails stay subscribed",
+        "api/streaming/hub.py",
+        "        self._followed.pop(channel, None)\n        self._tails.unsubscribe(channel)\n",
+        "        self._followed.pop(channel, None)\n",
+        REPEATED,
+    ),
+    _of_cluster(
+        "a former node's tails are heard",
+        "broker/shards.py",
+        "self._at.pop(address)[1].cancel()",
+        "self._at.pop(address)",
+        ("kill_node",),
+    ),
 ]
 
 

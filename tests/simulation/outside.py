@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from tests.chaos.records import Account, Turn
     from tests.simulation.broker import Store
-    from tests.simulation.loop import SimulatedLoop
+    from tests.simulation.loop import Process, SimulatedLoop
+    from turnstream.worker.lease import Held
     from turnstream.worker.turn import RunningTurn
 
 # The provider's model, by its name and as operators know it.
@@ -57,7 +58,8 @@ UNHEARD_SECONDS = 20.0
 # When workers know what is noted of a model, where nothing comes between them and the broker: they are sent a message.
 HEARD_SECONDS = 0.5
 
-# Seconds in which a worker runs, after which it has given up a turn whose model is away: it asks the broker for ten.
+# Seconds in which a worker runs, after which it has given up a turn that is parked, or whose model is away: it asks the
+# broker for ten.
 RELEASED_SECONDS = 15
 
 # Until the bank has booked, and until it says so then.
@@ -134,6 +136,18 @@ class Outside:
     def noted(self, what: str) -> str:
         """What is noted of the provider's model; empty where it is as usual, or what is noted may be an old state."""
         return "" if self._primary.losses else self._primary.field(MODELS, f"{what} {GATED}")
+
+    def look_at_slot(self, held: Held, process: Process, rule: str) -> None:
+        """See that a worker's process gives the turn up within `RELEASED_SECONDS`, of those in which it runs."""
+        context = process.context.copy()
+
+        def look(seconds: int) -> None:
+            if held._task is not None and not held._task.done():
+                self.must(seconds, rule, held.attempt.ref)
+                if seconds:
+                    self.loop.call_later(1, look, seconds - 1, context=context)
+
+        self.loop.call_later(1, look, RELEASED_SECONDS, context=context)
 
     def look_at_version(self) -> None:
         """See that the turn that runs, of an agent with versions, goes on at its own, or may move."""
@@ -259,16 +273,8 @@ class Provider:
         else:
             error = ModelConnectionError("provided", "the connection is gone")
         self._failed[str(turn.attempt.ref), turn.attempt.number] = around.now_ms() + 1000 * seconds
-        around.loop.call_later(1, self._look_at_slot, turn, RELEASED_SECONDS)
+        around.look_at_slot(turn._held, current(), "who_waits_holds_no_slot")
         return error
-
-    def _look_at_slot(self, turn: RunningTurn, seconds: int) -> None:
-        """Whether its worker has given up the turn; each second in which that runs."""
-        if turn._held._task is None or turn._held._task.done():
-            return
-        self._outside.must(seconds, "who_waits_holds_no_slot", turn.attempt.ref)
-        if seconds:
-            self._outside.loop.call_later(1, self._look_at_slot, turn, seconds - 1)
 
 
 class Bank:

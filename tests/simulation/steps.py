@@ -79,6 +79,7 @@ class Steps:
         marked: ref, attempt and call of each mark that a call begins.
         ended: each task's key → when it ended the first time, by the broker's clock, Unix milliseconds. What the broker loses
             has to end again.
+        on_parked: called with the ref and the attempt that has parked it.
         on_gone: called with the ref of a turn that ends since no worker serves its version.
         sent: process and slot → how it was sent to and fro between two nodes, which should not go on.
         wrong: what did not hold.
@@ -102,6 +103,7 @@ class Steps:
         self.wrote: set[tuple[str, int]] = set()
         self.marked: set[tuple[str, int, str]] = set()
         self.ended: dict[bytes, int] = {}
+        self.on_parked: Callable[[str, int], None] | None = None
         self.on_gone: Callable[[str], None] | None = None
         self.sent: dict[tuple[str, int], list[bytes]] = {}
         self.wrong: list[str] = []
@@ -159,6 +161,8 @@ class Steps:
                 self.on_gone(ref)
         if name == "release" and reply[0] == b"waits":
             self.waited.add((ref, int(args[_ATTEMPT])))
+        if name == "park" and reply[0] == b"parked" and self.on_parked is not None:
+            self.on_parked(ref, int(args[_ATTEMPT]))
         if name == "append" and reply[0] == b"ok":
             self.wrote.add((ref, int(args[_ATTEMPT])))
             calls = [each[len(_MARK) :].decode() for each in args if each.startswith(_MARK)]
