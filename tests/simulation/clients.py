@@ -13,9 +13,13 @@ from typing_extensions import override
 from tests.chaos.clients import ChaosClient, Town, _all
 from tests.chaos.records import ENDS
 from tests.simulation.agents import ON_LOST
+from tests.simulation.cluster import OWNER
 from tests.simulation.http_client import NoCookies, SimulatedTransport
 from tests.simulation.liteagent import LiteView
 from tests.support.client import asked, read_frame
+from turnstream.shared.api_keys import Limits
+from turnstream.shared.broker.keys import owner_turns, parse_admission
+from turnstream.shared.errors import BrokerAway
 
 if TYPE_CHECKING:
     import random
@@ -34,6 +38,20 @@ _AGENTS = (
 
 # Agent → the key with which its clients come.
 KEYS = {agent: f"sk-simulated-key-of-{agent}-clients" for agent in _AGENTS}
+
+# Agent → what its key may do at most. Bytes are those of all clients, and become more: an operator gives more when asked.
+LIMITS = {
+    "coded": Limits(concurrency=3),
+    "interrupt": Limits(rate=8),
+    "parallel": Limits(storage=60_000),
+}
+MORE_STORAGE = 4
+
+# Turns that count against no limit.
+IDLE = {*ENDS, "parked"}
+
+# A client that is refused waits for so long at most, whatever it is told.
+PATIENT_SECONDS = 10.0
 
 # What is said: long texts cost time, and show nothing that short ones do not.
 PROMPTS = (
@@ -126,6 +144,20 @@ class SimulatedTown(Town):
                         with suppress(httpx.HTTPError):
                             await http.post(f"{self.fronts[0]}/liteAgent/v1/stop", params=params)
 
+    def counted(self) -> set[tuple[str, str, str]]:
+        """What the broker counts as the owner's turns: each admission, its task's status, and when that has parked."""
+        item = self.cluster.primary.item(owner_turns(OWNER).encode())
+        found = set()
+        for admission in item.value if item is not None else ():
+            ref, op = parse_admission(admission.decode())
+            task = ref.keys.task(ref.task)
+            mine = self.cluster.sessions.field(task, "submit_op") == op
+            status, parked = (
+                self.cluster.sessions.field(task, name) if mine else "" for name in ("status", "parked")
+            )
+            found.add((admission.decode(), status, parked))
+        return found
+
     def status_of(self, turn: Turn) -> str:
         """A turn's status at the broker, at this moment."""
         return self.cluster.sessions.field(f"ts:{{dev/{turn.session}}}:task:{turn.task}", "status")
@@ -146,7 +178,34 @@ class SimulatedClient(ChaosClient):
         super().__init__(number, town, rng)
         self._http._cookies = NoCookies()
         self._agent = agent_of(self._session(0))
+        self._limits = LIMITS.get(self._agent, Limits())
+        if self._agent in LIMITS:
+            self._http.event_hooks = {"request": [self._note_idle], "response": [self._look_at_refusal]}
         self._lite: dict[str, LiteView] = {}
+
+    async def _note_idle(self, request: httpx.Request) -> None:
+        request.extensions["counted"] = self._town.counted(), len(self._town.cluster.primary.steps.admitted)
+
+    async def _look_at_refusal(self, response: httpx.Response) -> None:
+        """See that the key's limit was met where it is said so; wait as is asked, and have the operator give more room."""
+        if response.status_code != 429:
+            return
+        await response.aread()
+        if "turns at once" in response.text and not self._town.losses:
+            (before, since), now = response.request.extensions["counted"], self._town.counted()
+            # What may have counted at any moment in between.
+            known = {each for each, _, _ in before | now}.union(
+                self._town.cluster.primary.steps.admitted[since:]
+            )
+            idle = {each for each, status, _ in before & now if status in IDLE}
+            if len(known - idle) < self._limits.concurrency:
+                self._town.broken.append(f"who_is_refused_has_many_turns: {sorted(now)}")
+        if "more storage" in response.text:
+            self._limits = Limits(storage=MORE_STORAGE * self._limits.storage)
+            with suppress(BrokerAway):
+                agent = self._agent
+                await self._town.cluster.bring_keys({agent: KEYS[agent]}, {agent: self._limits})
+        await asyncio.sleep(min(float(response.headers["Retry-After"]), PATIENT_SECONDS))
 
     async def _some_turns(self, session: str, at: int) -> None:
         doing = [super()._some_turns(session, at)]

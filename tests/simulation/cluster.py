@@ -18,7 +18,7 @@ from tests.simulation.outside import Outside
 from turnstream.api.server import FrontEnd
 from turnstream.shared.agents import config
 from turnstream.shared.agents.config import DEMO, Agents, AgentSpec
-from turnstream.shared.api_keys import ApiKeys
+from turnstream.shared.api_keys import ApiKeys, Limits
 from turnstream.shared.broker.client import Broker
 from turnstream.shared.broker.keys import WORKERS
 from turnstream.shared.errors import BrokerAway
@@ -69,6 +69,9 @@ class Running:
     version: str | None = None
     server: FrontEnd | WorkerProcess | None = None
 
+
+# Whose all sessions are.
+OWNER = "dev"
 
 # How long an operator's command tries to reach the broker, before it is given anew.
 OPERATOR_SECONDS = 5.0
@@ -141,6 +144,8 @@ class Cluster:
             self._given["session_redis_url"] = self.sessions.url
         self._agents = {version: agents(version) for version in (None, OTHER_VERSION)}
         self.running: list[Running] = []
+        # Whether every process can tell the brokers what it has to: what they count is true.
+        self.whole = False
 
     @property
     def brokers(self) -> list[SimulatedBroker]:
@@ -152,12 +157,15 @@ class Cluster:
         """Brokers that stand in for each other."""
         return [store for store in self.stores if isinstance(store, Servers)]
 
-    async def bring_keys(self, tokens: dict[str, str]) -> None:
-        """Make each agent's key known; all are of one owner."""
+    async def bring_keys(self, tokens: dict[str, str], limits: dict[str, Limits]) -> None:
+        """Make each agent's key known, with its limits, or replace it; all are of one owner."""
         broker = Broker(Settings(**self._given))
-        for agent, token in tokens.items():
-            await ApiKeys(broker.retrying(OPERATOR_SECONDS).primary).register(token, owner="dev", agent=agent)
-        await broker.close()
+        keys = ApiKeys(broker.retrying(OPERATOR_SECONDS).primary)
+        try:
+            for agent, token in tokens.items():
+                await keys.register(token, owner=OWNER, agent=agent, limits=limits.get(agent))
+        finally:
+            await broker.close()
 
     async def hold_model(self, name: str) -> None:
         """As an operator does, who tries again until it is so."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cluster import CLUSTER, OTHER_VERSION, SENTINEL, TWO
@@ -77,6 +77,9 @@ CONNECTED = {
     *("kill_front_end", "drain_front_end", "freeze_front_end", "flush_scripts", "repeat", "hold_model"),
     *("provider_away", "provider_limits", "provider_cuts"),
 }
+
+# Those that let every process tell the brokers what it has to.
+WHOLE = CONNECTED - {"kill_front_end"}
 
 # Seconds between two faults: a storm, then rest; and how many faults each of them has.
 STORM_SECONDS, STORM = (0.01, 0.15), 12
@@ -505,7 +508,9 @@ class Faults:
             return
         steps.on_script = look
         self._in_hand.append(running)
-        await asyncio.wait([asyncio.create_task(stopped.wait())], timeout=WRITES_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WRITES_SECONDS):
+                await stopped.wait()
         self._in_hand.remove(running)
         steps.on_script = None
 

@@ -82,6 +82,7 @@ KILLED = ("kill_worker", "kill_writing", "kill_front_end", "drain_worker")
 LOST = ("lose_writes",)
 CUT = ("cut", "drop_replies", "restart_broker", "flush_scripts")
 BOOKED = ("kill_booking",)
+COUNTED = ("repeat", "freeze_front_end")
 DEPLOYED = ("other_version", "drain_worker")
 AWAY = ("provider_away", "provider_limits", "provider_cuts")
 
@@ -460,6 +461,50 @@ MUTANTS = [
         "self._at.pop(address)[1].cancel()",
         "self._at.pop(address)",
         ("kill_node",),
+    ),
+    # ── what owners have ──
+    _lua(
+        "everyone is let in",
+        "admit",
+        "if most_turns > 0 and redis.call('ZCARD', turns) >= most_turns then",
+        "if false then",
+        COUNTED,
+    ),
+    _lua(
+        "refused at half",
+        "admit",
+        "if most_turns > 0 and redis.call('ZCARD', turns) >= most_turns then",
+        "if most_turns > 0 and redis.call('ZCARD', turns) >= most_turns / 2 then",
+        COUNTED,
+    ),
+    Mutant(
+        "a submit that began nothing stays counted",
+        "api/turns/submit.py",
+        "        if counted and not isinstance(outcome, Launch | Waits | Interrupt):\n",
+        "        if False:\n",
+        COUNTED,
+    ),
+    Mutant(
+        "ended turns stay counted",
+        "shared/session/queue.py",
+        '            command(self._redis, "ZREM", keys.owner_turns(ref.owner), keys.admission(ref, op)),\n',
+        "",
+        COUNTED,
+    ),
+    Mutant(
+        "turns are not asked before one is refused",
+        "shared/session/owner_limits.py",
+        'await command(self._primary, "ZREM", keys.owner_turns(owner), *ended)',
+        "pass",
+        KILLED,
+    ),
+    Mutant("bytes count twice", "shared/session/storage.py", "held=held,", "held=2 * held,", COUNTED),
+    Mutant(
+        "an end does not report its bytes",
+        "shared/session/endings.py",
+        "            ender.storage.try_report(attempt.ref.keys),\n",
+        "",
+        COUNTED,
     ),
 ]
 

@@ -81,6 +81,7 @@ class Steps:
             has to end again.
         on_parked: called with the ref and the attempt that has parked it.
         on_gone: called with the ref of a turn that ends since no worker serves its version.
+        admitted: each admission that was let in.
         sent: process and slot → how it was sent to and fro between two nodes, which should not go on.
         wrong: what did not hold.
     """
@@ -105,6 +106,7 @@ class Steps:
         self.ended: dict[bytes, int] = {}
         self.on_parked: Callable[[str, int], None] | None = None
         self.on_gone: Callable[[str], None] | None = None
+        self.admitted: list[str] = []
         self.sent: dict[tuple[str, int], list[bytes]] = {}
         self.wrong: list[str] = []
 
@@ -136,8 +138,15 @@ class Steps:
         self._broker = broker
         name = self.name(digest)
         if len(keys) < len(FOR_SCRIPTS) or not keys[0].endswith(b":meta"):
+            counts = self._counts(keys) if name == "admit" else None
             reply = run()
             self._wrong(name, keys, b"", self._kept_for_ever(keys))
+            if counts is not None:
+                if reply[0] == b"ok":
+                    self.admitted.append(args[0].decode())
+                self._wrong(name, keys, args[0], self._admitted(counts, self._counts(keys), args, reply))
+            if name == "dismiss" and any(args[0] in each for each in self._counts(keys)[:2]):
+                self._wrong(name, keys, args[0], ["who_is_dismissed_counts_no_more: "])
             if name == "claim":
                 self._wrong(name, keys, b"", self._claimed(keys[0], reply[::2]))
             return reply
@@ -204,6 +213,44 @@ class Steps:
             if left is not None and job in left.value:
                 yield f"a_launch_is_claimed_once: {job.decode()}"
             yield from _looked_at_soon(self._broker, job.rpartition(b":")[0])
+
+    def _counts(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float], int]:
+        """An owner's turns that count, those of the last minute, and the bytes of its sessions."""
+        turns, last_minute, held = (self._broker.item(key) for key in keys[:3])
+        since = self._broker.now_ms() - 60_000
+        known, lately = (
+            {each: item.value[each] for each in item.value} if item else {} for item in (turns, last_minute)
+        )
+        sums = dict(held.value.items()) if held else {}
+        lately = {each: at for each, at in lately.items() if at > since}
+        return known, lately, int(sums.get(b"", 0))
+
+    def _admitted(
+        self,
+        before: tuple[dict[bytes, float], dict[bytes, float], int],
+        after: tuple[dict[bytes, float], dict[bytes, float], int],
+        args: Sequence[bytes],
+        reply: Any,
+    ) -> Iterator[str]:
+        """Who is let in is counted, and within the limits; who is refused would not be."""
+        most_turns, most_rate, most_bytes, cost = (int(args[at]) for at in (1, 2, 4, 6))
+        turns, lately, _ = before
+        if args[0] in turns or args[0] in lately:
+            return
+        # Sessions that have expired are taken out first.
+        held = after[2] - (cost if reply[0] == b"ok" and most_bytes else 0)
+        meets = {
+            b"turns": 0 < most_turns <= len(turns),
+            b"rate": 0 < most_rate <= len(lately),
+            b"bytes": 0 < most_bytes < held + cost,
+        }
+        if reply[0] == b"ok":
+            if any(meets.values()):
+                yield f"limits_are_held: {len(turns)} turns, {len(lately)} lately, {held} + {cost} bytes: {args[1:5]}"
+            if not any(args[0] in each for each in after[:2]):
+                yield "who_is_let_in_is_counted: "
+        elif not meets[reply[0]]:
+            yield f"who_is_refused_meets_a_limit: {reply}: {len(turns)} turns, {len(lately)} lately, {held} bytes: {args[1:5]}"
 
     def _wrong(self, name: str, keys: Sequence[bytes], task: bytes, found: Any) -> None:
         for each in found:
