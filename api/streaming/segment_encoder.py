@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from turnstream.api.streaming.dialect import NUMBERED, one_line
 from turnstream.shared.protocol import MessageType
 from turnstream.shared.session.endings import numbered
 from turnstream.shared.session.entry import END, PARKED, RESPONSE
@@ -25,6 +26,11 @@ CLOSED = ("completed", "incomplete")
 # Calls that the client answers.
 ASKING = ("function_call", "mcp_approval_request")
 
+# Stands for the text of a piece in the frame that `SegmentEncoder.piece` makes; no name or id has it.
+TEXT = "\0"
+
+_TEXT = orjson.dumps(TEXT)
+
 _LINKS = {"image": "image_url", "video": "video_url", "file": "file_url", "audio": "data"}
 
 
@@ -36,20 +42,27 @@ class Part:
         message: the message.
         place: among the parts of the message that were begun, from 0.
         kind: ``text`` or ``refusal``.
-        pieces: what was written of it.
+        pieces: what was written of it, each as JSON.
         whole: all of it, once it is complete.
+        around: what the frame of a piece has before and behind its text, once there was one.
     """
 
     message: EncodedMessage
     place: int
     kind: str
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[bytes] = field(default_factory=list)
     whole: str | None = None
+    around: tuple[bytes, bytes] | None = None
+
+    @property
+    def written(self) -> str:
+        """What was written of it."""
+        return "".join(orjson.loads(b"[%b]" % b",".join(self.pieces)))
 
     @property
     def text(self) -> str:
         """All of it, as far as it has come."""
-        return "".join(self.pieces) if self.whole is None else self.whole
+        return self.written if self.whole is None else self.whole
 
 
 @dataclass(slots=True)
@@ -78,7 +91,8 @@ class SegmentEncoder:
 
     1. Its usage is what the turn has cost since the park that it begins behind.
     2. The text of a message is written as it comes, and the rest when its part closes: pieces may have been cut from the log.
-       A message that is open at the end is closed there, as ``incomplete``.
+       A message that is open at the end is closed there, as ``incomplete``. Most entries are one more piece of the part that had
+       the last one: these are not parsed, but cut, and joined with what the frames of that part have in common.
     3. It is over where the client is asked, and where the turn ends; nothing is written behind that. What tells more of a turn
        goes on behind as many parks as it ``passes``.
 
@@ -101,19 +115,36 @@ class SegmentEncoder:
         self._fed = self._working = False
         self._spent: dict[str, int] = {}
         self._messages: dict[str, EncodedMessage] = {}
+        # The part that had the last piece; what its events have between their number and their text, with the first quote.
+        self._growing: Part | None = None
+        self._begins = b""
 
-    def feed(self, epoch: int, entry: Entry) -> bytes:  # noqa: ARG002 - no frame has a cursor
+    def feed(self, epoch: int, entry: Entry) -> bytes:
         """The frames of an entry."""
         if self.over:
             return b""
+        part = self._growing
+        if part is not None and (piece := self._further(entry.event)):
+            part.pieces.append(piece)
+            self.take_piece(part, piece)
+        else:
+            self.take(entry)
+        return self.joined(epoch, entry.seq) if self.frames else b""
+
+    def take(self, entry: Entry) -> None:
+        """An entry that is more than a further piece."""
         self.created = self.created or entry.created
         if entry.kind == PARKED:
             self._park(entry)
         elif numbered(entry.event):
             self._numbered(entry)
         self._fed = True
-        frames, self.frames = self.frames, []
-        return b"".join(frames)
+
+    def joined(self, epoch: int, seq: int) -> bytes:  # noqa: ARG002 - no frame has a cursor
+        """The frames that an entry has brought; none are left."""
+        frames = b"".join(self.frames)
+        self.frames.clear()
+        return frames
 
     def quiet(self) -> None:
         """Make no frames: only what is kept of the entries is wanted."""
@@ -134,8 +165,18 @@ class SegmentEncoder:
     def begin_part(self, part: Part) -> None:
         """The first text of a part is about to come."""
 
-    def take_piece(self, part: Part, text: str) -> None:
-        """A piece of a part's text."""
+    def piece(self, part: Part) -> bytes:
+        """The frame of a piece of a part, with `TEXT` for its text: what all pieces of the part have in common."""
+        raise NotImplementedError
+
+    def take_piece(self, part: Part, piece: bytes) -> None:
+        """A piece of a part's text, as JSON: a frame as `piece` has them."""
+        if self.is_quiet:
+            return
+        if part.around is None:
+            begins, _, ends = self.piece(part).partition(_TEXT)
+            part.around = begins, ends
+        self.frames.append(piece.join(part.around))
 
     def end_part(self, part: Part) -> None:
         """A part is complete."""
@@ -226,6 +267,23 @@ class SegmentEncoder:
                 self._finish(message, index, event)
         elif event.get("type") == "text" and event.get("text"):
             self._grow(message, index, "text", event["text"])
+            if self._growing is not message.parts[index]:
+                self._expect(message.parts[index], entry.event)
+
+    def _expect(self, part: Part, event: bytes) -> None:
+        """Take further events like this one for pieces of the part, if it ends with its text."""
+        piece = part.pieces[-1]
+        self._growing = part if part.whole is None and event.endswith(b'"text":%b}' % piece) else None
+        self._begins = event[event.index(b",", len(NUMBERED)) : -len(piece)]
+
+    def _further(self, event: bytes) -> bytes:
+        """The text of an event like the one before, as JSON; empty: it is another one, or would have to be parsed."""
+        at = event.find(b",", len(NUMBERED))
+        if not event.startswith(self._begins, at):
+            return b""
+        text = event[at + len(self._begins) - 1 : -1]
+        # A quote within would be an escaped one, or end the text before the event does.
+        return one_line(text) if text.count(b'"') == 2 and len(text) > 2 else b""
 
     def _message(self, name: str, entry: Entry) -> EncodedMessage:
         message = self._messages.get(name)
@@ -241,8 +299,9 @@ class SegmentEncoder:
             part = message.parts[index] = Part(message, len(message.parts), kind)
             self.begin_part(part)
         if part.whole is None:
-            part.pieces.append(text)
-            self.take_piece(part, text)
+            piece = one_line(orjson.dumps(text))
+            part.pieces.append(piece)
+            self.take_piece(part, piece)
 
     def _finish(self, message: EncodedMessage, index: int, part: Json) -> None:
         """Write what was not written of a part, and end it."""
@@ -259,6 +318,8 @@ class SegmentEncoder:
 
     def _end_part(self, part: Part, whole: str) -> None:
         part.whole = whole
+        if part is self._growing:
+            self._growing = None
         self.end_part(part)
 
     def _close(self, message: EncodedMessage, status: str) -> None:

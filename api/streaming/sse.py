@@ -244,7 +244,7 @@ class EventStream:
                     frames.append(shown.frames(dialect, session, epoch))
                 else:
                     frames.append(self._encoded(encoder, epoch, entry))
-                if task is not None and (entry.kind == END or (encoder is not None and self._ends(entry))):
+                if task is not None and (entry.kind == END or self._ends(entry)):
                     over = True
                     break
         body = b"".join(frames)

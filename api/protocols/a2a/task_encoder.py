@@ -15,7 +15,7 @@ import orjson
 
 from turnstream.api.protocols.a2a.parts import part_of
 from turnstream.api.streaming.dialect import EncodedDialect, one_line
-from turnstream.api.streaming.segment_encoder import SegmentEncoder
+from turnstream.api.streaming.segment_encoder import TEXT, SegmentEncoder
 from turnstream.api.turns.ids import TaskId
 from turnstream.shared.protocol.answers import ANSWERS
 from turnstream.shared.session.endings import numbered
@@ -65,10 +65,18 @@ class Wire:
     request: bytes | None = None
     cursors: bool = False
 
-    def frame(self, event: Json, cursor: Cursor | None) -> bytes:
-        """An event as a frame; ``cursor`` is where it leads."""
-        data = one_line(orjson.dumps(self.answer(event)))
-        return b"id: %b\ndata: %b\n\n" % (str(cursor).encode(), data) if cursor else b"data: %b\n\n" % data
+    def event(self, event: Json) -> bytes:
+        """An event as one line, without its place."""
+        return one_line(orjson.dumps(self.answer(event)))
+
+    def frame(self, event: bytes, epoch: int, seq: int) -> bytes:
+        """Such an event as a frame; ``epoch`` and ``seq`` are where it leads."""
+        if self.cursors:
+            # Into the object that the event names, which is the last thing in it.
+            at = len(event) - (2 if self.request is None else 3)
+            place = orjson.dumps(_cursor(Cursor(epoch, seq)))
+            event = b'%b,"metadata":%b%b' % (event[:at], place, event[at:])
+        return b"id: %d-%d\ndata: %b\n\n" % (epoch, seq, event)
 
     def answer(self, result: Json) -> Json:
         """What a request is answered with."""
@@ -115,29 +123,25 @@ class TaskEncoder(SegmentEncoder):
         # Calls of the client that have no answer yet: what is asked, by their ids; and those that the task waits for.
         self._calls: dict[str, Json] = {}
         self._awaited: list[str] = []
-        self._events: list[Json] = []
         self._at = 0
 
-    def feed(self, epoch: int, entry: Entry) -> bytes:
-        """The frames of an entry, the last one with its cursor."""
-        if self.over:
-            return b""
+    def take(self, entry: Entry) -> None:
+        """What its user has said, too; it goes on behind its parks."""
         self._at = entry.created
-        self._status.setdefault("timestamp", time_of(entry.created))
+        if not self.created:
+            self._status["timestamp"] = time_of(entry.created)
         if entry.kind != PARKED and not numbered(entry.event):
             self._take_words(entry)
-        super().feed(epoch, entry)
+        super().take(entry)
         if entry.kind == PARKED and not self.asks:
             self.over = False
-        events, self._events = self._events, []
-        if self.is_quiet or not events:
-            return b""
-        cursor = Cursor(epoch, entry.seq)
-        frames = [self.wire.frame(event, None) for event in events[:-1]]
-        last = events[-1]
-        if self.wire.cursors:
-            next(iter(last.values()))["metadata"] = _cursor(cursor)
-        return b"".join([*frames, self.wire.frame(last, cursor)])
+
+    def joined(self, epoch: int, seq: int) -> bytes:
+        """The frames that an entry has brought, the last one with its cursor."""
+        *before, last = self.frames
+        self.frames.clear()
+        frame = self.wire.frame(last, epoch, seq)
+        return b"".join([*(b"data: %b\n\n" % event for event in before), frame]) if before else frame
 
     def tell(self) -> None:
         """Make frames from here on."""
@@ -164,7 +168,7 @@ class TaskEncoder(SegmentEncoder):
 
     def snapshot(self, at: Cursor) -> bytes:
         """The frame that a stream begins with."""
-        return self.wire.frame({"task": self.document(self.history, at=at)}, at)
+        return self.wire.frame(self.wire.event({"task": self.document(self.history)}), *at)
 
     def outcome(self) -> tuple[int, Json, Headers]:
         """The answer to who waits for the end, or for being asked."""
@@ -182,14 +186,23 @@ class TaskEncoder(SegmentEncoder):
         if part.message.kind == "message":
             self._artifact(part.message.name).parts[next(reversed(part.message.parts))] = part
 
-    def take_piece(self, part: Part, text: str) -> None:
+    def piece(self, part: Part) -> bytes:
+        """An update of what was begun."""
+        return self.wire.event(self._updated(part.message.name, [{"text": TEXT}], append=True))
+
+    def take_piece(self, part: Part, piece: bytes) -> None:
         """A piece of what the agent says."""
-        if part.message.kind == "message":
-            self._update(self._artifact(part.message.name), [{"text": text}])
+        if part.message.kind != "message":
+            return
+        artifact = self._artifact(part.message.name)
+        if artifact.begun:
+            super().take_piece(part, piece)
+        else:
+            self._update(artifact, [{"text": orjson.loads(piece)}])
 
     def end_part(self, part: Part) -> None:
         """A part is whole; where its pieces were not, the artifact is told anew."""
-        if part.message.kind == "message" and part.whole != "".join(part.pieces):
+        if part.message.kind == "message" and part.whole != part.written:
             artifact = self._artifact(part.message.name)
             artifact.begun = False
             self._update(artifact, artifact.content())
@@ -281,7 +294,7 @@ class TaskEncoder(SegmentEncoder):
         self._status = {"state": state, "timestamp": time_of(self._at)}
         if message:
             self._status["message"] = message
-        self._events.append({"statusUpdate": {**self._ids, "status": self._status}})
+        self._tell({"statusUpdate": {**self._ids, "status": self._status}})
 
     def _spoken(self, name: str, parts: list[Json], role: str = "ROLE_AGENT") -> Json:
         return {"messageId": name, **self._ids, "role": role, "parts": parts}
@@ -297,13 +310,20 @@ class TaskEncoder(SegmentEncoder):
             self._update(artifact, [{"text": ""}], last=True)
 
     def _update(self, artifact: _Artifact, parts: list[Json], *, last: bool = False) -> None:
-        update: Json = {**self._ids, "artifact": {"artifactId": artifact.name, "parts": parts}}
-        if artifact.begun:
+        self._tell(self._updated(artifact.name, parts, append=artifact.begun, last=last))
+        artifact.begun = True
+
+    def _updated(self, name: str, parts: list[Json], *, append: bool, last: bool = False) -> Json:
+        update: Json = {**self._ids, "artifact": {"artifactId": name, "parts": parts}}
+        if append:
             update["append"] = True
         if last:
             update["lastChunk"] = True
-        artifact.begun = True
-        self._events.append({"artifactUpdate": update})
+        return {"artifactUpdate": update}
+
+    def _tell(self, event: Json) -> None:
+        if not self.is_quiet:
+            self.frames.append(self.wire.event(event))
 
 
 def _asked(kind: str, call: Any, data: Json) -> Json:

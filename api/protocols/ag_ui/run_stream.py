@@ -12,7 +12,7 @@ import orjson
 
 from turnstream.api.protocols.ag_ui.dispatches import Dispatches
 from turnstream.api.streaming.dialect import data_frame
-from turnstream.api.streaming.segment_encoder import SegmentEncoder
+from turnstream.api.streaming.segment_encoder import TEXT, SegmentEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -104,11 +104,11 @@ class RunStream(SegmentEncoder):
             self._tell("REASONING_START", messageId=name, **owner)
             self._tell("REASONING_MESSAGE_START", messageId=name, role="reasoning", **owner)
 
-    def take_piece(self, part: Part, text: str) -> None:
+    def piece(self, part: Part) -> bytes:
         """A piece of it."""
         message = part.message
         kind = "TEXT_MESSAGE_CONTENT" if message.kind == "message" else "REASONING_MESSAGE_CONTENT"
-        self._tell(kind, messageId=message.name, delta=text)
+        return data_frame({"type": kind, "messageId": message.name, "delta": TEXT})
 
     def end_message(self, message: EncodedMessage, status: str) -> None:  # noqa: ARG002 - there is one end
         """No more of it comes."""

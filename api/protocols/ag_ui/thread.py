@@ -161,6 +161,7 @@ class _Reader(SegmentEncoder):
     def __init__(self, past: Past, dispatches: Dispatches, *, is_old: bool = False) -> None:
         """``dispatches``: those of the turn."""
         super().__init__(0)
+        self.quiet()
         self._past = past
         self._is_old = is_old
         self._dispatches = dispatches

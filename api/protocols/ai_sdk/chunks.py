@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import orjson
 
 from turnstream.api.streaming.dialect import DONE, EncodedDialect, data_frame
-from turnstream.api.streaming.segment_encoder import ASKING, SegmentEncoder, words_of
+from turnstream.api.streaming.segment_encoder import ASKING, TEXT, SegmentEncoder, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -98,13 +98,19 @@ class ChunkStream(SegmentEncoder):
             self._say()
             self._tell(f"{_kind(part)}-start", id=_id(part))
 
-    def take_piece(self, part: Part, text: str) -> None:
+    def piece(self, part: Part) -> bytes:
         """A piece of text."""
+        return data_frame(_delta(part, TEXT))
+
+    def take_piece(self, part: Part, piece: bytes) -> None:
+        """A piece of text; a sub-agent's is sent with what came before it, now and then."""
         if part.message.path:
-            self._sizes[part.message.name] += len(text)
+            self._sizes[part.message.name] += len(piece)
             self._report(part.message, least=2)
+        elif self._into is not None:
+            self._into.take(_delta(part, orjson.loads(piece)))
         else:
-            self._tell(f"{_kind(part)}-delta", id=_id(part), delta=text)
+            super().take_piece(part, piece)
 
     def end_part(self, part: Part) -> None:
         """A part is complete."""
@@ -311,6 +317,10 @@ def _opened(session: str, entry: Entry) -> ChunkStream:  # noqa: ARG001 - a chun
 
 
 CHUNKS = EncodedDialect("ai-sdk", _opened)
+
+
+def _delta(part: Part, text: str) -> Json:
+    return {"type": f"{_kind(part)}-delta", "id": _id(part), "delta": text}
 
 
 def _kind(part: Part) -> str:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from turnstream.api.protocols.openai.chat_requests import APPROVE
-from turnstream.api.streaming.dialect import DONE, data_frame, one_line
-from turnstream.api.streaming.segment_encoder import ASKING, SegmentEncoder, cut_short
+from turnstream.api.streaming.dialect import DONE, data_frame
+from turnstream.api.streaming.segment_encoder import ASKING, TEXT, SegmentEncoder, cut_short
 from turnstream.api.turns.ids import CallId
 
 if TYPE_CHECKING:
@@ -21,9 +19,6 @@ Json = dict[str, Any]
 
 # Between two messages of one turn.
 _BETWEEN = "\n\n"
-
-# In place of a text; no name or id has it.
-_TEXT = "\0"
 
 # How a completion ends, by how its turn did. OpenAI has no word for a turn that was stopped: `length` is how its clients know
 # that an answer is not all of it.
@@ -47,16 +42,14 @@ class ChatStream(SegmentEncoder):
         self._begun = False
         self._usage: dict[str, int] = {}
         self._calls: list[Json] = []
-        # Of each kind: message → its text; and those that their worker did not finish.
-        self._texts: dict[str, dict[str, list[str]]] = {"message": {}, "reasoning": {}}
+        # Of each kind: what was said; and of both, what a worker did not finish.
+        self._said: dict[str, list[EncodedMessage]] = {"message": [], "reasoning": []}
         self._broken: set[str] = set()
-        # Field of a delta → what `_chunk` would write before and behind its text.
-        self._around: dict[str, tuple[bytes, bytes]] = {}
 
     @property
     def text(self) -> str:
         """The text that was sent so far."""
-        return _BETWEEN.join(map("".join, self._texts["message"].values()))
+        return _BETWEEN.join(map(_words, self._said["message"]))
 
     def outcome(self) -> tuple[int, Json, Headers]:
         """The completion as one object, or what it failed of."""
@@ -76,16 +69,16 @@ class ChatStream(SegmentEncoder):
             self._begun = True
             self._chunk({"role": "assistant", "content": ""}, None)
 
-    def take_piece(self, part: Part, text: str) -> None:
+    def begin_message(self, message: EncodedMessage) -> None:
+        """Behind what was said before, something between them."""
+        said = self._said[message.kind]
+        if said:
+            self._chunk({_field(message): _BETWEEN}, None)
+        said.append(message)
+
+    def piece(self, part: Part) -> bytes:
         """A chunk of text."""
-        texts, name = self._texts[part.message.kind], part.message.name
-        between = _BETWEEN if texts and name not in texts else ""
-        texts.setdefault(name, []).append(text)
-        field = "content" if part.message.kind == "message" else "reasoning_content"
-        if self.is_quiet:
-            return
-        begins, ends = self._around.get(field) or self._surroundings(field)
-        self.frames.append(b"%b%b%b" % (begins, one_line(orjson.dumps(between + text)), ends))
+        return data_frame(self._chunk_of({_field(part.message): TEXT}, None))
 
     def end_message(self, message: EncodedMessage, status: str) -> None:
         """What a worker did not finish is written anew by the next one."""
@@ -129,10 +122,9 @@ class ChatStream(SegmentEncoder):
 
     def _whole(self, kind: str) -> str:
         """All text of that kind, without what was written anew."""
-        texts = self._texts[kind]
-        last = next(reversed(texts), "")
+        said = self._said[kind]
         return _BETWEEN.join(
-            "".join(texts[name]) for name in texts if name == last or name not in self._broken
+            _words(message) for message in said if message is said[-1] or message.name not in self._broken
         )
 
     def _ended(self, reason: str, usage: dict[str, int]) -> None:
@@ -143,21 +135,16 @@ class ChatStream(SegmentEncoder):
             self.frames.append(data_frame({**head, "choices": [], "usage": self._cost()}))
         self.frames.append(DONE)
 
-    def _surroundings(self, field: str) -> tuple[bytes, bytes]:
-        written = len(self.frames)
-        self._chunk({field: _TEXT}, None)
-        begins, _, ends = self.frames.pop(written).partition(orjson.dumps(_TEXT))
-        self._around[field] = begins, ends
-        return begins, ends
-
     def _chunk(self, delta: Json, finish: str | None) -> None:
-        if self.is_quiet:
-            return
+        if not self.is_quiet:
+            self.frames.append(data_frame(self._chunk_of(delta, finish)))
+
+    def _chunk_of(self, delta: Json, finish: str | None) -> Json:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         chunk = {**self._head("chat.completion.chunk"), "choices": [choice]}
         if self._with_usage:
             chunk["usage"] = None
-        self.frames.append(data_frame(chunk))
+        return chunk
 
     def _head(self, kind: str) -> Json:
         name = f"chatcmpl-{self._name.task}-{self._name.segment}"
@@ -172,3 +159,11 @@ class ChatStream(SegmentEncoder):
             "prompt_tokens_details": {"cached_tokens": self._usage.get("cached_tokens", 0)},
             "completion_tokens_details": {"reasoning_tokens": self._usage.get("reasoning_tokens", 0)},
         }
+
+
+def _words(message: EncodedMessage) -> str:
+    return "".join(part.written for part in message.parts.values())
+
+
+def _field(message: EncodedMessage) -> str:
+    return "content" if message.kind == "message" else "reasoning_content"

@@ -153,7 +153,7 @@ class ResponseStream(SegmentEncoder):
         kind = "content_part" if part.message.kind == "message" else "reasoning_summary_part"
         self._tell(f"response.{kind}.added", **self._at(part), part=_empty(part))
 
-    def take_piece(self, part: Part, text: str) -> None:
+    def take_piece(self, part: Part, piece: bytes) -> None:
         """A piece of a part."""
         number, self._number = self._number, self._number + 1
         if number <= self._seen or self.is_quiet:
@@ -164,9 +164,8 @@ class ResponseStream(SegmentEncoder):
             self._piece_begins = b'event: %b\ndata: {"type":"%b","sequence_number":' % (kind, kind)
             self._piece_goes_on = b',%b,"delta":' % orjson.dumps(self._at(part))[1:-1]
             self._piece_ends = b',"logprobs":[]}\n\n' if _more(part) else b"}\n\n"
-        written = one_line(orjson.dumps(text))
         begins, goes_on, ends = self._piece_begins, self._piece_goes_on, self._piece_ends
-        self.frames.append(b"%b%d%b%b%b" % (begins, number, goes_on, written, ends))
+        self.frames.append(b"%b%d%b%b%b" % (begins, number, goes_on, piece, ends))
 
     def end_part(self, part: Part) -> None:
         """A part that is done."""
