@@ -17,6 +17,7 @@ from turnstream.shared.session.status import TaskStatus
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from turnstream.api.access.auth import Caller
     from turnstream.api.services import Services
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.event_log import Log
@@ -124,6 +125,22 @@ async def missing_answers(
     # Some may have been answered since.
     waiting = await known_calls(services, keys, asked)
     return [call for call in asked if waiting.get(call)]
+
+
+async def blocking_call(services: Services, caller: Caller, keys: SessionKeys) -> tuple[str, str] | None:
+    """A parked task that a further turn of the session would wait for, and a call that it waits for; None: it would begin.
+
+    Raises:
+        BrokerAway: the broker did not answer.
+    """
+    spec = caller.spec
+    if spec.busy in ("parallel", "interrupt") or spec.parked == "supersede":
+        return None
+    meta = await services.log.meta(keys)
+    if meta is None or not meta.active:
+        return None
+    missing = await missing_answers(services, keys, meta.active, ())
+    return (meta.active, missing[0]) if missing else None
 
 
 async def answered_segment(log: Log, keys: SessionKeys, task: str, calls: Collection[str]) -> int:

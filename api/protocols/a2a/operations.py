@@ -36,9 +36,9 @@ from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import Start
 from turnstream.api.streaming.whole import WholeDocument
-from turnstream.api.turns.answers import missing_answers
+from turnstream.api.turns.answers import blocking_call, missing_answers
 from turnstream.api.turns.callbacks import APPROVAL, answer_call, task_of_call
-from turnstream.api.turns.finding import found
+from turnstream.api.turns.finding import found, is_known
 from turnstream.api.turns.follow import following
 from turnstream.api.turns.ids import TaskId
 from turnstream.api.turns.stop import stop
@@ -327,13 +327,16 @@ async def _begin(
     """Take a turn, or find the one that this message made before."""
     message = sent.body.message
     ref = TaskRef(keys.owner, keys.session, new_task_id())
+    idempotency = hashlib.sha256(f"a2a {message.message_id}".encode()).hexdigest()
+    if sent.session and not await is_known(services, keys, idempotency):
+        await _check_asks_nothing(services, caller, keys)
     turn = NewTurn(
         ref=ref,
         response=RESPONSE_PREFIX + ref.task,
         user="",
         create=True,
         input=[sent.message],
-        idempotency=hashlib.sha256(f"a2a {message.message_id}".encode()).hexdigest(),
+        idempotency=idempotency,
         digest=sent.digest,
         trace=trace_of(request),
         size=size,
@@ -342,6 +345,25 @@ async def _begin(
     await services.agent_tasks.note(ref, caller.spec.name)
     start, headers = await begin(services, caller, turn)
     return TaskId(keys.session, start.task or ref.task), headers
+
+
+async def _check_asks_nothing(services: Services, caller: Caller, keys: SessionKeys) -> None:
+    """See to it that a task would not wait, without a word, for answers to another one of its context.
+
+    Raises:
+        UnsupportedOperation: it would.
+    """
+    try:
+        await _check_visible(services, caller, keys)
+    except NoSession:
+        # It is made, or refused, with the task.
+        return
+    if blocking := await blocking_call(services, caller, keys):
+        name = TaskId(keys.session, blocking[0])
+        raise UnsupportedOperation(
+            f"Task {name} of this context asks its client: answer it by a message with this taskId, or cancel it, and send the"
+            " message again."
+        )
 
 
 async def _answer(services: Services, caller: Caller, keys: SessionKeys, sent: Sent) -> None:

@@ -15,7 +15,7 @@ from turnstream.api.protocols.ai_sdk.chunks import CHUNKS, HEADERS, ChunkStream
 from turnstream.api.protocols.ai_sdk.messages import IDS, all_messages, page_ids
 from turnstream.api.protocols.ai_sdk.requests import parse_chat
 from turnstream.api.streaming import start_position
-from turnstream.api.turns.answers import answered, missing_answers
+from turnstream.api.turns.answers import answered, blocking_call
 from turnstream.api.turns.branches import branch_off, check_goes_on_in, go_on_in, newest_branch
 from turnstream.api.turns.callbacks import known_calls
 from turnstream.api.turns.finding import found, is_known, newest_task
@@ -209,11 +209,8 @@ class AiSdkRoutes:
         Raises:
             SessionBusy: it would.
         """
-        newest = await newest_task(self._services, keys)
-        if not newest or chat.caller.spec.parked == "supersede":
-            return
-        if missing := await missing_answers(self._services, keys, newest, ()):
-            raise SessionBusy(f"The chat waits for the answer to {missing[0]}: give it, or stop the turn.")
+        if blocking := await blocking_call(self._services, chat.caller, keys):
+            raise SessionBusy(f"The chat waits for the answer to {blocking[1]}: give it, or stop the turn.")
 
     async def _is_live(self, keys: SessionKeys, task: str, chat: Posted) -> bool:
         """Whether a turn is live and was asked the same: its page asks again, since it got no answer."""

@@ -363,3 +363,31 @@ async def test_what_came_after_a_task_is_not_read_for_it(
     for _ in range(6):
         await client.turn("long", "/think")
     assert await cost() <= alone
+
+
+@pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
+async def test_a_message_beside_a_task_that_asks(place: Place) -> None:
+    """It begins no task that waits without a word, nor is it an answer."""
+    agents = team(asks={"python": "tests.support.scripted:guarded", "a2a": {}})
+    stack = Stack(place, agents, protocols="default,a2a", dev_agent="asks")
+    try:
+        await stack.worker()
+        client = await stack.front_end()
+
+        async def say(text: str, **more: Any) -> Any:
+            path = "/a2a/asks/message:send"
+            return (await client.http.post(path, json=said(text, **more), headers=VERSION)).json()
+
+        risky = script([("risky", {})], "done")
+        first = {"name": "m1", "contextId": "c1"}
+        asked = (await say(risky, **first))["task"]
+        error = (await say("yes", contextId="c1"))["error"]
+        assert error["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
+        assert asked["id"] in error["message"]
+        assert (await say(risky, **first))["task"]["id"] == asked["id"], "sent again"
+        ended = (await say("yes", taskId=asked["id"]))["task"]
+        assert ended["status"]["state"] == "TASK_STATE_COMPLETED"
+        other = (await say(script("well"), contextId="c1"))["task"]
+        assert other["status"]["state"] == "TASK_STATE_COMPLETED"
+    finally:
+        await stack.close()
