@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from turnstream.shared.errors import Refused
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -36,6 +38,14 @@ _NOT_SERVED = (
     "This part of OpenAI's API is not served here. GET /openapi.json has the routes and methods that are."
 )
 _NOT_FOUND = "Not found: no such response, conversation or call, or it has expired."
+
+
+class NotServed(Refused):
+    """A part of OpenAI's API that is not served; the text says what to do instead."""
+
+    code = "not_supported"
+    number = 40015
+    text = "This part of OpenAI's API is not served here."
 
 
 class OpenAiErrors:

@@ -18,8 +18,9 @@ from turnstream.api.protocols.openai.chat_routes import CHAT
 from turnstream.api.protocols.openai.chat_routes import PATH as CHAT_PATH
 from turnstream.api.protocols.openai.conversation_routes import BASE as CONVERSATIONS
 from turnstream.api.protocols.openai.conversation_routes import ConversationBody
-from turnstream.api.protocols.openai.errors import OpenAiErrors
+from turnstream.api.protocols.openai.errors import NotServed, OpenAiErrors
 from turnstream.api.protocols.openai.model_routes import Model, Models
+from turnstream.api.protocols.openai.not_served import ADD_ITEMS, COMPACT, COUNT_TOKENS
 from turnstream.api.protocols.openai.response_requests import CreateResponse
 from turnstream.api.protocols.openai.response_routes import BASE, RESPONSES
 from turnstream.api.protocols.openai.routes import OpenAiRoutes
@@ -228,6 +229,22 @@ _OPERATIONS = (
         {200: (Item,)},
         KEY_ERRORS | {NoSession, NoTask},
         ("openaiConversation", "openaiItem"),
+    ),
+    *(
+        Operation(
+            ("POST",),
+            path,
+            name,
+            "Not served: the error says what to do instead.",
+            {},
+            KEY_ERRORS | {NotServed},
+            parameters,
+        )
+        for path, name, parameters in (
+            (ADD_ITEMS, "addItems", ("openaiConversation",)),
+            (COUNT_TOKENS, "countInputTokens", ()),
+            (COMPACT, "compactResponse", ()),
+        )
     ),
 )
 

@@ -8,7 +8,6 @@ import httpx
 import orjson
 import pytest
 from openai import (
-    APIStatusError,
     AuthenticationError,
     BadRequestError,
     NotFoundError,
@@ -166,16 +165,22 @@ async def test_shapes(client: Client, openai_at: Any, stack: Stack) -> None:
         await openai.get("/nothing", cast_to=httpx.Response)
     assert unknown.value.type == "not_found_error"
     assert "not served here" in unknown.value.message, "it is the address that is unknown"
-    for unserved in (
-        openai.responses.input_tokens.count(model="lead", input="hi"),
-        openai.responses.compact(model="lead", input="hi"),
-        openai.conversations.items.create(
-            "conv_a", items=[{"type": "message", "role": "user", "content": "hi"}]
+    conversation = await openai.conversations.create()
+    for unserved, instead in (
+        (openai.responses.input_tokens.count(model="lead", input="hi"), "The usage of a response"),
+        (openai.responses.compact(model="lead", input="hi"), "previous_response_id"),
+        (
+            openai.conversations.items.create(
+                conversation.id, items=[{"type": "message", "role": "user", "content": "hi"}]
+            ),
+            "POST /v1/responses with conversation",
         ),
     ):
-        with pytest.raises(APIStatusError, match="not served here") as refused_route:
+        with pytest.raises(BadRequestError, match=instead) as refused_route:
             await unserved
-        assert refused_route.value.status_code in (404, 405)
+        assert refused_route.value.code == "not_supported"
+    assert (await client.http.post("/v1/responses/compact", headers={"Authorization": ""})).status_code == 401
+    assert not (await openai.conversations.items.list(conversation.id)).data
     answer = await client.http.post("/v1/responses", content=b"[]")
     assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
     said: list[Any] = [{"role": "user", "content": "hi"}]
