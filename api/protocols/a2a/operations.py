@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import secrets
@@ -80,6 +81,8 @@ EXTENSIONS_HEADER = "A2A-Extensions"
 
 # A page of a list ends when it has so many bytes of artifacts and messages.
 PAGE_BYTES = 4 * 2**20
+# So many of its tasks are read side by side.
+TASKS_AT_ONCE = 8
 
 _NOTHING_BESIDES = (
     "a task that asks is answered in words, or by data parts with callId and result, and with nothing besides"
@@ -249,14 +252,7 @@ async def list_tasks(services: Services, caller: Caller, asked: ListTasks) -> Js
     listed.sort(key=lambda each: (each.at, str(_id(each))), reverse=True)
     after = _page(asked.page_token)
     behind = [each for each in listed if after is None or (each.at, str(_id(each))) < after]
-    tasks: list[Json] = []
-    size = 0
-    for each in behind[: asked.page_size or USUAL_PAGE]:
-        task = await _listed(services, caller, each, asked)
-        size += len(orjson.dumps(task))
-        tasks.append(task)
-        if size > PAGE_BYTES:
-            break
+    tasks = await _page_of(services, caller, behind[: asked.page_size or USUAL_PAGE], asked)
     last = behind[len(tasks) - 1] if len(tasks) < len(behind) else None
     return {
         "tasks": tasks,
@@ -503,6 +499,28 @@ async def _so_far(
     return until or place
 
 
+async def _whole(services: Services, keys: SessionKeys, name: TaskId, encoder: TaskEncoder) -> bool:
+    """Feed the encoder with the messages of an ended task, as the history has them: a log has each piece of them, too.
+
+    False: the history has not all of it.
+    """
+    encoder.quiet()
+    log = services.log
+    meta, known = await asyncio.gather(log.meta(keys), log.task(keys, name.task))
+    if meta is None or known.get("status") not in TERMINAL or not meta.has_epoch(int(known["epoch"])):
+        return False
+    place = Cursor(meta.epoch, int(known["first"]) - 1)
+    behind = Cursor(meta.epoch, int(known["out"]) + 1)
+    while not encoder.over:
+        page = await log.kept(keys, place, behind)
+        if page is None or page.last is None or page.cut or page.meta.epoch != place.epoch:
+            return False
+        for entry in page.entries:
+            _feed(encoder, name, place, entry)
+        place = page.last
+    return True
+
+
 def _feed(encoder: TaskEncoder, name: TaskId, place: Cursor, entry: Entry) -> None:
     if entry.task == name.task:
         encoder.feed(place.epoch, entry)
@@ -532,13 +550,31 @@ def _headers(wire: Wire, more: Headers = ()) -> list[tuple[bytes, bytes]]:
 # ── lists ──
 
 
+async def _page_of(
+    services: Services, caller: Caller, listed: list[ListedTask], asked: ListTasks
+) -> list[Json]:
+    """These tasks, or as many of the first as a page may hold."""
+    tasks: list[Json] = []
+    size = 0
+    for at in range(0, len(listed), TASKS_AT_ONCE):
+        some = listed[at : at + TASKS_AT_ONCE]
+        for task in await asyncio.gather(*(_listed(services, caller, each, asked) for each in some)):
+            size += len(orjson.dumps(task))
+            tasks.append(task)
+            if size > PAGE_BYTES:
+                return tasks
+    return tasks
+
+
 async def _listed(services: Services, caller: Caller, listed: ListedTask, asked: ListTasks) -> Json:
     """A task as lists have it: its messages and artifacts only where they are asked for."""
     name = _id(listed)
     if asked.include_artifacts or asked.history_length or listed.status == TaskStatus.PARKED:
-        encoder = TaskEncoder(name)
+        keys, encoder = caller.keys(name.session), TaskEncoder(name)
         try:
-            await _so_far(services, caller.keys(name.session), name, encoder)
+            if not (listed.status in TERMINAL and await _whole(services, keys, name, encoder)):
+                encoder = TaskEncoder(name)
+                await _so_far(services, keys, name, encoder)
         except (NoSession, NoTask, CursorGone):
             pass
         else:

@@ -391,3 +391,31 @@ async def test_a_message_beside_a_task_that_asks(place: Place) -> None:
         assert other["status"]["state"] == "TASK_STATE_COMPLETED"
     finally:
         await stack.close()
+
+
+@pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
+async def test_a_list_reads_what_its_page_shows(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each task on the page its messages, with one read, and not the pieces in which they came."""
+    tasks = []
+    for number in range(10):
+        body = said("/tokens 40", contextId=f"c{number % 2}")
+        answer = await client.http.post("/a2a/demo/message:send", json=body, headers=VERSION)
+        tasks.append(answer.json()["task"])
+    reads: list[int] = []
+    read = event_log.Log._read
+
+    async def counted(*asked: Any) -> Any:
+        page = await read(*asked)
+        reads.append(len(page.entries) if page is not None else 0)
+        return page
+
+    monkeypatch.setattr(event_log.Log, "_read", counted)
+    path = "/a2a/demo/tasks?includeArtifacts=true&historyLength=5&pageSize="
+    first = (await client.http.get(f"{path}3", headers=VERSION)).json()
+    assert first["tasks"] == tasks[:-4:-1]
+    assert len(reads) == 3
+    assert max(reads) <= 4, "the messages, and the end"
+    more = f"{path}100&pageToken={first['nextPageToken']}"
+    rest = (await client.http.get(more, headers=VERSION)).json()
+    assert (rest["tasks"], rest["nextPageToken"]) == (tasks[-4::-1], "")
+    assert len(reads) == len(tasks)
