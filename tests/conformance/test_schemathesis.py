@@ -75,10 +75,13 @@ RARELY = st.sampled_from(range(9)).map(lambda number: number == 4)
 FAMILIES = ("/ai-sdk/", "/ag-ui", "/copilotkit", "/a2a/")
 
 # What is refused here whatever it is asked: what has ended can be neither canceled nor subscribed to, of several agents none has
-# the card of the deployment, and no card is extended. No worker is named that is there: these are needed.
+# the card of the deployment, no card is extended, and some parts of OpenAI's API are not served. No worker is named that is there: these are needed.
 REFUSING = (
     "GET /.well-known/agent-card.json",
     "extendedAgentCard",
+    "POST /v1/conversations/{conversation_id}/items",
+    "POST /v1/responses/input_tokens",
+    "POST /v1/responses/compact",
     "{task_id}:cancel",
     "{task_id}:subscribe",
     "POST /admin/v1/workers/pause",
