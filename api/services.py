@@ -13,6 +13,7 @@ from turnstream.api.access.limits import Limiter
 from turnstream.api.http.body import Bodies
 from turnstream.api.streaming.hub import Hub
 from turnstream.api.streaming.leaving import Leaving
+from turnstream.shared import metrics
 from turnstream.shared.api_keys import ApiKeys
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.model_states import ModelStates
@@ -81,6 +82,7 @@ class Services:
     ) -> Services:
         """Bind everything to a broker; nothing is connected yet."""
         broker = broker.retrying(retry_seconds)
+        metrics.owners.most = settings.metrics_owners
         offload = ThreadOffload()
         tasks = Tasks(broker.sessions, settings, notes=broker.sessions is broker.primary, offload=offload)
         log = Log(broker.sessions)

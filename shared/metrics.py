@@ -6,9 +6,21 @@ an instance: what is counted is the process's, as its memory and its time are.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The value of a label for all that have no value of their own.
+OTHER = "other"
+
+# Combinations of labels of one metric: agents, models, tools and codes are few, but nothing here sees to that.
+MOST_COMBINED = 1000
 
 
 @dataclass(slots=True)
@@ -53,6 +65,54 @@ class Times:
         self.total += seconds
 
 
+@dataclass(slots=True)
+class Sums:
+    """How much of something there was, told apart by several labels."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...]
+    by: dict[tuple[str, ...], float] = field(default_factory=dict)
+
+    def add(self, *values: str, n: float = 1) -> None:
+        """So much more with these values of the labels."""
+        at = _combined(self.by, values)
+        self.by[at] = self.by.get(at, 0) + n
+
+
+@dataclass(slots=True)
+class TimesBy:
+    """How long something took, told apart by labels: a histogram in seconds for each combination."""
+
+    name: str
+    help: str
+    bounds: tuple[float, ...]
+    labels: tuple[str, ...]
+    by: dict[tuple[str, ...], Times] = field(default_factory=dict)
+
+    def add(self, seconds: float, *values: str) -> None:
+        """One more that took so long, with these values of the labels."""
+        at = _combined(self.by, values)
+        if (times := self.by.get(at)) is None:
+            times = self.by[at] = Times(self.name, self.help, self.bounds)
+        times.add(seconds)
+
+    @contextmanager
+    def timing(self, *values: str) -> Iterator[None]:
+        """Add what the block takes, however it ends."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(time.monotonic() - begun, *values)
+
+
+def _combined(
+    known: dict[tuple[str, ...], float] | dict[tuple[str, ...], Times], values: tuple[str, ...]
+) -> tuple[str, ...]:
+    return values if values in known or len(known) < MOST_COMBINED else (OTHER,) * len(values)
+
+
 @dataclass(frozen=True, slots=True)
 class Gauge:
     """What is so at the moment; read when somebody asks. With ``label``, one value for each of its values.
@@ -65,6 +125,8 @@ class Gauge:
     label: str = ""
     shared: bool = False
 
+
+Counted: TypeAlias = Count | Counts | Sums | Times | TimesBy
 
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _LONG = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -123,6 +185,65 @@ unreadable = Counts(
     "turnstream_unreadable",
     "Entries at the broker that this process could not read or act on, by kind: its log names each.",
     "kind",
+)
+turn_seconds = TimesBy(
+    "turnstream_turn_seconds",
+    "Time of a turn whose end this process wrote, from its submit, parks included.",
+    _LONG,
+    ("agent", "status"),
+)
+turns_failed = Sums(
+    "turnstream_turns_failed",
+    "Turns whose failure this process wrote, by the code that clients are told.",
+    ("agent", "code"),
+)
+first_token_seconds = TimesBy(
+    "turnstream_first_token_seconds",
+    "Time from a request to a model to the first piece of its answer.",
+    _LONG,
+    ("agent", "model"),
+)
+answer_seconds = TimesBy(
+    "turnstream_answer_seconds",
+    "Time from a request to a model to the end of its answer, or to its failure.",
+    _LONG,
+    ("agent", "model"),
+)
+models_failed = Sums(
+    "turnstream_models_failed",
+    "Requests to a model that failed, retries included, by the code of the failure.",
+    ("model", "code"),
+)
+tokens = Sums(
+    "turnstream_tokens",
+    "Tokens that models counted, by kind: input, output.",
+    ("agent", "model", "kind"),
+)
+cost = Sums(
+    "turnstream_cost_usd",
+    "Cost of models' answers in USD, by list prices, where these are known.",
+    ("agent", "model"),
+)
+tool_seconds = TimesBy(
+    "turnstream_tool_seconds",
+    "Time of one call of a tool that this worker runs, failed ones included.",
+    _LONG,
+    ("agent", "tool"),
+)
+owner_turns = Sums(
+    "turnstream_owner_turns",
+    "Turns whose end this process wrote, by owner.",
+    ("owner", "status"),
+)
+owner_tokens = Sums(
+    "turnstream_owner_tokens",
+    "Tokens of the turns whose end this process wrote, by owner.",
+    ("owner",),
+)
+owner_cost = Sums(
+    "turnstream_owner_cost_usd",
+    "Cost of the turns whose end this process wrote in USD, where it is known, by owner.",
+    ("owner",),
 )
 events_appended = Count("turnstream_events_appended", "Events that this worker wrote into logs.")
 append_seconds = Times(
@@ -197,10 +318,52 @@ front_ends = Gauge(
     "turnstream_front_ends", "Front ends that showed a sign of life in the last 15 s.", shared=True
 )
 
-COUNTED: tuple[Count | Counts | Times, ...] = tuple(
-    each for each in list(globals().values()) if isinstance(each, Count | Counts | Times)
+COUNTED: tuple[Counted, ...] = tuple(
+    each for each in list(globals().values()) if isinstance(each, Count | Counts | Sums | Times | TimesBy)
 )
 GAUGES: tuple[Gauge, ...] = tuple(each for each in list(globals().values()) if isinstance(each, Gauge))
+
+
+class Owners:
+    """Which owners metrics name: those for whom this process ended most turns; the others are one.
+
+    An owner takes another one's place, and its series, only with twice as many turns: series must not come and go.
+    """
+
+    def __init__(self) -> None:
+        # How many are named.
+        self.most = 0
+        self._turns: Counter[str] = Counter()
+        self._named: set[str] = set()
+
+    def label(self, owner: str) -> str:
+        """Count one more turn of the owner; what it is called."""
+        if not self.most:
+            return OTHER
+        self._turns[owner] += 1
+        if owner not in self._named and not self._place(owner):
+            return OTHER
+        return owner
+
+    def _place(self, owner: str) -> bool:
+        if len(self._named) >= self.most:
+            least = min(self._named, key=self._turns.__getitem__)
+            if self._turns[owner] < 2 * self._turns[least]:
+                self._forget_small()
+                return False
+            self._named.remove(least)
+            for each in (owner_turns, owner_tokens, owner_cost):
+                each.by = {values: n for values, n in each.by.items() if values[0] != least}
+        self._named.add(owner)
+        return True
+
+    def _forget_small(self) -> None:
+        if len(self._turns) > MOST_COMBINED:
+            kept = {*self._named, *(name for name, _ in self._turns.most_common(MOST_COMBINED // 2))}
+            self._turns = Counter({name: self._turns[name] for name in kept})
+
+
+owners = Owners()
 
 
 def totals() -> dict[str, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from operator import add
+from itertools import accumulate
+from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from turnstream.shared import metrics
@@ -90,22 +91,29 @@ class _Collector:
             yield from collector.collect()
 
 
-def _counted(each: metrics.Count | metrics.Counts | metrics.Times) -> Any:
+def _counted(each: metrics.Counted) -> Any:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-    if isinstance(each, metrics.Count):
-        return CounterMetricFamily(each.name, each.help, value=each.n)
-    if isinstance(each, metrics.Counts):
-        family = CounterMetricFamily(each.name, each.help, labels=[each.label])
-        for value, n in sorted(each.by.items()):
-            family.add_metric([value], n)
-        return family
-    counted = 0
-    buckets = []
-    for bound, n in zip((*each.bounds, "+Inf"), each.buckets, strict=True):
-        counted += n
-        buckets.append((str(bound), counted))
-    return HistogramMetricFamily(each.name, each.help, buckets=buckets, sum_value=each.total)
+    match each:
+        case metrics.Count():
+            return CounterMetricFamily(each.name, each.help, value=each.n)
+        case metrics.Times():
+            return HistogramMetricFamily(each.name, each.help, buckets=_buckets(each), sum_value=each.total)
+        case metrics.TimesBy():
+            histogram = HistogramMetricFamily(each.name, each.help, labels=each.labels)
+            for values, times in sorted(each.by.items(), key=itemgetter(0)):
+                histogram.add_metric(values, _buckets(times), times.total)
+            return histogram
+    labels = each.labels if isinstance(each, metrics.Sums) else (each.label,)
+    counter = CounterMetricFamily(each.name, each.help, labels=labels)
+    for value, n in sorted(each.by.items()):
+        counter.add_metric((value,) if isinstance(value, str) else value, n)
+    return counter
+
+
+def _buckets(times: metrics.Times) -> list[tuple[str, int]]:
+    bounds = (*map(str, times.bounds), "+Inf")
+    return list(zip(bounds, accumulate(times.buckets), strict=True))
 
 
 def _gauge(gauge: metrics.Gauge, reading: float | Mapping[str, float]) -> Any:

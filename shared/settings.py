@@ -210,7 +210,14 @@ class Settings(BaseSettings):
     )
     metrics_open: bool = Field(
         True,
-        description="Whether the front end's /metrics answers without an admin key. It names no owner, session or key.",
+        description="Whether the front end's /metrics answers without an admin key. It names no session or key, and "
+        "owners only with TURNSTREAM_METRICS_OWNERS.",
+    )
+    metrics_owners: int = Field(
+        0,
+        ge=0,
+        le=200,
+        description="How many owners metrics name: those with most turns, for each process; all others are `other`.",
     )
     metrics_port: int | None = Field(
         None,

@@ -38,7 +38,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, a line each, for pro
 
 LOCAL = "http://127.0.0.1:8090"
 
-_HEADINGS = ("TASK", "STATUS", "AGENT", "VERSION", "AGE", "TOOK", "ATTEMPT", "WORKER", "ENDED BY", "WHY")
+_HEADINGS = (
+    "TASK",
+    "STATUS",
+    "AGENT",
+    "VERSION",
+    "AGE",
+    "TOOK",
+    "TOKENS",
+    "COST",
+    "ATTEMPT",
+    "WORKER",
+    "ENDED BY",
+    "WHY",
+)
 
 # Between two tries to come back to a stream that broke off, and how often that is tried in a row.
 RETRY_SECONDS = 1.0
@@ -225,10 +238,12 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
     if "waiting" in row:
         status = "waits"
     took = age(row["took"]) if "took" in row else ""
+    tokens = str(row.get("input_tokens", 0) + row.get("output_tokens", 0) or "")
+    cost = f"${row['cost_usd']:.4f}" if "cost_usd" in row else ""
     why = _waiting(row["waiting"]) if "waiting" in row else row.get("why", "")
     who = (row.get("worker", ""), row.get("ended_by", ""), why)
     agent = (row["agent"], row.get("agent_version", ""))
-    return (row["ref"], status, *agent, age(row["age"]), took, str(row["attempt"]), *who)
+    return (row["ref"], status, *agent, age(row["age"]), took, tokens, cost, str(row["attempt"]), *who)
 
 
 def _waiting(waiting: dict[str, Any]) -> str:

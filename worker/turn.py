@@ -85,7 +85,7 @@ class RunningTurn:
         }
         # What is made of that, time and again, is done beside the event loop if it is much.
         self._bytes = sum(map(len, (attempt.task["request"], *attempt.memory, *attempt.state.values())))
-        self.usage: dict[str, int] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+        self.usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
         if kept := attempt.state.get("usage"):
             self.usage = orjson.loads(kept)
         # Whether every completed message of the task passed through this object. If so the end needs
@@ -186,8 +186,17 @@ class RunningTurn:
             self.batch.drop(name)
             self.publisher.kick()
 
-    def spent(self, input_tokens: int, output_tokens: int, **among_them: int) -> None:
-        """Count the tokens of one model call; ``among_them``: those of these that were read from a cache, say."""
+    def spent(
+        self, input_tokens: int, output_tokens: int, cost: float | None = None, **among_them: int
+    ) -> None:
+        """Count the tokens of one model call; ``among_them``: those of these that were read from a cache, say.
+
+        ``cost``: USD. The turn's is told while that of all its calls is known.
+        """
+        known = not self.usage["total_tokens"] or "cost_usd" in self.usage
+        before = self.usage.pop("cost_usd", 0.0)
+        if known and cost is not None:
+            self.usage["cost_usd"] = round(before + cost, 9)
         self.usage["input_tokens"] += input_tokens
         self.usage["output_tokens"] += output_tokens
         self.usage["total_tokens"] += input_tokens + output_tokens

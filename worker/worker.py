@@ -88,6 +88,7 @@ class WorkerProcess:
         """
         self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._settings = settings
+        metrics.owners.most = settings.metrics_owners
         self._broker = broker
         tasks = Tasks(broker.sessions, settings)
         launches = LaunchQueue(broker.primary)

@@ -54,6 +54,13 @@ class TaskRow(Described):
     age: float = Field(description="Seconds since the submit.")
     took: float | None = Field(None, description="Seconds from its first start to now, or to its end.")
     events: int
+    input_tokens: int | None = Field(
+        None, description="Of one that has ended: tokens that models were given."
+    )
+    output_tokens: int | None = Field(None, description="Of one that has ended: tokens of models' answers.")
+    cost_usd: float | None = Field(
+        None, description="Of one that has ended: what it cost by list prices, where all of these are known."
+    )
 
 
 class TaskPage(Described):

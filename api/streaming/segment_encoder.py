@@ -113,7 +113,7 @@ class SegmentEncoder:
         self._segment = segment
         self._passes = passes
         self._fed = self._working = False
-        self._spent: dict[str, int] = {}
+        self._spent: dict[str, Any] = {}
         self._messages: dict[str, EncodedMessage] = {}
         # The part that had the last piece; what its events have between their number and their text, with the first quote.
         self._growing: Part | None = None
@@ -355,6 +355,6 @@ def cut_short(end: Json) -> str:
     return str((end.get("metadata") or {}).get("cut_short") or "")
 
 
-def cost_of(usage: dict[str, int] | None, spent: dict[str, int]) -> dict[str, int]:
+def cost_of(usage: dict[str, Any] | None, spent: dict[str, Any]) -> dict[str, Any]:
     """What a part of a turn has cost: what the turn has, less what it had when the part began."""
-    return {name: tokens - spent.get(name, 0) for name, tokens in (usage or {}).items()}
+    return {name: round(tokens - spent.get(name, 0), 9) for name, tokens in (usage or {}).items()}

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Write the end of a task.
 -- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); ended: the status; why: code,
--- may be empty; told: the beginning of the error's text, may be empty; memory_element: may be empty; memory_bytes: most bytes of memory; entries: the last one is terminal.
+-- may be empty; told: the beginning of the error's text, may be empty; usage: JSON; memory_element: may be empty; memory_bytes: most bytes of memory; entries: the last one is terminal.
 -- → ok seq next launch (next: the session's next task, to be launched, or '')
 --   | behind launch | fenced | ended | gone | files_missing
 
@@ -87,7 +87,7 @@ if meta[1] == TID then
 end
 redis.call('HSET', META, unpack(set))
 redis.call('HSET', TASK, 'status', ended, 'why', why, 'ended', int(NOW), 'op', OP, 'out', int(seq),
-  'next', following, 'number', number)
+  'next', following, 'number', number, 'usage', usage)
 if told ~= '' then
   redis.call('HSET', TASK, 'error', told)
 end

@@ -147,7 +147,8 @@ async def write_end(
     if output is None:
         output = await completed_messages(ender, attempt)
     extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
-    batch.end(_terminal(attempt, end, [*output, *messages]), extra=extra)
+    usage = end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", NO_USAGE))
+    batch.end(_terminal(attempt, end, usage, [*output, *messages]), extra=extra)
     size = sum(map(len, (*output, end.memory or attempt.task.get("request", b""))))
     memory = await ender.offload.run_large(
         attempt.ref.owner, size, _remembered, attempt, end, batch, said, [*output, *messages]
@@ -162,6 +163,7 @@ async def write_end(
         why=end.why,
         memory=memory,
         text=end.text if end.status == TaskStatus.FAILED else "",
+        usage=orjson.dumps(usage),
     )
     if isinstance(outcome, Finished):
         if outcome.next:
@@ -169,10 +171,35 @@ async def write_end(
             launching = ender.launches.launch(following, outcome.launch)
             # The turn is passed on in the broker; a cancellation that comes now must not drop the launch.
             await asyncio.shield(launching)
-        metrics.turns_ended.add(end.status)
-        log.info("task.ended", ref=str(attempt.ref), attempt=attempt.number, status=end.status, why=end.why)
+        _note_end(attempt, end, usage)
         await _unlist(ender, attempt)
     return outcome
+
+
+def _note_end(attempt: Attempt, end: End, usage: dict[str, Any]) -> None:
+    """Count the end, and log it."""
+    seconds = max(0.0, time.time() - attempt.submitted / 1000)
+    owner = metrics.owners.label(attempt.ref.owner)
+    metrics.turns_ended.add(end.status)
+    metrics.turn_seconds.add(seconds, attempt.agent, end.status)
+    metrics.owner_turns.add(owner, end.status)
+    metrics.owner_tokens.add(owner, n=usage["total_tokens"])
+    if end.status == TaskStatus.FAILED:
+        metrics.turns_failed.add(attempt.agent, end.why)
+    spent = {"tokens": usage["total_tokens"]}
+    if (cost := usage.get("cost_usd")) is not None:
+        metrics.owner_cost.add(owner, n=cost)
+        spent["cost_usd"] = cost
+    log.info(
+        "task.ended",
+        ref=str(attempt.ref),
+        agent=attempt.agent,
+        attempt=attempt.number,
+        status=end.status,
+        why=end.why,
+        seconds=round(seconds, 3),
+        **spent,
+    )
 
 
 async def _unlist(ender: Ender, attempt: Attempt) -> None:
@@ -390,13 +417,11 @@ def _response(attempt: Attempt, status: str) -> dict[str, Any]:
     return event
 
 
-def _terminal(attempt: Attempt, end: End, output: list[bytes]) -> bytes:
+def _terminal(attempt: Attempt, end: End, usage: dict[str, Any], output: list[bytes]) -> bytes:
     event = _response(attempt, end.status)
     event["completed_at"] = max(int(time.time()), attempt.submitted // 1000)
     event["output"] = [orjson.Fragment(message) for message in output]
-    event["usage"] = (
-        end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", NO_USAGE))
-    )
+    event["usage"] = usage
     notes = {"model": ANSWERED_BY, "cut_short": CUT_SHORT}
     if told := {key: note.decode() for key, name in notes.items() if (note := attempt.state.get(name))}:
         event["metadata"] = {**orjson.loads(attempt.metadata or b"{}"), **told}

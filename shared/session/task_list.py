@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
@@ -43,7 +44,7 @@ _SEARCHED = ("ref", "agent", "user", "worker", "why", "error")
 _FIELDS = (
     "status", "agent", "user", "launch", "attempt", "ran", "crashes", "worker", "ended_by", "submitted",
     "started", "ended", "deadline", "parked_until", "pending", "why", "response", "number",
-    "waits_for", "not_before", "agent_version", "error",
+    "waits_for", "not_before", "agent_version", "error", "usage",
 )  # fmt: skip
 
 # A task's times as the hash names them → as operators see them.
@@ -54,6 +55,9 @@ _TIMES = (
     ("deadline", "deadline_at"),
     ("parked_until", "parked_until"),
 )
+
+# What a task that has ended tells of its usage.
+_SPENT = ("input_tokens", "output_tokens", "cost_usd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +313,8 @@ def _told(ref: TaskRef, fields: dict[str, str], now: float) -> dict[str, Any]:
     for name in ("agent_version", "user", "worker", "ended_by", "why", "error"):
         if fields.get(name):
             row[name] = fields[name]
+    usage: dict[str, Any] = orjson.loads(fields.get("usage") or "{}")
+    row |= {name: usage[name] for name in _SPENT if name in usage}
     for name, told in _TIMES:
         if fields.get(name, "0") != "0":
             row[told] = int(fields[name]) / 1000

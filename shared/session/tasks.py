@@ -163,7 +163,7 @@ _take = Script(
 _finish = Script(
     "finish",
     session=True,
-    args=(*_WRITER, "ended", "why", "told", "memory_element", "memory_bytes"),
+    args=(*_WRITER, "ended", "why", "told", "usage", "memory_element", "memory_bytes"),
     rest="entries",
 )
 _callback = Script(
@@ -546,8 +546,12 @@ class Tasks(Retrying):
         why: str,
         memory: bytes,
         text: str = "",
+        usage: bytes = b"",
     ) -> Finished | Refusal:
-        """Write the end: the batch closes what is open and ends with the terminal event. ``text``: of its error, for lists."""
+        """Write the end: the batch closes what is open and ends with the terminal event.
+
+        For lists, ``text`` of its error, and ``usage``, a JSON object.
+        """
         reply = await self._run(
             _finish,
             ref.keys,
@@ -558,6 +562,7 @@ class Tasks(Retrying):
             ended=status,
             why=why,
             told=text[:MOST_TOLD],
+            usage=usage,
             memory_element=batch.cut(memory),
             memory_bytes=self._settings.memory_max_bytes,
             entries=batch.arguments(),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.async_api import expect
 
+from tests.behaviour.test_coded_agents import coded
 from tests.browser.conftest import PATIENCE_MS
+from tests.support.stack import Stack
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from playwright.async_api import Route
 
     from tests.browser.conftest import Console, Tabs
+    from tests.conftest import Place
     from tests.support.client import Client
-    from tests.support.stack import Stack
 
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 
@@ -260,6 +262,43 @@ async def test_where_a_turns_time_went(console: Console, tabs: Tabs, stack: Stac
     await other.sees(dialog.locator(".events"), "pieces: ")
     await expect(dialog.locator("pre").first).to_have_text("/tokens 40")
     assert other.complaints == []
+
+
+async def test_what_a_turn_cost_is_shown_where_it_is_known(tabs: Tabs, place: Place, stack: Stack) -> None:
+    """Below the turn and among an operator's facts; nothing where one price is not known."""
+    # The usual worker does not know this agent.
+    await stack.stop_worker(stack.workers[0][0])
+    charging = Stack(place, coded("charges"))
+    try:
+        await charging.worker()
+        front_end = await charging.front_end()
+        console = await tabs.tab(url=front_end.base_url)
+        await console.add_key(charging.key)
+        known, unknown = await console.say("both"), await console.say("one")
+        await console.ended(unknown)
+        await expect(known.locator(".took")).to_contain_text(
+            "3,000 in, 300 out · $0.0105", timeout=PATIENCE_MS
+        )
+        await expect(unknown.locator(".took")).to_contain_text("3,000 in, 300 out")
+        await expect(unknown.locator(".took")).not_to_contain_text("$")
+        other = await tabs.tab(url=front_end.base_url)
+        await other.add_key(charging.admin)
+        region = other.page.get_by_role("region", name="Tasks")
+        await other.page.get_by_label("Status").select_option("completed")
+        for row, cost in ((1, "$0.0105"), (0, "")):
+            await region.locator("tbody tr").nth(row).get_by_role("button", name="dev /").click()
+            facts = other.page.locator("#detail .facts")
+            await expect(facts).to_contain_text("3000 in, 300 out", timeout=PATIENCE_MS)
+            if cost:
+                await expect(facts).to_contain_text(f"Cost{cost}")
+                await other.picture("task-cost")
+            else:
+                await expect(facts).not_to_contain_text("$")
+            await other.page.get_by_role("button", name="Close").click()
+        await console.picture("turn-cost")
+        assert console.complaints == other.complaints == []
+    finally:
+        await charging.close()
 
 
 async def test_a_turn_is_replayed(console: Console, tabs: Tabs, stack: Stack) -> None:

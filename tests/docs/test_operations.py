@@ -33,11 +33,11 @@ def shown(default: Any) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
-def told(metric: metrics.Count | metrics.Counts | metrics.Times | metrics.Gauge) -> str:
+def told(metric: metrics.Counted | metrics.Gauge) -> str:
     """A metric's name as Prometheus shows it."""
-    label = getattr(metric, "label", "")
-    total = "_total" if isinstance(metric, metrics.Count | metrics.Counts) else ""
-    return f"{metric.name}{total}" + (f"{{{label}}}" if label else "")
+    labels = ",".join(getattr(metric, "labels", ())) or getattr(metric, "label", "")
+    total = "_total" if isinstance(metric, metrics.Count | metrics.Counts | metrics.Sums) else ""
+    return f"{metric.name}{total}" + (f"{{{labels}}}" if labels else "")
 
 
 def test_every_setting_is_in_the_table() -> None:

@@ -296,3 +296,11 @@ async def exact(turn: Turn) -> AsyncIterator[Any]:
     if "f" not in turn.results:
         yield ClientCall("f")
     yield DataContent(data={"large": 2**70, "small": 1e-7, "zero": -0.0})
+
+
+@agent
+async def charges(turn: Turn) -> AsyncIterator[Any]:
+    """Tells what its two calls of a model cost, where the user wants to know that of both."""
+    turn.count(1000, 100, cost_usd=0.0035)
+    turn.count(2000, 200, cost_usd=0.007 if turn.text == "both" else None)
+    yield "That was it."

@@ -8,6 +8,7 @@ a crash and after parking are the same thing.
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -30,12 +31,12 @@ from pydantic_ai.messages import (
     ThinkingPartDelta,
 )
 
+from turnstream.shared import metrics
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
 from turnstream.shared.session.endings import ANSWERED_BY, CUT_SHORT
-from turnstream.worker.agents import memory, structured_output
+from turnstream.worker.agents import memory, models, structured_output
 from turnstream.worker.agents.background import BackgroundResponse, keeping
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
-from turnstream.worker.agents.models import details_of
 from turnstream.worker.agents.structured_output import OutputForm
 from turnstream.worker.turn import Group, new_call_id
 
@@ -173,10 +174,13 @@ class Run:
 
     async def _say_answer(self, node: ModelRequestNode[Any, Any], run: LibraryRun[Any, Any]) -> None:
         room = self.turn.publisher.room
+        labels = self.speaker.agent, self.turn.models.label(self._model)
         listener = DeltaListener(self._say_delta, self.turn.publisher.window.seconds)
         with listening(listener), keeping(self._background):
             async with AsyncExitStack() as stack:
                 answered = await stack.enter_async_context(self.turn.models.asking(self._model))
+                stack.enter_context(metrics.answer_seconds.timing(*labels))
+                begun = time.monotonic()
                 # One that is cancelled while it is handed over leaves a task behind that waits for ever, too.
                 with self.turn.undisturbed():
                     stream = await stack.enter_async_context(node.stream(run.ctx))
@@ -185,6 +189,7 @@ class Run:
                     if asked:
                         # Before, it may be that nothing but the stream is there.
                         asked = False
+                        metrics.first_token_seconds.add(time.monotonic() - begun, *labels)
                         await answered()
                     self._say_event(event)
                     await room()
@@ -285,7 +290,7 @@ class Run:
             self.turn.keep(ANSWERED_BY, self._model.encode())
         if not self.speaker.path:
             self._note_cut(response)
-        self.turn.spent(usage.input_tokens, usage.output_tokens, **details_of(usage))
+        models.count(self.turn, self.speaker.agent, self._model, usage)
         self.turn.keep(self._checkpoint, messages)
         self._background.answered()
         if self._group is not None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 from pydantic import ValidationError
 
+from turnstream.shared import metrics
 from turnstream.shared.protocol import Content, Message, Role, explain
 from turnstream.shared.protocol.content import BY_TYPE
 from turnstream.worker.agents.memory import within
@@ -101,9 +102,14 @@ class Turn:
         said = [message for message in self.input if message.get("role") == "user"]
         return _text(said[-1]) if said else ""
 
-    def count(self, input_tokens: int, output_tokens: int) -> None:
-        """Add to the turn's usage."""
-        self._running.spent(input_tokens, output_tokens)
+    def count(self, input_tokens: int, output_tokens: int, cost_usd: float | None = None) -> None:
+        """Add what a model's answer took to the turn's usage; its cost is told if that of all of them is known."""
+        agent = self._running.spec.name
+        metrics.tokens.add(agent, metrics.OTHER, "input", n=input_tokens)
+        metrics.tokens.add(agent, metrics.OTHER, "output", n=output_tokens)
+        if cost_usd is not None:
+            metrics.cost.add(agent, metrics.OTHER, n=cost_usd)
+        self._running.spent(input_tokens, output_tokens, cost_usd)
 
     def kept(self) -> bytes:
         """What is checkpointed."""

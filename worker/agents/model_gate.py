@@ -23,10 +23,11 @@ import orjson
 import structlog
 from pydantic_ai.exceptions import ModelAPIError
 
+from turnstream.shared import metrics
 from turnstream.shared.broker.retry import is_transient as is_brokers
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.model_states import USUAL, Closed, IsBusy, IsHeld, IsOpen, ModelState, Opened
-from turnstream.worker.agents.failures import asked_seconds, is_transient
+from turnstream.worker.agents.failures import asked_seconds, explain, is_transient
 from turnstream.worker.agents.run_outcome import NotNow
 
 if TYPE_CHECKING:
@@ -267,6 +268,10 @@ class TurnModels:
         # Of these, those that failed.
         self._failed: set[str] = set()
 
+    def label(self, model: str) -> str:
+        """What metrics call a model: one that only a request names has no name of its own."""
+        return model if model in self._gate.models else metrics.OTHER
+
     def give_up(self) -> bytes | None:
         """Give those up that failed, where others are left: what to keep as `GIVEN_UP`; None: no other is left."""
         if not self._failed:
@@ -293,6 +298,8 @@ class TurnModels:
             async with self._gate.asking(model, self._turn) as answered:
                 yield answered
         except Exception as error:
+            if isinstance(error, ModelAPIError):
+                metrics.models_failed.add(self.label(model), explain(error)[0])
             if model in self._replaceable and is_transient(error):
                 self._failed.add(model)
             raise

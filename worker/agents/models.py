@@ -36,6 +36,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
+from turnstream.shared import metrics
 from turnstream.shared.agents.config import DEMO
 from turnstream.shared.errors import AgentFieldError
 from turnstream.worker.agents import demo
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     from turnstream.shared.agents.config import AgentSpec
     from turnstream.worker.agents.background import BackgroundResponse
+    from turnstream.worker.turn import RunningTurn
 
 # Settings that only some providers know carry their name.
 _PROVIDERS = (
@@ -247,8 +249,21 @@ def settings_of(spec: AgentSpec) -> ModelSettings | None:
     return ModelSettings(**settings) if settings else None  # type: ignore[typeddict-item]
 
 
-def details_of(usage: UsageBase) -> dict[str, int]:
-    """What the provider says of the tokens that it has counted."""
+def count(turn: RunningTurn, agent: str, model: str, usage: UsageBase) -> None:
+    """Count what an agent's answers from a model took, by what the provider says, for the turn and in metrics.
+
+    The library has looked the price up once for each answer; None: it knows none.
+    """
+    cost = None if usage.cost is None else float(usage.cost)
+    label = turn.models.label(model)
+    metrics.tokens.add(agent, label, "input", n=usage.input_tokens)
+    metrics.tokens.add(agent, label, "output", n=usage.output_tokens)
+    if cost is not None:
+        metrics.cost.add(agent, label, n=cost)
+    turn.spent(usage.input_tokens, usage.output_tokens, cost, **_details_of(usage))
+
+
+def _details_of(usage: UsageBase) -> dict[str, int]:
     return {
         "cached_tokens": usage.cache_read_tokens,
         "cache_write_tokens": usage.cache_write_tokens,

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import BaseModel, Field
 
+from turnstream.shared import metrics
 from turnstream.worker.agents import memory
 from turnstream.worker.agents.agent_run import RunResult
-from turnstream.worker.agents.models import details_of
+from turnstream.worker.agents.models import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,17 +120,18 @@ class Reflection:
         try:
             model = run.turn.models.choose(critic.chain)
             async with run.turn.models.asking(model.name) as answered:
-                result = await critic.library_agent.run(
-                    question, output_type=Verdict, deps=await critic.deps(), model=model.model
-                )
+                deps = await critic.deps()
+                with metrics.answer_seconds.timing(critic.spec.name, run.turn.models.label(model.name)):
+                    result = await critic.library_agent.run(
+                        question, output_type=Verdict, deps=deps, model=model.model
+                    )
                 await answered()
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
             # Nobody else expects what is no Exception.
             raise RuntimeError(f"the critic {critic.spec.name!r} raised {type(error).__name__}") from error
-        usage = result.usage
-        run.turn.spent(usage.input_tokens, usage.output_tokens, **details_of(usage))
+        count(run.turn, critic.spec.name, model.name, result.usage)
         verdict: Verdict = result.output
         return verdict
 

@@ -70,6 +70,9 @@ export function duration(seconds) {
   return `${Math.round(seconds / 86400)} d`;
 }
 
+/** US dollars, exact to three digits. */
+export const money = (usd) => usd.toLocaleString("en-US", { style: "currency", currency: "USD", maximumSignificantDigits: 3 });
+
 export const short = (text, most = 140) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 /** JSON for people; what is no JSON as it is. */

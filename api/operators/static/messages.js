@@ -2,7 +2,7 @@
 
 import { attached } from "./attachments.js";
 import { answersIn, ENDED, textOf, UNSENT } from "./client.js";
-import { copyButton, duration, h, inline, pretty, say, short } from "./dom.js";
+import { copyButton, duration, h, inline, money, pretty, say, short } from "./dom.js";
 import { Growing } from "./markdown.js";
 import { picture } from "./pictures.js";
 import { wordsOf } from "./server.js";
@@ -110,12 +110,13 @@ export class TurnView {
   }
 }
 
-/** Time and tokens of a turn, as far as they are known. */
+/** Time, tokens and cost of a turn, as far as they are known. */
 function tookOf({ took }) {
   if (!took) return "";
   const told = [];
   if (took.from && took.to) told.push(took.to > took.from ? duration(took.to - took.from) : "< 1 s");
   if (took.input || took.output) told.push(`${(took.input ?? 0).toLocaleString()} in, ${(took.output ?? 0).toLocaleString()} out`);
+  if (took.cost !== undefined) told.push(money(took.cost));
   return told.join(" · ");
 }
 

@@ -1,6 +1,6 @@
 // One task: its facts, what it was asked and what it answered, where its time went, and its events.
 
-import { duration, h, pretty, say, short } from "./dom.js";
+import { duration, h, money, pretty, say, short } from "./dom.js";
 import { wordsOf } from "./server.js";
 import { isLive, moment, table } from "./tables.js";
 import { Waterfall } from "./waterfall.js";
@@ -127,7 +127,7 @@ function showFacts(list, task, usage) {
   const facts = {
     Status: task.why ? `${task.status} (${task.why})` : task.status, Error: task.error, Agent: task.agent, "Agent version": task.agent_version, Owner: task.owner, Session: task.session, Task: task.task,
     Waits: task.waiting ? `${task.waiting.reason}, until ${moment(task.waiting.until)}` : undefined, User: task.user, Attempt: task.attempt, "Workers lost": task.crashes || undefined, Worker: task.worker, "Ended by": task.ended_by, Submitted: at(task.submitted_at),
-    Started: at(task.started_at), Ended: task.ended_at ? at(task.ended_at) : undefined, Took: duration(task.took), Tokens: tokens,
+    Started: at(task.started_at), Ended: task.ended_at ? at(task.ended_at) : undefined, Took: duration(task.took), Tokens: tokens, Cost: usage?.cost_usd === undefined ? undefined : money(usage.cost_usd),
   };
   list.replaceChildren(...Object.entries(facts).filter(([, value]) => value !== undefined).map(([name, value]) => h("div", { class: String(value).length > 24 ? "broad" : null }, h("dt", {}, name), h("dd", {}, String(value)))));
 }

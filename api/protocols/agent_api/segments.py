@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from turnstream.api.protocols.agent_api.frames import framed
+from turnstream.api.streaming.segment_encoder import cost_of
 from turnstream.api.turns.callbacks import answers_one
 from turnstream.api.turns.ids import SegmentName
 from turnstream.shared.protocol.answers import ANSWERS
@@ -58,7 +59,7 @@ class SegmentResponse:
         self._number = 0
         # The place of the park behind which it begins, and what the turn had cost by then.
         self._begins_at = segment.after.seq if self._further and segment else 0
-        self._spent: dict[str, int] = {}
+        self._spent: dict[str, Any] = {}
         # What each of its response events says.
         self._response: dict[str, Any] = {}
         if segment is not None:
@@ -130,9 +131,9 @@ class SegmentResponse:
         own = {"id": self._response["id"], "output": self._output(), "usage": self._cost(end["usage"])}
         return orjson.dumps({**end, "sequence_number": self._number, **own})
 
-    def _cost(self, usage: dict[str, int]) -> dict[str, int]:
+    def _cost(self, usage: dict[str, Any]) -> dict[str, Any]:
         """Its own part of what the turn has cost so far."""
-        return {name: tokens - self._spent.get(name, 0) for name, tokens in usage.items()}
+        return cost_of(usage, self._spent)
 
     def _whole(self, status: str, number: int, more: dict[str, Any]) -> bytes:
         return orjson.dumps(

@@ -38,8 +38,8 @@ export interface Turn {
   error: ErrorInfo | { message: string } | null;
   sequence: number;
   messages: TurnMessage[];
-  /** What it took, once it has ended: tokens, and when it was accepted and ended, in Unix seconds. */
-  took?: { input?: number | undefined; output?: number | undefined; from?: number | undefined; to?: number | undefined };
+  /** What it took, once it has ended: tokens, USD where all prices are known, and when it was accepted and ended, in Unix seconds. */
+  took?: { input?: number | undefined; output?: number | undefined; cost?: number | undefined; from?: number | undefined; to?: number | undefined };
   /** The sub-agents that work. */
   open?: string[];
 }
@@ -125,7 +125,7 @@ export class Conversation {
     turn.error = event.error ?? null;
     turn.sequence = event.sequence_number ?? turn.sequence;
     if (!ENDED.has(turn.status)) return { turn };
-    turn.took = { input: event.usage?.input_tokens, output: event.usage?.output_tokens, from: event.created_at, to: event.completed_at };
+    turn.took = { input: event.usage?.input_tokens, output: event.usage?.output_tokens, cost: event.usage?.cost_usd, from: event.created_at, to: event.completed_at };
     const output = event.output ?? [];
     const whole = output.map((message) => this.put(turn, message));
     // Who came late has heard the last ones first.

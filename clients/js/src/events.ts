@@ -81,7 +81,7 @@ export interface ResponseEvent extends Numbered {
   completed_at?: number;
   output?: MessageEvent[] | null;
   error?: ErrorInfo | null;
-  usage?: { input_tokens?: number; output_tokens?: number; total_tokens?: number } | null;
+  usage?: { input_tokens?: number; output_tokens?: number; total_tokens?: number; cost_usd?: number } | null;
   metadata?: Record<string, unknown>;
 }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 from turnstream.shared import metrics
-from turnstream.shared.metrics import Count, Counts, Gauge, Times
+from turnstream.shared.metrics import Count, Counts, Gauge, Sums, Times, TimesBy
 from turnstream.shared.prometheus import Readings, exposition, merged
 
 if TYPE_CHECKING:
@@ -31,7 +31,11 @@ def test_every_kind_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
         times.add(seconds)
     labelled = Counts("test_labelled", "h", "by")
     labelled.add('quo"te\n')
-    monkeypatch.setattr(metrics, "COUNTED", (Count("test_plain", "h", 3), labelled, times))
+    sums = Sums("test_sums", "h", ("by", "and"))
+    sums.add("c", "d", n=0.25)
+    by = TimesBy("test_by", "h", (0.1,), ("by",))
+    by.add(0.5, "e")
+    monkeypatch.setattr(metrics, "COUNTED", (Count("test_plain", "h", 3), labelled, sums, times, by))
     readings: Readings = {
         Gauge("test_gauge", "h"): 1.5,
         Gauge("test_gauges", "h", "of"): {"a": 1.0, "b": 2.0},
@@ -44,6 +48,10 @@ def test_every_kind_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
         ("test_times_bucket", "+Inf"): 4,
         ("test_times_count", ""): 4,
         ("test_times_sum", ""): 7.65,
+        ("test_sums_total", "d"): 0.25,
+        ("test_by_bucket", "e"): 1,
+        ("test_by_count", "e"): 1,
+        ("test_by_sum", "e"): 0.5,
         ("test_gauge", ""): 1.5,
         ("test_gauges", "a"): 1,
         ("test_gauges", "b"): 2,

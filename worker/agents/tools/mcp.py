@@ -15,6 +15,7 @@ from pydantic_ai import ApprovalRequired, ToolFailed
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 
+from turnstream.shared import metrics
 from turnstream.shared.agents import json_schema
 from turnstream.shared.agents.json_depth import too_deep
 from turnstream.worker.agents.calls import Policy
@@ -154,7 +155,8 @@ class McpTools(AbstractToolset[Any]):
         if not known:
             await effect.begin()
             try:
-                returned = await self._called(offer, tool_args, effect.call.meta)
+                with metrics.tool_seconds.timing(self._agent, name):
+                    returned = await self._called(offer, tool_args, effect.call.meta)
             except McpTrouble as trouble:
                 return self._failed(offer, call, str(trouble))
         result = results.result_of(returned)

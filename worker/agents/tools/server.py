@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import Agent, ApprovalRequired
 from pydantic_ai.toolsets import WrapperToolset
 
+from turnstream.shared import metrics
 from turnstream.worker.agents.tools import approval, results
 from turnstream.worker.agents.tools.effects import Effect
 from turnstream.worker.agents.tools.threads import THREADS, NoThread
@@ -69,7 +70,7 @@ class ServerTools(WrapperToolset[Any]):
         self._say_call(name, call)
         if not known:
             await effect.begin()
-            with effect.running():
+            with metrics.tool_seconds.timing(self.agent, name), effect.running():
                 result = await self._returned(name, tool_args, ctx, tool)
         return self._settled(name, call, result)
 
