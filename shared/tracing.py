@@ -2,7 +2,8 @@
 
 Off unless the operator turns it on; then, and only then, is the library loaded. The trace's context is kept with
 the task, so that whoever runs it, and however often, adds to the trace of the request that began it.
-No span holds what users or models say.
+No span holds what users or models say. Attributes are those of OpenTelemetry's conventions for generative AI where
+there are any; the library of agents makes the spans of models, tools and its own agents.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from turnstream.shared.errors import ConfigurationError
 from turnstream.shared.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from turnstream.shared.broker.keys import TaskRef
     from turnstream.shared.settings import Settings
@@ -74,7 +75,7 @@ def submitting(trace: str, ref: TaskRef) -> Iterator[str]:
         return
     from opentelemetry.trace import SpanKind
 
-    attributes = {"turnstream.ref": str(ref)}
+    attributes = {"turnstream.ref": str(ref), **_of_session(ref)}
     with _tracer.start_as_current_span(
         "turn submitted", context=_context(trace), kind=SpanKind.PRODUCER, attributes=attributes,
         record_exception=False,
@@ -93,7 +94,12 @@ def attempting(trace: str, ref: TaskRef, *, number: int, agent: str, waited_ms: 
     from opentelemetry.trace import SpanKind
 
     context, now = _context(trace), time.time_ns()
-    attributes = {"turnstream.ref": str(ref), "turnstream.attempt": number, "gen_ai.agent.name": agent}
+    attributes = {
+        "turnstream.ref": str(ref),
+        "turnstream.attempt": number,
+        "gen_ai.agent.name": agent,
+        **_of_session(ref),
+    }
     waiting = _tracer.start_span(
         "turn queued", context=context, start_time=now - waited_ms * 1_000_000, attributes=attributes
     )
@@ -102,6 +108,49 @@ def attempting(trace: str, ref: TaskRef, *, number: int, agent: str, waited_ms: 
         "turn attempted", context=context, kind=SpanKind.CONSUMER, attributes=attributes, record_exception=False,
     ):  # fmt: skip
         yield
+
+
+@contextmanager
+def invoking(ref: TaskRef, agent: str, usage: Mapping[str, int]) -> Iterator[None]:
+    """A span for an agent that the library knows nothing of; what is added to ``usage`` in the block is the span's."""
+    if _tracer is None:
+        yield
+        return
+    before = dict(usage)
+    attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, **_of_session(ref)}
+    with _tracer.start_as_current_span(
+        f"invoke_agent {agent}", attributes=attributes, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield
+        except Exception as error:
+            # Its text is the agent's, and may hold anything.
+            failed(type(error).__name__)
+            raise
+        finally:
+            for name in ("input_tokens", "output_tokens"):
+                if spent := usage[name] - before[name]:
+                    span.set_attribute(f"gen_ai.usage.{name}", spent)
+
+
+def failed(code: str) -> None:
+    """The span that is under way here ended badly, by this code."""
+    if _tracer is None:
+        return
+    from opentelemetry.trace import StatusCode, get_current_span
+
+    span = get_current_span()
+    span.set_status(StatusCode.ERROR)
+    span.set_attribute("error.type", code)
+
+
+def conversation(ref: TaskRef) -> str:
+    """What the conversation of a task is called: of two owners, the same session's id is two."""
+    return f"{ref.owner}/{ref.session}"
+
+
+def _of_session(ref: TaskRef) -> dict[str, str]:
+    return {"gen_ai.conversation.id": conversation(ref)}
 
 
 def note(**attributes: str) -> None:

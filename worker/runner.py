@@ -376,6 +376,8 @@ class Runner:
         self, held: Held, end: End, output: list[bytes] | None = None, more: Batch | None = None
     ) -> None:
         held.parting = True
+        if end.status == TaskStatus.FAILED:
+            tracing.failed(end.why)
         outcome = await write_end(self._ender, held.attempt, end, output=output, more=more)
         if isinstance(outcome, Ended):
             held.reason = Reason.STOP

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 from pydantic_ai import Agent
 
 from tests.support.client import calls_of
+from tests.support.fake_provider.server import Call, calls, says
 from tests.support.waiting import wait_until
 from turnstream.shared import tracing
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
+    from tests.support.fake_provider.deployment import Deployments
+    from tests.support.fake_provider.server import Provider
     from tests.support.stack import Stack
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -56,7 +61,7 @@ async def traced(
         await stream.all()
 
     def told() -> Any:
-        return [span.name for span in exporter.get_finished_spans()].count("turn attempted") == attempts
+        return names(exporter).count("turn attempted") == attempts
 
     await wait_until(told, "the spans to end")
     return list(exporter.get_finished_spans())
@@ -84,6 +89,64 @@ async def test_a_turn_is_one_trace(stack: Stack, exporter: InMemorySpanExporter)
     assert above
     assert "" not in above
     assert not any("20 22" in str(span.attributes) + str(span.events) for span in spans)
+
+
+async def test_spans_have_the_attributes_of_the_conventions(
+    deploy: Deployments, provider: Provider, exporter: InMemorySpanExporter
+) -> None:
+    """Each call of a model and a tool is one span, with model, tokens, agent and the session as conversation; no words."""
+    client = await deploy(model="openai:gpt-4o", tools=["tests.support.fake_provider.tools:get_weather"])
+    provider.script = [
+        calls(Call("get_weather", '{"city": "Rome"}'), usage=(20, 7)),
+        says("Sunny.", usage=(30, 9)),
+    ]
+    await client.turn("s1", "Kanarienvogel", id="t1")
+    await wait_until(lambda: "turn attempted" in names(exporter), "the spans to end")
+    told = [span.attributes or {} for span in exporter.get_finished_spans()]
+    assert {each["gen_ai.conversation.id"] for each in told} == {"dev/s1"}
+    by_operation = Counter(each.get("gen_ai.operation.name") for each in told)
+    assert by_operation == {None: 3, "chat": 2, "execute_tool": 1, "invoke_agent": 1}
+    assert {each["gen_ai.agent.name"] for each in told if "gen_ai.agent.name" in each} == {"demo"}
+    models = [each for each in told if each.get("gen_ai.operation.name") == "chat"]
+    assert {each["gen_ai.request.model"] for each in models} == {"gpt-4o"}
+    assert [each["gen_ai.usage.input_tokens"] for each in models] == [20, 30]
+    assert [each["gen_ai.usage.output_tokens"] for each in models] == [7, 9]
+    assert [each["gen_ai.tool.name"] for each in told if "gen_ai.tool.name" in each] == ["get_weather"]
+    assert not any(word in str(told) for word in ("Kanarienvogel", "Rome", "Sunny"))
+
+
+async def test_a_generators_run_is_a_span_too(deploy: Deployments, exporter: InMemorySpanExporter) -> None:
+    """With what it counted; the library knows nothing of it."""
+    client = await deploy(python="tests.support.coded:charges")
+    await client.turn("s1", "both", id="t1")
+    await wait_until(lambda: "turn attempted" in names(exporter), "the spans to end")
+    (run,) = (span for span in exporter.get_finished_spans() if span.name == "invoke_agent demo")
+    assert {**(run.attributes or {})} == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "demo",
+        "gen_ai.conversation.id": "dev/s1",
+        "gen_ai.usage.input_tokens": 3000,
+        "gen_ai.usage.output_tokens": 300,
+    }
+
+
+async def test_what_fails_is_told_without_its_words(
+    deploy: Deployments, exporter: InMemorySpanExporter
+) -> None:
+    """By the turn's code, and by the kind of what the agent raised: its text may hold secrets."""
+    client = await deploy(python="tests.support.coded:breaks")
+    await client.turn("s1", "hi", id="t1")
+    await wait_until(lambda: "turn attempted" in names(exporter), "the spans to end")
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    for name, kind in (("turn attempted", "agent_error"), ("invoke_agent demo", "RuntimeError")):
+        assert spans[name].status.status_code is StatusCode.ERROR
+        assert (spans[name].attributes or {})["error.type"] == kind
+    assert "hunter2" not in "".join(span.to_json() for span in spans.values())
+
+
+def names(exporter: InMemorySpanExporter) -> list[str]:
+    """The names of the spans that have ended."""
+    return [span.name for span in exporter.get_finished_spans()]
 
 
 async def test_a_turn_that_waited_for_its_client_goes_on_in_its_trace(

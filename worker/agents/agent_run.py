@@ -31,7 +31,7 @@ from pydantic_ai.messages import (
     ThinkingPartDelta,
 )
 
-from turnstream.shared import metrics
+from turnstream.shared import metrics, tracing
 from turnstream.shared.agents.json_depth import MOST_LEVELS, too_deep
 from turnstream.shared.session.endings import ANSWERED_BY, CUT_SHORT
 from turnstream.worker.agents import memory, models, structured_output
@@ -145,6 +145,7 @@ class Run:
         iterating: AbstractAsyncContextManager[LibraryRun[Any, Any]] = agent.iter(
             None if asked else prompt,
             message_history=[*history, *mine],
+            conversation_id=tracing.conversation(self.turn.attempt.ref),
             output_type=[agent.output_type, DeferredToolRequests],
             model=model.model,
             model_settings=settings,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import orjson
 from pydantic import ValidationError
 
-from turnstream.shared import metrics
+from turnstream.shared import metrics, tracing
 from turnstream.shared.protocol import Content, Message, Role, explain
 from turnstream.shared.protocol.content import BY_TYPE
 from turnstream.worker.agents.memory import within
@@ -142,6 +142,10 @@ class GeneratorAgent:
 
     async def run(self, turn: RunningTurn) -> Done | NeedsClient:
         """Say what the generator yields, until it ends or asks the client."""
+        with tracing.invoking(turn.attempt.ref, self.spec.name, turn.usage):
+            return await self._run(turn)
+
+    async def _run(self, turn: RunningTurn) -> Done | NeedsClient:
         mine = Turn(turn)
         voice = _Voice(turn, mine)
         room = turn.publisher.room

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from pydantic import BaseModel, Field
 
-from turnstream.shared import metrics
+from turnstream.shared import metrics, tracing
 from turnstream.worker.agents import memory
 from turnstream.worker.agents.agent_run import RunResult
 from turnstream.worker.agents.models import count
@@ -123,7 +123,11 @@ class Reflection:
                 deps = await critic.deps()
                 with metrics.answer_seconds.timing(critic.spec.name, run.turn.models.label(model.name)):
                     result = await critic.library_agent.run(
-                        question, output_type=Verdict, deps=deps, model=model.model
+                        question,
+                        output_type=Verdict,
+                        deps=deps,
+                        model=model.model,
+                        conversation_id=tracing.conversation(run.turn.attempt.ref),
                     )
                 await answered()
         except (Exception, asyncio.CancelledError):
