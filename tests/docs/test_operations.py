@@ -1,4 +1,4 @@
-"""The operators' page lists every setting and every metric, and the dashboard reads none that is not there."""
+"""The operators' page lists every setting and every metric, and dashboards read none that is not there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import SecretStr
 
 from turnstream.shared import metrics
@@ -14,7 +15,10 @@ from turnstream.shared.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "operations.md").read_text()
-DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "turnstream.json").read_text())
+SERVICE, AGENTS = DASHBOARDS = [
+    json.loads((ROOT / "deploy" / "grafana" / name).read_text())
+    for name in ("turnstream.json", "agents.json")
+]
 
 
 def table(head: str) -> dict[str, list[str]]:
@@ -53,11 +57,42 @@ def test_every_metric_is_in_the_table() -> None:
     assert table("metric | what it tells") == expected
 
 
-def test_the_dashboard_reads_metrics_that_there_are() -> None:
-    """Every metric in its queries is one of ours or of the process; none of the table is left unseen for long."""
-    queries = " ".join(target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"])
-    read = set(re.findall(r"\bturnstream_[a-z_]+", queries))
-    known = {told(each).partition("{")[0] for each in (*metrics.COUNTED, *metrics.GAUGES)}
-    known |= {f"{each.name}_bucket" for each in metrics.COUNTED if isinstance(each, metrics.Times)}
-    assert read <= known
-    assert all(panel["title"] and panel["description"] for panel in DASHBOARD["panels"])
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda each: each["uid"])
+def test_dashboards_read_metrics_that_there_are(dashboard: dict[str, Any]) -> None:
+    """Every query reads ours, by labels that these have; every panel says what it shows."""
+    labels = {name: found for each in (*metrics.COUNTED, *metrics.GAUGES) for name, found in series(each)}
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        assert panel["description"]
+        for target in panel["targets"]:
+            query = target["expr"]
+            read = set(re.findall(r"\bturnstream_[a-z_]+", query))
+            # Of a process, Prometheus' own library tells the rest.
+            assert read or "process_" in query, query
+            assert read <= labels.keys(), query
+            grouped = re.findall(r"\b(?:by|without) \(([^)]*)\)", query)
+            asked = {word for words in grouped for word in words.split(", ")}
+            asked |= set(re.findall(r"\b(\w+)[=!]~?\"", query)) | set(
+                re.findall(r"{{(\w+)}}", target["legendFormat"])
+            )
+            for name in read:
+                assert asked <= {*labels[name], "job", "instance"}, query
+
+
+def series(metric: metrics.Counted | metrics.Gauge) -> list[tuple[str, set[str]]]:
+    """The names of a metric's series, with their labels."""
+    labels = set(getattr(metric, "labels", ())) or {getattr(metric, "label", "")} - {""}
+    if isinstance(metric, metrics.Times | metrics.TimesBy):
+        return [
+            (f"{metric.name}_bucket", {*labels, "le"}),
+            *((f"{metric.name}_{part}", labels) for part in ("sum", "count")),
+        ]
+    return [(told(metric).partition("{")[0], labels)]
+
+
+def test_the_agents_dashboard_leaves_no_metric_of_agents_out() -> None:
+    """Each that has an agent or an owner as a label is in one of its queries."""
+    queries = str(AGENTS["panels"])
+    for each in metrics.COUNTED:
+        if {"agent", "owner"} & set(getattr(each, "labels", ())):
+            assert each.name in queries
