@@ -186,6 +186,15 @@ class NoModel(Refused):
     text = "No such model: give its name, as the list of models tells it."
 
 
+class NoAgent(Refused):
+    """An operator named an agent that there is not."""
+
+    status = 404
+    code = "agent_not_found"
+    number = 40406
+    text = "No such agent: give its name, as the list of agents tells it."
+
+
 class NoWorker(Refused):
     """An operator named a worker that shows no sign of life."""
 

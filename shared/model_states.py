@@ -1,5 +1,7 @@
 """The states of models, the same for all workers: held by an operator, left alone by the breaker, limited.
 
+An agent that an operator holds has a state here, too, under a name that no model has (`of_agent`).
+
 All but the permits is one hash, ``ts:models``, with a field ``<what> <model>`` for what is not as usual; a model that is
 held by no operator and answers has none. What writes it: `lua/model_enter.lua` before a request that may be refused,
 `lua/model_report.lua` after one that failed, or changes something, and operators. Times are the broker's.
@@ -89,6 +91,14 @@ class ModelState:
         if not self.until:
             return "closed"
         return "probing" if self.until <= now < self.probe else "open"
+
+
+_AGENT = "agent "
+
+
+def of_agent(agent: str) -> str:
+    """What an agent is called among models; their names have no spaces."""
+    return _AGENT + agent
 
 
 # A model of which nothing is noted.
@@ -228,7 +238,7 @@ class ModelStates(Retrying):
         """What operators see of each known model, and of those of which something is noted; by name."""
         now, states = await self.read()
         rows = []
-        for model in sorted({*known, *states}):
+        for model in sorted({*known, *(name for name in states if not name.startswith(_AGENT))}):
             row = _row(model, states.get(model, USUAL), now)
             if limit := limits.get(model, 0):
                 permits = keys.model_permits(model)
@@ -236,6 +246,15 @@ class ModelStates(Retrying):
                 row["limit"] = limit
             rows.append(row)
         return rows
+
+    async def agents_held(self) -> dict[str, float]:
+        """The agents that operators hold, and since when, Unix seconds."""
+        _, states = await self.read()
+        return {
+            name.removeprefix(_AGENT): state.held / 1000
+            for name, state in states.items()
+            if name.startswith(_AGENT) and state.held
+        }
 
 
 def _row(model: str, state: ModelState, now: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import typer
 from turnstream import dev_keys, environment, exit_codes, project
 from turnstream.escaping import escaped
 from turnstream.models import app as models_app
+from turnstream.models import change
 from turnstream.sessions import app as sessions_app
 from turnstream.shared import settings as settings_module
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
@@ -349,9 +350,29 @@ def agents_list(url: Url = LOCAL, as_json: AsJson = False) -> None:
 
     with admin(url) as asked:
         rows = asked.ask("GET", "agents")["agents"]
-    headings = ("AGENT", "MODEL", "BUSY", "DESCRIPTION")
-    for line in listed(rows, headings, lambda row: [row[name.lower()] for name in headings], as_json=as_json):
+    headings = ("AGENT", "MODEL", "BUSY", "STATE", "DESCRIPTION")
+
+    def row(agent: dict[str, Any]) -> list[str]:
+        told = {**agent, "state": "held" if "held_since" in agent else "open"}
+        return [told[name.lower()] for name in headings]
+
+    for line in listed(rows, headings, row, as_json=as_json):
         typer.echo(line)
+
+
+AgentName = Annotated[str, typer.Argument(metavar="AGENT", help="As `turnstream agents list` tells it.")]
+
+
+@agents_app.command("hold")
+def agents_hold(agent: AgentName, url: Url = LOCAL, as_json: AsJson = False) -> None:
+    """Have an agent begin nothing: its turns wait until it is resumed. What it streams goes on."""
+    change("agents", "hold", "agent", agent, url, as_json=as_json)
+
+
+@agents_app.command("resume")
+def agents_resume(agent: AgentName, url: Url = LOCAL, as_json: AsJson = False) -> None:
+    """End an agent's hold. Turns that wait come back within 30 seconds."""
+    change("agents", "resume", "agent", agent, url, as_json=as_json)
 
 
 @agents_app.command("check")

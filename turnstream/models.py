@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from turnstream.escaping import escaped
@@ -29,21 +30,23 @@ def list_models(url: Url = LOCAL, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def hold(model: Model, url: Url = LOCAL) -> None:
+def hold(model: Model, url: Url = LOCAL, as_json: AsJson = False) -> None:
     """Let no request to a model begin. Turns wait, or use their agent's fallback; what it streams goes on."""
-    _change("hold", model, url)
+    change("models", "hold", "model", model, url, as_json=as_json)
 
 
 @app.command()
-def resume(model: Model, url: Url = LOCAL) -> None:
+def resume(model: Model, url: Url = LOCAL, as_json: AsJson = False) -> None:
     """End a hold, and close the model's breaker. Turns that wait come back within 30 seconds."""
-    _change("resume", model, url)
+    change("models", "resume", "model", model, url, as_json=as_json)
 
 
-def _change(what: str, model: str, url: str) -> None:
+def change(kind: str, what: str, field: str, name: str, url: str, *, as_json: bool) -> None:
+    """Hold or resume a model or an agent, and tell what became of it."""
     with admin(url) as asked:
-        told = asked.ask("POST", f"models/{what}", json={"model": model})
-    typer.echo(escaped(f"{told['state']}  {told['model']}{'' if told['changed'] else ' (as before)'}"))
+        told = asked.ask("POST", f"{kind}/{what}", json={field: name})
+    words = f"{told['state']}  {told[field]}{'' if told['changed'] else ' (as before)'}"
+    typer.echo(escaped(orjson.dumps(told).decode() if as_json else words))
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:

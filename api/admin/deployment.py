@@ -98,8 +98,10 @@ class AdminDeploymentRoutes:
         """The agents that keys can select."""
         services = self._services
         await services.auth.admin(request)
+        held = await services.model_states.agents_held()
         found = [
             {
+                **({"held_since": held[spec.name]} if spec.name in held else {}),
                 "agent": spec.name,
                 "model": spec.python or spec.model,
                 "busy": spec.busy,

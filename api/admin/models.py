@@ -1,4 +1,4 @@
-"""Models as operators see them: which may be asked, and a hold or its end."""
+"""Models as operators see them: which may be asked, and a hold or its end; and the same of agents."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
 from turnstream.api.admin.params import body_of
-from turnstream.api.admin.schemas import ModelHeld, ModelList
+from turnstream.api.admin.schemas import AgentHeld, ModelHeld, ModelList
 from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
-from turnstream.shared.errors import NoModel
+from turnstream.shared.errors import NoAgent, NoModel
+from turnstream.shared.model_states import of_agent
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -32,6 +33,14 @@ class ModelBody(BaseModel):
     model: Annotated[str, Field(min_length=1, max_length=256)]
 
 
+class AgentBody(BaseModel):
+    """Which agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: Annotated[str, Field(min_length=1, max_length=256)]
+
+
 class AdminModelRoutes:
     """Serves operators."""
 
@@ -44,6 +53,8 @@ class AdminModelRoutes:
             route(BASE + "/models", self.models, "GET"),
             route(BASE + "/models/hold", self.hold, "POST"),
             route(BASE + "/models/resume", self.resume, "POST"),
+            route(BASE + "/agents/hold", self.hold_agent, "POST"),
+            route(BASE + "/agents/resume", self.resume_agent, "POST"),
         ]
 
     async def models(self, request: Request) -> Response:
@@ -66,6 +77,33 @@ class AdminModelRoutes:
         changed = await self._services.model_states.resume(model)
         log.info("admin.model_resumed", model=model, changed=changed, key=key)
         return answer(ModelHeld, {"model": model, "state": "closed", "changed": changed})
+
+    async def hold_agent(self, request: Request) -> Response:
+        """Let an agent begin nothing."""
+        key, agent = await self._agent(request)
+        changed = await self._services.model_states.hold(of_agent(agent))
+        log.info("admin.agent_held", agent=agent, changed=changed, key=key)
+        return answer(AgentHeld, {"agent": agent, "state": "held", "changed": changed})
+
+    async def resume_agent(self, request: Request) -> Response:
+        """End an agent's hold."""
+        key, agent = await self._agent(request)
+        changed = await self._services.model_states.resume(of_agent(agent))
+        log.info("admin.agent_resumed", agent=agent, changed=changed, key=key)
+        return answer(AgentHeld, {"agent": agent, "state": "open", "changed": changed})
+
+    async def _agent(self, request: Request) -> tuple[str, str]:
+        """The id of the operator's key, and the agent that the body names.
+
+        Raises:
+            NoAgent: there is none of that name, and none is held.
+        """
+        services = self._services
+        key = await services.auth.admin(request)
+        name = (await body_of(request, services.settings, AgentBody)).agent
+        if services.agents.get(name) is None and name not in await services.model_states.agents_held():
+            raise NoAgent
+        return key.id, name
 
     async def _named(self, request: Request) -> tuple[str, str]:
         """The id of the operator's key, and the model that the body names.

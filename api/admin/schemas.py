@@ -267,6 +267,14 @@ class ModelHeld(Described):
     changed: bool
 
 
+class AgentHeld(Described):
+    """What became of an agent: ``changed`` is false if there was nothing to change."""
+
+    agent: str
+    state: Literal["held", "open"]
+    changed: bool
+
+
 class AgentRow(Described):
     """An agent that keys can select."""
 
@@ -276,6 +284,7 @@ class AgentRow(Described):
     images: bool
     simple: bool
     description: str
+    held_since: float | None = Field(None, description="Since when an operator holds it.")
 
 
 class AgentList(Described):

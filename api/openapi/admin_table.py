@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from turnstream.api.admin.deployment import WorkerBody
 from turnstream.api.admin.keys import NewKeyBody, RotateBody
-from turnstream.api.admin.models import ModelBody
+from turnstream.api.admin.models import AgentBody, ModelBody
 from turnstream.api.admin.params import StopBody
 from turnstream.api.admin.schemas import (
+    AgentHeld,
     AgentList,
     EventPage,
     KeyList,
@@ -36,6 +37,7 @@ from turnstream.shared.errors import (
     CursorGone,
     IdempotencyMismatch,
     InvalidBody,
+    NoAgent,
     NoKey,
     NoModel,
     NoSession,
@@ -237,6 +239,29 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
         "The agents that keys can select.",
         {200: (AgentList,)},
         KEY_ERRORS,
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/agents/hold",
+        "adminHoldAgent",
+        "Have an agent begin no turn, at any worker, and make no request to a model, as a sub-agent or critic neither. Its turns wait; "
+        "what it streams goes on.",
+        {200: (AgentHeld,)},
+        KEY_ERRORS | BODY_ERRORS | {NoAgent},
+        (),
+        AgentBody,
+        {"an agent": {"agent": "demo"}},
+    ),
+    Operation(
+        ("POST",),
+        BASE + "/agents/resume",
+        "adminResumeAgent",
+        "End an agent's hold. Turns that wait come back within 30 seconds.",
+        {200: (AgentHeld,)},
+        KEY_ERRORS | BODY_ERRORS | {NoAgent},
+        (),
+        AgentBody,
+        {"an agent": {"agent": "demo"}},
     ),
     Operation(
         ("GET",),

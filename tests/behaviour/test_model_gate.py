@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,43 @@ async def test_operators_name_models_that_there_are(
     assert (await row(deploy, client, "function:scripted"))["state"] == "held"
 
 
+@pytest.mark.parametrize(
+    "agent", [{}, {"python": "tests.support.coded:charges"}], ids=["of a model", "a generator"]
+)
+async def test_a_held_agent_begins_nothing(
+    deploy: Deployments, provider: Provider, agent: dict[str, Any]
+) -> None:
+    """Its turns wait, and go on when it is resumed; operators see it among the agents, and no model of its name."""
+    client = await deploy(**agent)
+    admin = deploy.stack.client(client.base_url, deploy.stack.admin)
+
+    async def told(what: str, name: str = "demo") -> Any:
+        answer = await admin.http.post(f"/admin/v1/agents/{what}", json={"agent": name})
+        return answer.json() if answer.status_code == 200 else answer.status_code
+
+    assert await told("hold") == {"agent": "demo", "state": "held", "changed": True}
+    assert (await told("hold"))["changed"] is False
+    assert await told("hold", "typo") == 404
+    gates = [worker.gate for worker, _ in deploy.stack.workers]
+    await wait_until(lambda: all(gate.refusal("agent demo") for gate in gates), "the workers to see the hold")
+    (row,) = (
+        each
+        for each in (await admin.http.get("/admin/v1/agents")).json()["agents"]
+        if each["agent"] == "demo"
+    )
+    assert row["held_since"] > 0
+    models = (await admin.http.get("/admin/v1/models")).json()["models"]
+    assert not [each for each in models if "agent" in each["model"]]
+    async with client.process("s1", "Hi", id="t1") as stream:
+        assert (await waits(deploy, client))["reason"] == "agent_held"
+        assert provider.requests == []
+        provider.script = [says("Here.")]
+        assert (await told("resume"))["changed"] is True
+        frames = await stream.all()
+    assert (terminal(frames) or {})["status"] == "completed"
+    assert (await told("resume"))["changed"] is False
+
+
 @pytest.mark.parametrize("backend", ["fakeredis"])
 async def test_models_from_the_command_line(deploy: Deployments, provider: Provider) -> None:
     """List, hold, resume: the words are those of the admin API."""
@@ -207,6 +245,16 @@ async def test_models_from_the_command_line(deploy: Deployments, provider: Provi
     assert (wrong.code, "404: No such model" in wrong.err) == (4, True)
     resumed = await turnstream("models", "resume", named(provider), **env)
     assert resumed.out.split() == ["closed", named(provider)]
+    again = await turnstream("models", "resume", named(provider), "--json", **env)
+    assert json.loads(again.out) == {"model": named(provider), "state": "closed", "changed": False}
+    agent = await turnstream("agents", "hold", "demo", **env)
+    assert (agent.code, agent.out.split()) == (0, ["held", "demo"])
+    agents, none = await asyncio.gather(
+        turnstream("agents", "list", **env), turnstream("agents", "hold", "typo", **env)
+    )
+    assert "held" in next(line for line in agents.out.splitlines() if line.startswith("demo ")).split()
+    assert (none.code, "404: No such agent" in none.err) == (4, True)
+    assert (await turnstream("agents", "resume", "demo", **env)).out.split() == ["open", "demo"]
 
 
 async def test_the_breaker_spares_a_model_that_fails(deploy: Deployments, provider: Provider) -> None:

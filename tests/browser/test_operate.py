@@ -12,6 +12,7 @@ from playwright.async_api import expect
 from tests.behaviour.test_coded_agents import coded
 from tests.browser.conftest import PATIENCE_MS
 from tests.support.stack import Stack
+from tests.support.waiting import wait_until
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
@@ -262,6 +263,24 @@ async def test_where_a_turns_time_went(console: Console, tabs: Tabs, stack: Stac
     await other.sees(dialog.locator(".events"), "pieces: ")
     await expect(dialog.locator("pre").first).to_have_text("/tokens 40")
     assert other.complaints == []
+
+
+async def test_an_agent_is_held_and_resumed(console: Console, tabs: Tabs, stack: Stack) -> None:
+    """After a question; its turns wait until the same button ends it."""
+    other = await operator(tabs, stack)
+    other.page.once("dialog", lambda dialog: dialog.accept())
+    await other.page.get_by_role("button", name="hold demo", exact=True).last.click()
+    resume = other.page.get_by_role("button", name="resume demo", exact=True)
+    await expect(resume).to_be_visible(timeout=PATIENCE_MS)
+    gates = [worker.gate for worker, _ in stack.workers]
+    await wait_until(lambda: all(gate.refusal("agent demo") for gate in gates), "the workers to see the hold")
+    turn = await console.say("hello")
+    tasks = other.page.get_by_role("region", name="Tasks")
+    await other.sees(tasks, "agent_held")
+    await resume.scroll_into_view_if_needed()
+    await other.axe("agent-held")
+    await resume.click()
+    await console.ended(turn)
 
 
 async def test_what_a_turn_cost_is_shown_where_it_is_known(tabs: Tabs, place: Place, stack: Stack) -> None:

@@ -179,7 +179,9 @@ class Run:
         listener = DeltaListener(self._say_delta, self.turn.publisher.window.seconds)
         with listening(listener), keeping(self._background):
             async with AsyncExitStack() as stack:
-                answered = await stack.enter_async_context(self.turn.models.asking(self._model))
+                answered = await stack.enter_async_context(
+                    self.turn.models.asking(self._model, self.speaker.agent)
+                )
                 stack.enter_context(metrics.answer_seconds.timing(*labels))
                 begun = time.monotonic()
                 # One that is cancelled while it is handed over leaves a task behind that waits for ever, too.

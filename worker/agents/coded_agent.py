@@ -146,6 +146,7 @@ class GeneratorAgent:
             return await self._run(turn)
 
     async def _run(self, turn: RunningTurn) -> Done | NeedsClient:
+        turn.models.check(self.spec.name)
         mine = Turn(turn)
         voice = _Voice(turn, mine)
         room = turn.publisher.room

@@ -5,6 +5,7 @@
     model_quota_exceeded     the account has nothing left
     model_unavailable        it is down, overloaded, or out of reach
     model_held, model_busy   an operator holds it, or it has as many requests as it may have: what a turn waits for
+    agent_held               an operator holds the agent: the same
     model_authentication     it does not take our key
     model_not_found          it does not know the model
     model_rejected           it does not take the request as it is
@@ -93,8 +94,9 @@ _UNAVAILABLE = ("model_unavailable", "The model is not available at the moment."
 _REJECTED = ("model_rejected", "The model's provider rejected the request.")
 _TIMEOUT = ("model_timeout", "The model took too long to answer.")
 
-# Of a model that was not asked.
+# Of a model, or an agent, that was not asked.
 _NOT_NOW = {
+    "agent_held": "The agent is held by an operator.",
     "model_held": "The model is held by an operator.",
     "model_busy": "The model has as many requests as it may have at once.",
 }

@@ -26,7 +26,7 @@ from pydantic_ai.exceptions import ModelAPIError
 from turnstream.shared import metrics
 from turnstream.shared.broker.retry import is_transient as is_brokers
 from turnstream.shared.errors import BrokerAway
-from turnstream.shared.model_states import USUAL, Closed, IsBusy, IsHeld, IsOpen, ModelState, Opened
+from turnstream.shared.model_states import USUAL, Closed, IsBusy, IsHeld, IsOpen, ModelState, Opened, of_agent
 from turnstream.worker.agents.failures import asked_seconds, explain, is_transient
 from turnstream.worker.agents.run_outcome import NotNow
 
@@ -149,7 +149,7 @@ class ModelGate:
             yield _nothing
             return
         if refusal := self.refusal(model):
-            raise self._spread_out(model, refusal)
+            raise self.spread_out(model, refusal)
         limit = self._limits.get(model, 0)
         call = secrets.token_hex(8)
         # Whether the broker knows of this request.
@@ -163,7 +163,7 @@ class ModelGate:
                 entered = await self._states.enter(model, call, turn, limit)
                 if refusal := _refusal(model, entered, limit):
                     known = False
-                    raise self._spread_out(model, refusal)
+                    raise self.spread_out(model, refusal)
             yield partial(self._answered, model, call)
         except Exception as error:
             if isinstance(error, ModelAPIError):
@@ -183,8 +183,8 @@ class ModelGate:
                     # The turn's next request must find the permit free.
                     await asyncio.shield(reporting)
 
-    def _spread_out(self, model: str, refusal: NotNow) -> NotNow:
-        """The same, later the more turns are to come back; of those that wait for a permit the broker keeps count."""
+    def spread_out(self, model: str, refusal: NotNow) -> NotNow:
+        """The same refusal, later the more turns are to come back; of those that wait for a permit the broker keeps count."""
         if refusal.code == "model_busy":
             return refusal
         now, returns = time.monotonic(), self._returns[model]
@@ -272,6 +272,16 @@ class TurnModels:
         """What metrics call a model: one that only a request names has no name of its own."""
         return model if model in self._gate.models else metrics.OTHER
 
+    def check(self, agent: str) -> None:
+        """See to it that no operator holds the agent.
+
+        Raises:
+            NotNow: one does.
+        """
+        name = of_agent(agent)
+        if refusal := self._gate.refusal(name):
+            raise self._gate.spread_out(name, NotNow("agent_held", agent, refusal.seconds))
+
     def give_up(self) -> bytes | None:
         """Give those up that failed, where others are left: what to keep as `GIVEN_UP`; None: no other is left."""
         if not self._failed:
@@ -292,8 +302,9 @@ class TurnModels:
         return min(refused, key=lambda pair: pair[0])[1]
 
     @asynccontextmanager
-    async def asking(self, model: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """As `ModelGate.asking`."""
+    async def asking(self, model: str, agent: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """As `ModelGate.asking`, for an agent that no operator holds."""
+        self.check(agent)
         try:
             async with self._gate.asking(model, self._turn) as answered:
                 yield answered

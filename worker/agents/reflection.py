@@ -119,7 +119,7 @@ class Reflection:
     async def _ask(self, run: Run, critic: ConfiguredAgent, question: str) -> Verdict:
         try:
             model = run.turn.models.choose(critic.chain)
-            async with run.turn.models.asking(model.name) as answered:
+            async with run.turn.models.asking(model.name, critic.spec.name) as answered:
                 deps = await critic.deps()
                 with metrics.answer_seconds.timing(critic.spec.name, run.turn.models.label(model.name)):
                     result = await critic.library_agent.run(

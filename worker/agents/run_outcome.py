@@ -30,10 +30,10 @@ class AgentError(Exception):
 
 
 class NotNow(Exception):  # noqa: N818 - the model may be asked later
-    """A model may not be asked at the moment: an operator holds it, its breaker is open, or it has requests enough.
+    """A model may not be asked at the moment: an operator holds it or the agent, its breaker is open, or it has requests enough.
 
     Attributes:
-        code: ``model_held``, ``model_unavailable`` or ``model_busy``.
+        code: ``agent_held``, ``model_held``, ``model_unavailable`` or ``model_busy``.
         seconds: when to try again.
         failed: it is since the model failed, so the time counts as retried.
     """

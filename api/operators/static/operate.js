@@ -12,6 +12,7 @@ import { Tasks } from "./tasks.js";
 
 const ADMIN = "admin/v1";
 const POLL_MS = 2000;
+const AGENT_COLUMNS = ["Agent", "State", "Since", ""];
 const MODEL_COLUMNS = ["Model", "State", "Since", "Requests", "Failures", ""];
 const WORKER_COLUMNS = ["Worker", "Running", "Up for", "Seen", "Version", "State", ""];
 const FRONT_END_COLUMNS = ["Front end", "Followers", "Up for", "Seen", "Version", "State"];
@@ -74,6 +75,7 @@ export class Operate {
     this.workers = h("tbody");
     this.fronts = h("tbody");
     this.models = h("tbody");
+    this.agents = h("tbody");
     this.shownModels = "";
     this.element.replaceChildren(
       title(), this.problem, this.overview.element,
@@ -81,7 +83,7 @@ export class Operate {
       ...this.history.elements(),
       head("processes-title", "Processes", this.overview.summary),
       wrap("processes-title", table(WORKER_COLUMNS, this.workers, "Workers"), table(FRONT_END_COLUMNS, this.fronts, "Front ends")),
-      head("models-title", "Models"), wrap("models-title", table(MODEL_COLUMNS, this.models, "Models")),
+      head("models-title", "Models and agents"), wrap("models-title", table(MODEL_COLUMNS, this.models, "Models"), table(AGENT_COLUMNS, this.agents, "Agents")),
       ...this.keys.elements(),
     );
   }
@@ -99,13 +101,13 @@ export class Operate {
     }
     if (document.visibilityState === "visible") {
       try {
-        const [stats, tasks, processes, { models }] = await Promise.all([this.get("stats"), this.tasks.load(), this.get("workers"), this.get("models")]);
+        const [stats, tasks, processes, { models }, { agents }] = await Promise.all([this.get("stats"), this.tasks.load(), this.get("workers"), this.get("models"), this.get("agents")]);
         if (turn !== this.turn || !this.running) return;
         this.problem.hidden = true;
         this.overview.show(stats);
         this.tasks.show(tasks);
         this.showProcesses(processes, stats.now);
-        this.showModels(models);
+        this.showModels(models, agents);
         await this.history.tend();
       } catch (error) {
         if (turn !== this.turn) return;
@@ -153,18 +155,27 @@ export class Operate {
     return button;
   }
 
-  showModels(models) {
+  showModels(models, agents) {
     // Its buttons must stay under the pointer, so the table is made anew only when it has something else to show.
-    const shown = JSON.stringify(models);
+    const shown = JSON.stringify([models, agents]);
     if (shown === this.shownModels) return;
     this.shownModels = shown;
     this.models.replaceChildren(...models.map((each) => {
-      const act = each.state === "closed" ? "hold" : "resume";
-      const button = h("button", { type: "button", class: "quiet small", "aria-label": `${act} ${each.model}`, onclick: () => this.change(each.model, act, button) }, act === "hold" ? "Hold" : "Resume");
+      const button = this.holding("model", each.model, each.state === "closed");
       return row(MODEL_COLUMNS, [
         each.model, mark(each.state, { closed: "completed", held: "parked" }[each.state] ?? "failed"), each.since ? moment(each.since) : "", each.limit ? `${each.running} of ${each.limit}` : "", String(each.failures), button,
       ]);
     }));
+    this.agents.replaceChildren(...agents.map((each) => row(AGENT_COLUMNS, [
+      each.agent, mark(each.held_since ? "held" : "open", each.held_since ? "parked" : "completed"), each.held_since ? moment(each.held_since) : "", this.holding("agent", each.agent, !each.held_since),
+    ])));
+  }
+
+  /** A button that holds a model or an agent, or ends that. */
+  holding(kind, name, free) {
+    const act = free ? "hold" : "resume";
+    const button = h("button", { type: "button", class: "quiet small", "aria-label": `${act} ${name}`, onclick: () => this.change(kind, name, act, button) }, free ? "Hold" : "Resume");
+    return button;
   }
 
   // ── acts ──
@@ -174,9 +185,9 @@ export class Operate {
     this.onPlace();
   }
 
-  async change(model, act, button) {
-    if (act === "hold" && !confirm(`Hold ${model}? Its turns wait, or use their agent's fallback.`)) return;
-    await this.doing(button, () => insist(this.key.token, "POST", `${ADMIN}/models/${act}`, { body: { model } }));
+  async change(kind, name, act, button) {
+    if (act === "hold" && !confirm(`Hold ${name}? Its turns wait${kind === "model" ? ", or use their agent's fallback" : ""}.`)) return;
+    await this.doing(button, () => insist(this.key.token, "POST", `${ADMIN}/${kind}s/${act}`, { body: { [kind]: name } }));
   }
 
   /** Others' work ends by it, so it is asked for twice. */
