@@ -20,7 +20,7 @@ from turnstream.sessions import app as sessions_app
 from turnstream.shared import settings as settings_module
 from turnstream.shared.errors import ConfigurationError, TurnstreamError
 from turnstream.shared.version import VERSION
-from turnstream.tasks import LOCAL, AsJson, Ref, Url, admin, path_of
+from turnstream.tasks import LOCAL, AsJson, Ref, Url, admin, became, path_of
 from turnstream.tasks import app as tasks_app
 
 if TYPE_CHECKING:
@@ -293,10 +293,11 @@ def keys_create(
             help="What the owner's sessions may hold, as 200M; 0 is a quarter of the broker's `maxmemory`."
         ),
     ] = "0",
+    as_json: AsJson = False,
 ) -> None:
     """Make a key. It is shown once, and kept only as a hash."""
     from turnstream import sizes
-    from turnstream.keys import create
+    from turnstream.keys import create, made
     from turnstream.shared.api_keys import Limits
 
     scopes: tuple[Scope, ...] = tuple(
@@ -307,7 +308,8 @@ def keys_create(
         limits = Limits(rate=rate, concurrency=concurrency, followers=followers, storage=sizes.read(storage))
     except ValueError as error:
         raise ConfigurationError(f"--storage: {error}") from None
-    typer.echo(asyncio.run(create(settings, owner, agent or ["demo"], scopes, days, limits)))
+    key = asyncio.run(create(settings, owner, agent or ["demo"], scopes, days, limits))
+    typer.echo(made(*key, as_json=as_json))
 
 
 @keys_app.command("list")
@@ -323,11 +325,13 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="As `turnstream keys li
 
 
 @keys_app.command("revoke")
-def keys_revoke(key: KeyId) -> None:
+def keys_revoke(key: KeyId, as_json: AsJson = False) -> None:
     """Forget a key. It is refused everywhere within 10 seconds; turns that run go on."""
     from turnstream.keys import revoke
 
     asyncio.run(revoke(_scaled(settings_module.load(), "keys revoke"), key))
+    if as_json:
+        typer.echo(became("revoked", key, {"id": key}, as_json=True))
 
 
 @keys_app.command("rotate")
@@ -336,11 +340,13 @@ def keys_rotate(
     hours: Annotated[
         float, typer.Option(min=0, max=8760, help="How long the former key goes on working; 0 ends it now.")
     ] = 24,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key's successor, which may do the same. It is shown once."""
-    from turnstream.keys import rotate
+    from turnstream.keys import made, rotate
 
-    typer.echo(asyncio.run(rotate(_scaled(settings_module.load(), "keys rotate"), key, hours)))
+    successor = asyncio.run(rotate(_scaled(settings_module.load(), "keys rotate"), key, hours))
+    typer.echo(made(*successor, as_json=as_json))
 
 
 @agents_app.command("list")

@@ -6,6 +6,8 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
+import orjson
+
 from turnstream.escaping import escaped
 from turnstream.shared.agents import config
 from turnstream.shared.api_keys import ApiKeys, make_token
@@ -32,8 +34,8 @@ _HEADINGS = ("ID", "KEY", "OWNER", "AGENT", "SCOPES", "TURNS/MIN", "AT ONCE", "S
 
 async def create(
     settings: Settings, owner: str, agents: list[str], scopes: tuple[Scope, ...], days: int, limits: Limits
-) -> str:
-    """Make and register a key, which selects the first of the agents; returns it.
+) -> tuple[str, ApiKey]:
+    """Make and register a key, which selects the first of the agents; returns it, and what is kept of it.
 
     Raises:
         ConfigurationError: the owner cannot be spelled so, or there is no such agent.
@@ -49,7 +51,7 @@ async def create(
     agent, *others = agents
     token = make_token()
     expires = int(time.time()) + days * 86_400 if days else 0
-    await _ask(
+    key = await _ask(
         settings,
         lambda keys: keys.register(
             token,
@@ -61,7 +63,12 @@ async def create(
             limits=limits,
         ),
     )
-    return token
+    return token, key
+
+
+def made(token: str, key: ApiKey, *, as_json: bool) -> str:
+    """A new key as it is shown, once."""
+    return orjson.dumps({"key": token, "id": key.id}).decode() if as_json else token
 
 
 async def listed(settings: Settings, *, as_json: bool = False) -> list[str]:
@@ -86,16 +93,15 @@ async def revoke(settings: Settings, key_id: str) -> None:
     await _ask(settings, lambda keys: keys.revoke(key_id), seconds=0)
 
 
-async def rotate(settings: Settings, key_id: str, hours: float) -> str:
-    """Make a key's successor, and return it; the former one works for ``hours`` more.
+async def rotate(settings: Settings, key_id: str, hours: float) -> tuple[str, ApiKey]:
+    """Make a key's successor, and return it, and what is kept of it; the former one works for ``hours`` more.
 
     Raises:
         NoKey: there is none of that id.
         NotRotatable: it was rotated before, or has expired.
         BrokerAway: the broker did not answer.
     """
-    token, _ = await _ask(settings, lambda keys: keys.rotate(key_id, int(hours * 3600)), seconds=0)
-    return token
+    return await _ask(settings, lambda keys: keys.rotate(key_id, int(hours * 3600)), seconds=0)
 
 
 async def _ask(

@@ -10,7 +10,7 @@ import typer
 
 from turnstream.escaping import escaped
 from turnstream.sizes import shown
-from turnstream.tasks import LOCAL, AsJson, Url, admin
+from turnstream.tasks import LOCAL, AsJson, Url, admin, became
 
 app = typer.Typer(help="Sessions: what they hold, and their end.", no_args_is_help=True)
 
@@ -44,6 +44,7 @@ def delete(
     owner: Owner,
     session: Annotated[str | None, typer.Option(help="Only this one; without it, all.")] = None,
     url: Url = LOCAL,
+    as_json: AsJson = False,
 ) -> None:
     """Delete an owner's sessions with all that was said in them. Turns that are live end first."""
     body: dict[str, Any] = {"owner": owner}
@@ -54,7 +55,8 @@ def delete(
         while more:
             told = asked.ask("POST", "sessions/delete", json=body)
             for name in told["deleted"]:
-                typer.echo(f"deleted  {owner}/{name}")
+                named = {"owner": owner, "session": name}
+                typer.echo(became("deleted", f"{owner}/{name}", named, as_json=as_json))
             more = told["more"]
 
 

@@ -115,6 +115,7 @@ def stop(
     agent: Agent = None,
     session: Session = None,
     older_than: OlderThan = None,
+    as_json: AsJson = False,
 ) -> None:
     """Stop the tasks that are named, or all live ones that fit the options. Their ends are in the log then."""
     from turnstream.shared.errors import ConfigurationError
@@ -135,7 +136,7 @@ def stop(
             told = asked.ask("POST", "stop", json={"refs": refs} if refs else wanted)
             for outcome in ("stopped", "ended", "missing"):
                 for ref in told[outcome]:
-                    typer.echo(f"{outcome}  {ref}")
+                    typer.echo(became(outcome, ref, {"ref": ref}, as_json=as_json))
             missing += told["missing"]
             more = told["more"]
     if missing:
@@ -148,6 +149,11 @@ def tail(ref: Ref, url: Url = LOCAL, as_json: AsJson = False) -> None:
     with admin(url) as asked:
         for event in _events(asked, f"tasks/{path_of(ref)}/follow"):
             typer.echo(escaped(orjson.dumps(event).decode() if as_json else _line(event)))
+
+
+def became(outcome: str, words: str, named: dict[str, str], *, as_json: bool) -> str:
+    """A line that says what became of something."""
+    return escaped(orjson.dumps({**named, "outcome": outcome}).decode() if as_json else f"{outcome}  {words}")
 
 
 def _events(admin: Admin, path: str) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 
 from tests.support.commands import turnstream
@@ -56,6 +57,14 @@ async def test_a_keys_life(stack: Stack, place: Place, monkeypatch: pytest.Monke
 
     await wait_until(refused, "the revoked key to be refused")
     await successor.turn("s1", "hello")
+
+    made, rotated = [
+        orjson.loads((await turnstream("keys", *words, "--json", **env)).out)
+        for words in (("create", "--owner", "other"), ("rotate", new))
+    ]
+    assert made["key"].startswith("sk-")
+    revoked = await turnstream("keys", "revoke", rotated["id"], "--json", **env)
+    assert orjson.loads(revoked.out) == {"id": rotated["id"], "outcome": "revoked"}
 
 
 @pytest.mark.parametrize("backend", ["valkey"])

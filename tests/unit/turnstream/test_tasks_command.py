@@ -56,8 +56,8 @@ async def test_tasks_are_listed_shown_watched_and_stopped(client: Client, stack:
         lines = watched.out.splitlines()
         assert [int(line.split()[0]) for line in lines] == list(range(len(lines)))
         assert lines[-1].endswith("response canceled")
-        rest = await turnstream("tasks", "stop", "--status", "live", **env)
-        assert (rest.code, rest.out.split()) == (0, ["stopped", "dev/s2/t2"])
+        rest = await turnstream("tasks", "stop", "--status", "live", "--json", **env)
+        assert (rest.code, orjson.loads(rest.out)) == (0, {"ref": "dev/s2/t2", "outcome": "stopped"})
         ended = await turnstream("tasks", "list", "--status", "canceled", **env)
         heads, *_, first = ended.out.splitlines()
         assert "ENDED BY" in heads
