@@ -46,6 +46,9 @@ MOST_BEGINNING = 60
 TITLE = "title"
 _BEGINNING = "begins"
 
+# Beside the first message of a session that a request made for itself alone (`Entry.extra`): it is nobody's conversation.
+ONE_SHOT = "one_shot"
+
 _META = ("agent", "user", "epoch", "created", "origin", f"note:{TITLE}", f"note:{_BEGINNING}")
 _TASK = ("status", "submitted", "launched", "started", "parked")
 
@@ -171,6 +174,8 @@ class SessionList(Retrying):
         if not epoch or life <= 0 or agent != wanted.agent or user not in ("", wanted.user):
             return None
         shown = title or await self._beginning(keys, epoch, begins)
+        if shown is None:
+            return None
         if wanted.search and wanted.search.casefold() not in shown.casefold():
             return None
         state, since, asked = await self._state(keys, [task.decode() for task in live])
@@ -228,12 +233,18 @@ class SessionList(Retrying):
             )
         return found
 
-    async def _beginning(self, keys: SessionKeys, epoch: str, kept: str) -> str:
-        """How the session begins: its first message's first words, read from the history once. A clear begins anew."""
-        known, _, text = kept.partition(" ")
+    async def _beginning(self, keys: SessionKeys, epoch: str, kept: str) -> str | None:
+        """How the session begins: its first message's first words, read from the history once. A clear begins anew.
+
+        None: a request made it for itself alone; of such a one the epoch is kept, and no words.
+        """
+        known, some, text = kept.partition(" ")
         if known == epoch:
-            return text
+            return text if some else None
         for entry in await self._log.first_kept(keys, FIRST_ENTRIES):
+            if entry.extra and orjson.loads(entry.extra).get(ONE_SHOT):
+                await self._tasks.note(keys, _BEGINNING, epoch)
+                return None
             message = orjson.loads(entry.event)
             if message.get("role") == Role.USER and message.get("type") == MessageType.MESSAGE:
                 text = _words(message.get("content") or [])

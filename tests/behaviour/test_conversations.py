@@ -60,6 +60,22 @@ async def test_a_conversation_is_listed_with_its_first_words_and_times(client: C
     assert again["created_at"] == first["created_at"]
 
 
+async def test_a_completion_without_a_session_is_no_conversation(client: Client) -> None:
+    """Each has a session for itself: they would fill the list. One whose session a header names is in it."""
+    body = {
+        "model": "demo",
+        "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}],
+    }
+    for headers in ({}, {}, {"X-Session-Id": "s1"}):
+        answer = await client.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+    named = await wait_until(lambda: one(client, "s1"), "the conversation to be listed")
+    assert named["title"] == "hi"
+    # Once more, by what the list has kept of them.
+    for _ in range(2):
+        assert [each["session"] for each in await listed(client)] == ["s1"]
+
+
 async def test_a_long_beginning_is_cut_between_letters(client: Client) -> None:
     """Kept in few bytes, whatever is said; what has no text is called after its kind."""
     await client.turn("s1", "Ä" * 500)

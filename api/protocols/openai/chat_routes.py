@@ -33,6 +33,7 @@ from turnstream.shared.errors import BadRequest, InvalidBody, NoSession
 from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.session.endings import numbered
 from turnstream.shared.session.entry import Cursor
+from turnstream.shared.session.session_list import ONE_SHOT
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -58,7 +59,7 @@ SESSION_HEADERS = (
 )
 # Under these names, beside the user's message in the log: how many of these the session has with it; and whether it has a
 # session for itself.
-_USERS, _ONE_SHOT = "users", "one_shot"
+_USERS, _ONE_SHOT = "users", ONE_SHOT
 
 _MESSAGE_HEADER = "x-openwebui-message-id"
 _USER_HEADER = "x-openwebui-user-id"
