@@ -96,7 +96,6 @@ ELSEWHERE = {
     "shared/broker/pipeline": "processes/test_slow_link",
     "shared/errors": "behaviour/test_refusals",
     "shared/listening": "processes/test_supervisor",
-    "shared/metrics": "admin/test_metrics",
     "shared/protocol/content_builder": "unit/shared/protocol/test_builder",
     "shared/session/agent_tasks": "behaviour/a2a/test_tasks",
     "shared/session/cancellation": "unit/worker/test_signals",
