@@ -85,6 +85,7 @@ class ConsoleRoutes:
         spec = services.agents.get(key.agent)
         if "chat" in key.scopes and spec is not None:
             told["largest_message"] = services.bodies.most(spec)
+            told["attachments"] = list(spec.attachments)
         return answer(KeyUse, told)
 
     def _given(self, request: Request, name: str) -> Response:

@@ -25,6 +25,9 @@ class KeyUse(Described):
         None,
         description="Bytes that a message to the agent may have at most, with all that is attached to it.",
     )
+    attachments: list[Literal["image", "audio", "video", "file"]] | None = Field(
+        None, description="What a message to the agent may have beside text."
+    )
 
 
 class OpenCall(Described):

@@ -115,6 +115,9 @@ def model_name(model: str, base_url: str | None) -> str:
     return f"{model}@{urlsplit(base_url).netloc.rpartition('@')[2]}" if base_url else model
 
 
+Attachment = Literal["image", "audio", "video", "file"]
+
+
 class MemoryLimits(BaseModel):
     """How much of earlier turns the model sees. Whole turns are dropped, the oldest first."""
 
@@ -366,6 +369,10 @@ class AgentSpec(BaseModel):
         False, description="Whether a request may name files of the provider's account by their id."
     )
     images: bool = Field(False, description="Whether larger bodies, with images in them, are accepted.")
+    attachments: tuple[Attachment, ...] = Field(
+        get_args(Attachment),
+        description="What a user's message may have beside text, as its model understands it.",
+    )
 
     @field_validator("settings")
     @classmethod

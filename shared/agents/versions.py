@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _DIGITS = 12
 
 # Part of none: what decides about versions, and what only front ends read, whose word a request may overrule.
-_NO_PART = {"version", "on_version", "version_wait", "on_park", "a2a"}
+_NO_PART = {"version", "on_version", "version_wait", "on_park", "attachments", "a2a"}
 
 
 def versions(agents: Agents) -> dict[str, str]:

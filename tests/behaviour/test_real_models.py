@@ -62,6 +62,35 @@ def results_sent(provider: Provider, request: int = -1) -> dict[str, str]:
     return answered
 
 
+async def test_an_agent_takes_the_attachments_that_its_table_names(
+    deploy: Deployments, provider: Provider
+) -> None:
+    """Others are refused in every protocol, by what is wrong and what is taken; none reaches the model."""
+    client = await deploy(attachments=["image"])
+    image = {"type": "image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    file = {"type": "file", "filename": "a.txt", "file_data": "data:text/plain;base64,aGk="}
+    provider.script = [says("Nice.")]
+
+    def body(part: dict[str, str]) -> dict[str, Any]:
+        return {"session_id": "s1", "input": [{"role": "user", "type": "message", "content": [part]}]}
+
+    refused = await client.http.post("/process", json=body(file))
+    assert refused.status_code == 422
+    assert "'file' is not taken by this agent, which takes text, image" in refused.json()["message"]
+    items = [
+        {
+            "role": "user",
+            "content": [{"type": "input_file", "filename": "a.txt", "file_data": file["file_data"]}],
+        }
+    ]
+    refused = await client.http.post("/v1/responses", json={"input": items})
+    assert refused.status_code in (400, 422)
+    assert "is not taken by this agent" in refused.json()["error"]["message"]
+    assert provider.requests == []
+    async with client.open("POST", "/process", json=body(image)) as stream:
+        assert text_of(await stream.all()) == "Nice."
+
+
 async def test_openais_clients_see_what_was_cached_and_thought(
     deploy: Deployments, provider: Provider
 ) -> None:

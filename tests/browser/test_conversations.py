@@ -390,6 +390,26 @@ async def test_the_page_says_what_it_cannot_do(console: Console) -> None:
     await expect(page.locator(".thumb")).to_have_count(0)
 
 
+async def test_only_what_the_agent_takes_is_attached(tabs: Tabs, place: Place, stack: Stack) -> None:
+    """The button offers no others; one that is dropped is refused in words, and so it is by the server."""
+    picky = Stack(place, team(lead={"attachments": ["image"]}), dev_agent="lead")
+    try:
+        front_end = await picky.front_end()
+        console = await tabs.tab(url=front_end.base_url)
+        await console.add_key(picky.key)
+        page = console.page
+        await expect(page.locator("#attach")).to_have_attribute("accept", "image/*", timeout=PATIENCE_MS)
+        pdf = FilePayload(name="a.pdf", mimeType="application/pdf", buffer=b"%PDF-1.4")
+        await page.set_input_files("#attach", [pdf])
+        await console.sees(
+            page.locator("body"), "a.pdf is not attached: this agent takes images and text, no files."
+        )
+        await expect(page.locator("#thumbs")).to_be_hidden()
+        await console.axe("not-attached")
+    finally:
+        await picky.close()
+
+
 async def test_any_file_is_attached_by_button_drop_and_paste(console: Console) -> None:
     """It goes with the message, and what was said shows it, after a reload, too."""
     page = console.page

@@ -100,7 +100,7 @@ function remove(key) {
 
 async function add(token, kept) {
   const use = await ask(token, "GET", "console/key");
-  const key = { token, kept, shown: `${token.slice(0, 9)}…`, owner: use.owner, agent: use.agent, scopes: use.scopes, most: use.largest_message };
+  const key = { token, kept, shown: `${token.slice(0, 9)}…`, owner: use.owner, agent: use.agent, scopes: use.scopes, most: use.largest_message, kinds: use.attachments };
   store.saveKeys([...store.keys().filter((each) => each.token !== token), key]);
   return key;
 }

@@ -6,6 +6,9 @@ import { picture } from "./pictures.js";
 // What the rest of a request takes.
 const ENVELOPE = 4096;
 
+/** What may be attached, by the type of its part, and how many of it are called. */
+export const KINDS = { image: "images", audio: "sound", video: "films", file: "files" };
+
 export class Attachments {
   /** @param {(text: string) => void} onRefused why a file is not attached */
   constructor(onRefused) {
@@ -16,6 +19,16 @@ export class Attachments {
     this.read = Promise.resolve();
     /** Bytes that a message may have; what is not known is the server's to refuse. */
     this.most = Infinity;
+    this.kinds = Object.keys(KINDS);
+  }
+
+  /** Offer these kinds alone: the agent takes no others. */
+  take(kinds) {
+    this.kinds = kinds;
+    const field = byId("attach");
+    field.accept = kinds.includes("file") ? "" : kinds.map((kind) => `${kind}/*`).join(",");
+    field.disabled = !kinds.length;
+    field.parentElement.hidden = !kinds.length;
   }
 
   /** Files are read one after the other, whichever way they come. */
@@ -28,7 +41,9 @@ export class Attachments {
   async addAll(files) {
     for (const file of files) {
       const room = this.most - ENVELOPE - this.parts.reduce((sum, part) => sum + sizeOf(part), 0);
-      if (!file.size) this.onRefused(`${file.name} is empty, or a folder: it is not attached.`);
+      const kind = kindOf(file);
+      if (!this.kinds.includes(kind)) this.onRefused(`${file.name} is not attached: this agent takes ${this.kinds.length ? `${this.kinds.map((each) => KINDS[each]).join(", ")} and ` : "nothing but "}text, no ${KINDS[kind]}.`);
+      else if (!file.size) this.onRefused(`${file.name} is empty, or a folder: it is not attached.`);
       // Base64 takes four characters for three bytes.
       else if (Math.ceil(file.size / 3) * 4 > room) this.onRefused(`${file.name} is too large: a message to this agent may have ${words(this.most)} with all that is attached. It is not attached.`);
       else {
@@ -57,6 +72,11 @@ export function sentPart(part) {
   if (part.type === "video") return { type: "video", video_url: part.data };
   if (part.type === "file") return { type: "file", filename: part.filename, file_data: part.data };
   return { type: "text", text: part.text };
+}
+
+function kindOf(file) {
+  const [kind] = file.type.split("/");
+  return kind in KINDS ? kind : "file";
 }
 
 function partOf(file, data) {

@@ -1,7 +1,7 @@
 // The chat side: one conversation at a time, followed from wherever it stands.
 
 import { Conversation, ENDED, newId, Refused, saidBy, textOf, turnsOf, UNSENT } from "./client.js";
-import { Attachments } from "./attachments.js";
+import { Attachments, KINDS } from "./attachments.js";
 import { forkAt } from "./branching.js";
 import { Conversations, editTitle } from "./conversations.js";
 import { byId, h, say, short } from "./dom.js";
@@ -84,6 +84,7 @@ export class Chat {
     this.following?.close();
     this.key = key;
     this.attachments.most = key?.most ?? Infinity;
+    this.attachments.take(key?.kinds ?? Object.keys(KINDS));
     this.list.use(key);
     const before = store.view();
     // The address says more than what was shown before.

@@ -82,7 +82,13 @@ async def test_a_key_is_told_what_it_is_for(client: Client, stack: Stack) -> Non
     """Owner, agent, scopes and the largest message of one's own key; nothing without a valid one."""
     answer = await client.http.get("/console/key")
     most = stack.settings().max_image_body
-    assert answer.json() == {"owner": "dev", "agent": "demo", "scopes": ["chat"], "largest_message": most}
+    assert answer.json() == {
+        "owner": "dev",
+        "agent": "demo",
+        "scopes": ["chat"],
+        "largest_message": most,
+        "attachments": ["image", "audio", "video", "file"],
+    }
     operator = stack.client(client.base_url, stack.admin)
     assert (await operator.http.get("/console/key")).json() == {
         "owner": "admin",
