@@ -116,7 +116,10 @@ class UnansweredCall(ClientError):
                 f"The agent calls {name!r}, which is not registered: add it with @client.function({name!r}), "
                 "or one for all others with @client.other_functions"
             )
-        super().__init__(f"{text}; or iterate over the reply's events, and answer with reply.answer(…).")
+        super().__init__(
+            f"{text}; or iterate over the reply's events, and answer with reply.answer(…). The turn waits until then: "
+            "reply.stop() ends it."
+        )
 
 
 class TurnError(ClientError):

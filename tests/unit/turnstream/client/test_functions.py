@@ -90,7 +90,9 @@ async def test_a_function_that_fails_is_told_to_the_agent(ours: AsyncClient) -> 
 
 async def test_a_call_that_nobody_answers_is_an_error_not_a_silence(ours: AsyncClient) -> None:
     """Whoever wants the text learns what is missing; whoever reads events may answer by hand, from anywhere."""
-    with pytest.raises(UnansweredCall, match=r"calls 'weather'.*@client\.function\('weather'\)"):
+    with pytest.raises(
+        UnansweredCall, match=r"calls 'weather'.*@client\.function\('weather'\).*reply\.stop\(\)"
+    ):
         await ours.chat("/call weather {}").text()
     with pytest.raises(UnansweredCall, match=r"approval of 'delete_everything'.*@client\.approval"):
         await ours.chat("/approve").text()
