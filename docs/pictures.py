@@ -114,6 +114,8 @@ def _converse(page: Page) -> None:
     field.fill("Refund order 1042, please.")
     field.press("Enter")
     expect(turns.nth(1).get_by_role("button", name="Approve")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.get_by_text("needs you ·").first).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.get_by_text(re.compile("^(waiting|running) ·"))).to_have_count(0, timeout=PATIENCE_MS)
     expect(page.locator("#light")).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
 
 
