@@ -269,8 +269,8 @@ async def test_an_agent_is_held_and_resumed(console: Console, tabs: Tabs, stack:
     """After a question; its turns wait until the same button ends it."""
     other = await operator(tabs, stack)
     other.page.once("dialog", lambda dialog: dialog.accept())
-    await other.page.get_by_role("button", name="hold demo", exact=True).last.click()
-    resume = other.page.get_by_role("button", name="resume demo", exact=True)
+    await other.page.get_by_role("button", name="hold agent demo", exact=True).click()
+    resume = other.page.get_by_role("button", name="resume agent demo", exact=True)
     await expect(resume).to_be_visible(timeout=PATIENCE_MS)
     gates = [worker.gate for worker, _ in stack.workers]
     await wait_until(lambda: all(gate.refusal("agent demo") for gate in gates), "the workers to see the hold")

@@ -320,6 +320,9 @@ class Admin:
         if "/models/" in case.path and isinstance(case.body, dict) and draw(st.integers(0, 5)):
             models = self.models[:4] if case.path.endswith("/hold") else self.models[4:]
             case.body["model"] = draw(st.sampled_from(models))
+        if "/agents/" in case.path and isinstance(case.body, dict) and draw(st.integers(0, 5)):
+            # No turn of these is asked for: a held one would wait.
+            case.body["agent"] = "researcher"
 
 
 SCHEMA = schemathesis.openapi.from_dict(orjson.loads(orjson.dumps(document())))

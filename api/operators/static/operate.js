@@ -174,7 +174,7 @@ export class Operate {
   /** A button that holds a model or an agent, or ends that. */
   holding(kind, name, free) {
     const act = free ? "hold" : "resume";
-    const button = h("button", { type: "button", class: "quiet small", "aria-label": `${act} ${name}`, onclick: () => this.change(kind, name, act, button) }, free ? "Hold" : "Resume");
+    const button = h("button", { type: "button", class: "quiet small", "aria-label": `${act} ${kind} ${name}`, onclick: () => this.change(kind, name, act, button) }, free ? "Hold" : "Resume");
     return button;
   }
 

@@ -120,7 +120,7 @@ async def test_agents_are_listed(client: StackClient, stack: Stack) -> None:
     table, lines = await asyncio.gather(
         turnstream("agents", "list", **env), turnstream("agents", "list", "--json", **env)
     )
-    assert table.out.splitlines()[0].split() == ["AGENT", "MODEL", "BUSY", "DESCRIPTION"]
-    assert table.out.splitlines()[1].split() == ["demo", "demo", "serial"]
+    assert table.out.splitlines()[0].split() == ["AGENT", "MODEL", "BUSY", "STATE", "DESCRIPTION"]
+    assert table.out.splitlines()[1].split() == ["demo", "demo", "serial", "open"]
     found = [json.loads(line) for line in lines.out.splitlines()]
     assert [each["agent"] for each in found] == ["demo", "demo-researcher", "demo-critic"]
