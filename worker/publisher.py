@@ -256,7 +256,6 @@ class Publisher:
             metrics.append_seconds.add(time.monotonic() - begun)
             metrics.events_appended.n += batch.count
             self.progressed |= batch.progress
-            claim.saw(outcome.epoch, outcome.seq)
             self._attempt.files.update(batch.files)
             first = outcome.seq - batch.count + 1
             self.open.update({message: first + at for message, at in batch.opened.items()})

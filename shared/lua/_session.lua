@@ -655,16 +655,17 @@ local function remind(due, ref, look_ms)
 end
 
 -- Why a writer may not write, as the script's reply, or nil. `task`: its status, attempt, op and holder.
--- The writer shows its attempt, its holder, and the epoch and seq that it has seen; the last three are
--- '', 0 and 0 for one that has seen nothing. The holder is the operation that took the attempt: a broker that went back
+-- The writer shows its attempt, its holder, the epoch and seq that it has seen, and its last operation that was acknowledged; the
+-- last four are '', 0, 0 and '' for one that has seen nothing. The holder is the operation that took the attempt: a broker that went back
 -- may give a number twice, to two processes.
 -- `op` is the last operation kept for the task: the operation ids of a process grow, and an attempt is held by
 -- the one that took it. So a write that the network delayed past a later one is fenced, too; whoever sent it has long
 -- had its outcome from a repeat.
 -- A holder whose own writes were lost cannot go on from what it knows: the task is queued again, for an attempt that
--- begins with what is left. That is no crash.
+-- begins with what is left. That is no crash. Entries that were lost show by their seq; a batch that only keeps something has
+-- none, and shows by its operation: an older one is kept than the writer knows to be.
 -- → gone | ended | fenced | behind launch | files_missing
-local function refusal(task, mine, holds, seen_epoch, seen_seq)
+local function refusal(task, mine, holds, seen_epoch, seen_seq, seen_op)
   local behind = detect_loss(seen_epoch, seen_seq)
   local status, attempt, op, holder = unpack(task, 1, 4)
   if not status or not session()[1] then
@@ -675,7 +676,7 @@ local function refusal(task, mine, holds, seen_epoch, seen_seq)
   elseif status ~= 'running' or attempt ~= mine or (holds ~= '' and holder and holds ~= holder)
     or (op and OP ~= '' and tonumber(OP) < tonumber(op)) then
     return { 'fenced' }
-  elseif not behind then
+  elseif not behind and (seen_op == '' or tonumber(op or '0') >= tonumber(seen_op)) then
     return files_missing() and { 'files_missing' } or nil
   end
   local more = redis.call('HMGET', TASK, 'launch', 'ending')

@@ -1,5 +1,5 @@
 -- Write a batch for an attempt and keep what it checkpoints. call_prefix: of the calls' strings.
--- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); batch: groups, entries,
+-- attempt, holder, seen_epoch, seen_seq, seen_op: what the writer shows (see refusal); batch: groups, entries,
 -- calls, state.
 -- → ok seq epoch | behind launch | fenced | ended | gone | files_missing
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'out', 'number', 'fresh')
@@ -7,7 +7,7 @@ if task[3] == OP and task[2] == attempt then
   return { 'ok', task[5], session()[1] }
 end
 session(true)
-local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
+local no = refusal(task, attempt, holder, seen_epoch, seen_seq, seen_op)
 if no then
   return no
 end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Write the end of a task.
--- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); ended: the status; why: code,
+-- attempt, holder, seen_epoch, seen_seq, seen_op: what the writer shows (see refusal); ended: the status; why: code,
 -- may be empty; told: the beginning of the error's text, may be empty; usage: JSON; memory_element: may be empty; memory_bytes: most bytes of memory; entries: the last one is terminal.
 -- → ok seq next launch (next: the session's next task, to be launched, or '')
 --   | behind launch | fenced | ended | gone | files_missing
@@ -49,7 +49,7 @@ if task[3] == OP and task[2] == attempt then
   return { 'ok', task[7], task[9] or '', '1' }
 end
 session(true)
-local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
+local no = refusal(task, attempt, holder, seen_epoch, seen_seq, seen_op)
 if no then
   return no
 end

@@ -1,5 +1,5 @@
 -- Wait for the client without a worker. call_prefix: of the calls' strings.
--- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); wait_ms: the client has to
+-- attempt, holder, seen_epoch, seen_seq, seen_op: what the writer shows (see refusal); wait_ms: the client has to
 -- answer; policy: the agent's `parked`; batch: groups, entries, calls, state.
 -- → parked | launch n (all answers are already in) | superseded | behind launch | fenced | ended | gone | files_missing
 
@@ -16,7 +16,7 @@ if task[3] == OP and task[2] == attempt then
   return { 'launch', task[7] }
 end
 session(true)
-local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
+local no = refusal(task, attempt, holder, seen_epoch, seen_seq, seen_op)
 if no then
   return no
 end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Give a running task back, not counted as a crash.
--- attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal); wait_ms: it is not launched before that
+-- attempt, holder, seen_epoch, seen_seq, seen_op: what the writer shows (see refusal); wait_ms: it is not launched before that
 -- (0: at once), for this reason, a word; retry_ms: how long it may be retried without a checkpoint (0: it is no retry);
 -- retrying: what is retried, which begins anew when something else was before.
 -- → launch n | waits launch look_ms (until it must be launched, or its deadline has passed) | spent (nothing was done)
@@ -18,7 +18,7 @@ end
 if task[3] == OP and task[2] == attempt then
   return released(task[7])
 end
-local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
+local no = refusal(task, attempt, holder, seen_epoch, seen_seq, seen_op)
 local since = task[11] == retrying and tonumber(task[10]) or NOW
 if no then
   return no

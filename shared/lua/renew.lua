@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Keep a lease. attempt, holder, seen_epoch, seen_seq: what the writer shows (see refusal).
+-- Keep a lease. attempt, holder, seen_epoch, seen_seq, seen_op: what the writer shows (see refusal).
 -- → ok | behind launch | fenced | ended | gone
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'op', 'holder', 'fresh')
-local no = refusal(task, attempt, holder, seen_epoch, seen_seq)
+local no = refusal(task, attempt, holder, seen_epoch, seen_seq, seen_op)
 if no then
   return no
 end

@@ -262,9 +262,10 @@ class Live:
 
 @dataclass(slots=True)
 class Claim:
-    """What an attempt's holder presents with each write: the attempt, and the last place in the log it has seen.
+    """What an attempt's holder presents with each write: the attempt, and what it has seen of its writes.
 
-    A log that ends before that place has lost its end. ``holder``, the operation that took the attempt, distinguishes two
+    A log that ends before the last place that it has seen has lost its end, and so has one that keeps an older operation than
+    ``op``, the last one that it knows to be there: a batch without entries has no place. ``holder``, the operation that took the attempt, distinguishes two
     processes that got the same number from a broker that was restored to an earlier state in between.
     """
 
@@ -272,10 +273,12 @@ class Claim:
     holder: str
     epoch: int
     seq: int
+    op: str = ""
 
-    def saw(self, epoch: int, seq: int) -> None:
-        """Something was written, and has this place."""
+    def saw(self, epoch: int, seq: int, op: str = "") -> None:
+        """Something was written by an operation, and the log ends at this place or behind it."""
         self.epoch, self.seq = max((self.epoch, self.seq), (epoch, seq))
+        self.op = op or self.op
 
 
 @dataclass(frozen=True, slots=True)

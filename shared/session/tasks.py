@@ -115,7 +115,7 @@ def operation() -> str:
 # ── the scripts ─────────────────────────────────────────────────────────────────────────────────────
 
 # What a writer shows, in each of its scripts (`_shown`).
-_WRITER = ("attempt", "holder", "seen_epoch", "seen_seq")
+_WRITER = ("attempt", "holder", "seen_epoch", "seen_seq", "seen_op")
 
 _create = Script("create", session=True, args=("agent", "user", "life_ms"))
 _note = Script("note", session=True, args=("name", "value", "keep"))
@@ -402,7 +402,7 @@ class Tasks(Retrying):
 
     @whole
     async def append(self, ref: TaskRef, attempt: Writer, batch: Batch, op: str) -> Appended | Refusal:
-        """Write a batch and what it checkpoints; extends the lease."""
+        """Write a batch and what it checkpoints; extends the lease. A claim has seen it then."""
         keys = ref.keys
         reply = await self._run(
             _append,
@@ -415,7 +415,12 @@ class Tasks(Retrying):
             **_shown(attempt),
             batch=batch.all_arguments(),
         )
-        return Appended(int(reply[1]), int(reply[2])) if reply[0] == b"ok" else _refusal(reply)
+        if reply[0] != b"ok":
+            return _refusal(reply)
+        appended = Appended(int(reply[1]), int(reply[2]))
+        if isinstance(attempt, Claim):
+            attempt.saw(appended.epoch, appended.seq, op)
+        return appended
 
     async def answered(self, ref: TaskRef, calls: Sequence[str]) -> set[str]:
         """Which of these calls the client has answered."""
@@ -731,8 +736,9 @@ def _shown(writer: Writer) -> dict[str, str | int]:
             "holder": writer.holder,
             "seen_epoch": writer.epoch,
             "seen_seq": writer.seq,
+            "seen_op": writer.op,
         }
-    return {"attempt": writer, "holder": "", "seen_epoch": 0, "seen_seq": 0}
+    return {"attempt": writer, "holder": "", "seen_epoch": 0, "seen_seq": 0, "seen_op": ""}
 
 
 def _refusal(reply: list[bytes]) -> Refusal:
@@ -754,7 +760,7 @@ def _attempt(
     calls = pairs(calls_flat)
     return Attempt(
         ref=ref,
-        claim=Claim(int(number), task["holder"].decode(), int(epoch), int(seq)),
+        claim=Claim(int(number), task["holder"].decode(), int(epoch), int(seq), task["holder"].decode()),
         task=task,
         open={name[5:]: int(seq) for name, seq in task.items() if name.startswith("open:")},
         calls={call: record for call, record in calls.items() if not call.endswith(":result")},

@@ -177,6 +177,13 @@ MUTANTS = [
         LOST,
     ),
     _lua(
+        "loss of what was only kept not seen by writers",
+        "_session",
+        "elseif not behind and (seen_op == '' or tonumber(op or '0') >= tonumber(seen_op)) then",
+        "elseif not behind then",
+        LOST,
+    ),
+    _lua(
         "servers not told apart",
         "_session",
         "local newest = before == INCARNATION or ",

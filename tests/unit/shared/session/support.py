@@ -184,7 +184,6 @@ class Desk:
         """Append for an attempt; the last entry's seq."""
         outcome = await self.tasks.append(attempt.ref, attempt.claim, batch, operation())
         assert isinstance(outcome, Appended), outcome
-        attempt.claim.saw(outcome.epoch, outcome.seq)
         return outcome.seq
 
     async def parked(self, *calls: str, wait_ms: int = HOUR_MS, **given: Any) -> Attempt:

@@ -237,9 +237,7 @@ class Walk:
 
     def heard(self, task: str, outcome: Any) -> None:
         """What became of a write."""
-        if isinstance(outcome, Appended):
-            self.running[task].claim.saw(outcome.epoch, outcome.seq)
-        else:
+        if not isinstance(outcome, Appended):
             # Behind, or its task went with what the broker lost.
             del self.running[task]
             if launch := getattr(outcome, "launch", 0):

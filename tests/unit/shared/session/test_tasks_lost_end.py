@@ -134,6 +134,28 @@ async def test_who_has_seen_more_than_the_log_holds_writes_nothing(desk: Desk, w
     await desk.sound()
 
 
+@pytest.mark.parametrize("what", ["append", "renew", "park", "release", "finish"])
+async def test_who_has_kept_more_than_is_there_writes_nothing(desk: Desk, what: str) -> None:
+    """A batch that only keeps something has no place in the log; that it was lost is noticed all the same."""
+    attempt = await desk.running()
+    await desk.append(attempt, opened("m1"))
+    state = await desk.state()
+    kept = Batch()
+    kept.keep("messages", b"the model's answer")
+    await desk.append(attempt, kept)
+    epoch, entries = await desk.epoch(), await desk.entries()
+    await desk.go_back(state)
+
+    assert await _writes(desk)[what](attempt) == Behind(2)
+    # Nothing of the log was lost: followers go on.
+    assert (await desk.epoch(), await desk.entries()) == (epoch, entries)
+    assert (await desk.field(ref(), "status"), await desk.field(ref(), "crashes")) == ("queued", "0")
+    again = await desk.begin(ref(), 2)
+    assert (again.number, again.state, set(again.open)) == (2, {}, {"m1"})
+    for write in _writes(desk).values():
+        assert await desk.nothing_written(lambda write=write: write(attempt)) == Fenced()  # type: ignore[misc]
+
+
 async def test_an_epoch_by_a_clock_that_was_ahead_is_not_given_again(desk: Desk) -> None:
     """The server that was lost was an hour ahead, and so were its epochs: the next one is later still."""
     attempt = await desk.running()
