@@ -76,6 +76,7 @@ class Steps:
         repeated: the share of operations that are carried out twice; who asked gets the second reply.
         waited: ref and attempt of each that was released to wait.
         wrote: ref and attempt of each that wrote into its log.
+        written: ref and holder → the last operation by which it wrote something.
         marked: ref, attempt and call of each mark that a call begins.
         ended: each task's key → when it ended the first time, by the broker's clock, Unix milliseconds. What the broker loses
             has to end again.
@@ -102,6 +103,7 @@ class Steps:
         self.repeated = 0.0
         self.waited: set[tuple[str, int]] = set()
         self.wrote: set[tuple[str, int]] = set()
+        self.written: dict[tuple[str, str], int] = {}
         self.marked: set[tuple[str, int, str]] = set()
         self.ended: dict[bytes, int] = {}
         self.on_parked: Callable[[str, int], None] | None = None
@@ -319,6 +321,13 @@ class _Step:
         if before.get("attempt") != attempt or (holder and before.get("holder") != holder):
             now = f"{before.get('attempt')} of {before.get('holder')}"
             yield f"a_superseded_attempt_writes_nothing: attempt {attempt} of {holder}, now is {now}"
+        if operation := int(self._args[_OPERATION] or 0):
+            # Who writes the next has heard of the last, and goes on from it.
+            written, kept = self._broker.steps.written, int(before.get("op", "0"))
+            last = written.get((self.ref, holder), operation)
+            if kept < last != operation:
+                yield f"who_goes_on_has_lost_nothing: {operation} behind {kept}, which lacks {last}"
+            written[self.ref, holder] = operation
 
     def _parked(self, after: Fields, reply: Any) -> Iterator[str]:
         """Who parks leaves an entry, whose place it remembers; nobody else does."""
