@@ -228,6 +228,8 @@ async def test_a_refusal_is_heard_once(place: Place, wait: str, *, inner: bool) 
             raise
 
     async def run(turn: RunningTurn) -> Done | NeedsClient:
+        # What the turn begins with must not be what is refused.
+        await turn.publisher.flush()
         await desk.tasks.take(ref(), "api", "canceled stop", operation())
         if inner:
             async with asyncio.TaskGroup() as group:
