@@ -151,10 +151,10 @@ class ChaosClient:
             elif status == 404:
                 turn.own.lost = True
 
-    async def _status(self, turn: Turn) -> int:
-        """What a client is answered that comes back to the turn."""
+    async def _status(self, turn: Turn, *, cursor: bool = True) -> int:
+        """What a client is answered that comes back to the turn, with its cursor or as a new follower."""
         params = {"session_id": turn.session, "response_id": turn.task}
-        headers = {"Last-Event-ID": turn.own.frames[-1].id}
+        headers = {"Last-Event-ID": turn.own.frames[-1].id} if cursor else {}
         while True:
             try:
                 async with self._http.stream(
@@ -331,8 +331,8 @@ class ChaosClient:
                 return
             await asyncio.sleep(ANSWER_SECONDS / ANSWER_LOOKS)
 
-    async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: Any) -> int:
-        """Ask any front end until one answers: the status."""
+    async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: Any) -> httpx.Response:
+        """Ask any front end until one answers."""
         while True:
             try:
                 answer = await self._http.post(
@@ -349,7 +349,7 @@ class ChaosClient:
         gone = self._town.losses and answer.status_code in (404, 409, 410)
         if answer.status_code != 200 and not ended_meanwhile and not gone:
             turn.refusals.append(f"{what} {answer.status_code} {answer.text[:200]}")
-        return answer.status_code
+        return answer
 
     def _front(self) -> str:
         return self._rng.choice(self._town.fronts)

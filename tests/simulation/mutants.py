@@ -112,6 +112,20 @@ MUTANTS = [
         FROZEN,
     ),
     _lua("an ended task taken", "take", "elseif TERMINAL[status] then", "elseif false then", STOPPED),
+    _lua(
+        "an ended task written to",
+        "_session",
+        "TERMINAL[status] then\n    return { 'ended' }\n  elseif status ~= 'running' or attempt",
+        "status ~= 'running' and not TERMINAL[status] or attempt",
+        LATE,
+    ),
+    _lua(
+        "a parked task renewed",
+        "renew",
+        "if no then\n  return no",
+        "if no and no[1] ~= 'fenced' then\n  return no",
+        LATE,
+    ),
     _lua("a sweep ignores the lease", "sweep", "elseif lease > NOW then", "elseif false then", STOPPED),
     Mutant(
         "a worker that stands still is missed for its subscription alone",
@@ -372,6 +386,41 @@ MUTANTS = [
         "                followed.attached = False\n                followed.invalidate()\n",
         "                followed.attached = False\n",
         CUT,
+    ),
+    Mutant(
+        "a log is read before its tail is heard",
+        "api/streaming/feed.py",
+        "if known is None and self._followed.attached:",
+        "if known is None:",
+        ("delay", "part_process"),
+    ),
+    Mutant(
+        "a cursor of a former epoch is good",
+        "api/streaming/start_position.py",
+        '    if not meta.has_epoch(int(known["epoch"])):\n        raise CursorGone\n    before',
+        "    before",
+        LATE,
+    ),
+    Mutant(
+        "who comes back gets one event less",
+        "api/streaming/start_position.py",
+        "    after = max(cursor, before) if cursor else before\n",
+        "    after = max(cursor._replace(seq=cursor.seq + 1), before) if cursor else before\n",
+        CUT,
+    ),
+    Mutant(
+        "a stop is answered at once",
+        "api/protocols/liteagent/routes.py",
+        'if isinstance(await stop(self._services, ref, "stop", who="client"), Gone):',
+        'if asyncio.create_task(stop(self._services, ref, "stop", who="client")).done():',
+        STOPPED,
+    ),
+    Mutant(
+        "a repeat is answered as a new turn",
+        "api/turns/submit.py",
+        "                return Known(task)\n",
+        "                return Accepted(0, 1, replicas)\n",
+        ("cut", "drop_replies"),
     ),
     # ── a cluster of brokers ──
     _of_cluster(

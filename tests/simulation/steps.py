@@ -288,6 +288,8 @@ class _Step:
         yield from self._move(after)
         yield from self._superseded(reply)
         yield from self._parked(after, reply)
+        if after.get("status") in ENDS and "lease" in after:
+            yield f"who_does_not_run_has_no_lease: {after['status']}"
         if after and after.get("status") not in ENDS:
             yield from self._counts(after)
             yield from self._open(after)
