@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.cluster import CLUSTER, OTHER_VERSION, SENTINEL, TWO
 from tests.simulation.nodes import TIMEOUT_SECONDS, UNAWARE_SECONDS, ClusterOfNodes, Node, Watched, slot_of
 from tests.simulation.outside import GATED
+from tests.simulation.steps import BATCH
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
     from tests.simulation.broker import SimulatedBroker
     from tests.simulation.cluster import Cluster, Running
@@ -33,6 +34,7 @@ WEIGHTS = {
     "freeze_cut": 3,
     "restart_broker": 2,
     "lose_writes": 2,
+    "lose_checkpoint": 1,
     "fill_memory": 2,
     "become_replica": 2,
     "flush_scripts": 2,
@@ -70,7 +72,7 @@ FORMS_OF = {
 }
 
 # Those that take something away that was written.
-LOSING = frozenset(("lose_writes", "lose_node", "freeze_node", "part_node"))
+LOSING = frozenset(("lose_writes", "lose_checkpoint", "lose_node", "freeze_node", "part_node"))
 
 # Those that leave the workers that there are, and what connects them to the brokers.
 CONNECTED = {
@@ -93,6 +95,7 @@ FROZEN_SECONDS = ((0.1, 1.0), (2.0, 5.0))
 AWAY_SECONDS = (0.05, 1.5)
 REFUSING_SECONDS = (0.1, 1.5)
 LOST_SECONDS = (0.01, 1.0)
+HEARD_SECONDS = (0.001, 0.02)
 TROUBLE_SECONDS = (0.2, 4.0)
 HELD_SECONDS = ((0.03, 0.3), (0.05, 3.0))
 MODEL_HELD_SECONDS = ((0.5, 5.0), (25.0, 40.0))
@@ -572,6 +575,29 @@ class Faults:
             self._note("lose writes", broker.port)
             await self._restart(broker)
             broker.go_back()
+
+    async def lose_checkpoint(self) -> None:
+        """It is back without a batch that only kept something, of which its writer has heard: no log has lost anything."""
+        async with self._some_broker() as broker:
+            taken = asyncio.Event()
+
+            def look(where: SimulatedBroker, script: str, args: Sequence[bytes]) -> None:
+                # Neither groups nor entries.
+                if (where, script, *args[BATCH : BATCH + 2]) == (broker, "append", b"0", b"0"):
+                    broker.remember()
+                    taken.set()
+
+            broker.steps.before = look
+            with suppress(TimeoutError):
+                async with asyncio.timeout(UNHEARD_SECONDS):
+                    await taken.wait()
+                    await asyncio.sleep(self._rng.uniform(*HEARD_SECONDS))
+            broker.steps.before = None
+            if taken.is_set():
+                self._on_loss()
+                self._note("lose a checkpoint", broker.port)
+                await self._restart(broker)
+                broker.go_back()
 
     async def _restart(self, broker: SimulatedBroker) -> None:
         since = broker.clock_ms()

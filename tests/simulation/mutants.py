@@ -195,7 +195,7 @@ MUTANTS = [
         "_session",
         "elseif not behind and (seen_op == '' or tonumber(op or '0') >= tonumber(seen_op)) then",
         "elseif not behind then",
-        LOST,
+        ("lose_checkpoint",),
     ),
     _lua(
         "servers not told apart",

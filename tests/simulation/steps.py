@@ -41,8 +41,9 @@ _TASK, _OPERATION = 2, 3
 # A broker's clock is set back by less, between two looks at it.
 SET_BACK_MS = 1000
 
-# What those that write for an attempt show of it.
+# What those that write for an attempt show of it, and where an append's batch begins.
 _ATTEMPT, _HOLDER = 8, 9
+BATCH = 13
 _WRITERS = frozenset(("append", "renew", "park", "release", "finish"))
 # The checkpoint that marks that a call with an effect begins.
 _MARK = b"started:"
@@ -71,6 +72,7 @@ class Steps:
 
     Attributes:
         lives: whether a worker, by its id, is one that others must not take for dead.
+        before: called with each script on a session, before it is carried out: where, its name, and its arguments.
         on_script: called with each script's name, who asked for it, and the reply, which is not sent yet.
         on_key: called with the name of each script on a session, and its first key, behind it.
         repeated: the share of operations that are carried out twice; who asked gets the second reply.
@@ -93,6 +95,7 @@ class Steps:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.lives: Callable[[str], bool] = bool
+        self.before: Callable[[SimulatedBroker, str, Sequence[bytes]], None] | None = None
         self.on_script: Callable[[str, str, Any], None] | None = None
         self.on_key: list[Callable[[str, bytes], None]] = []
         self._names: dict[bytes, str] = {}
@@ -152,6 +155,8 @@ class Steps:
             if name == "claim":
                 self._wrong(name, keys, b"", self._claimed(keys[0], reply[::2]))
             return reply
+        if self.before is not None:
+            self.before(broker, name, args)
         step, before = _Step(self._broker, name, keys, args), self._log(keys)
         reply = run()
         self._note(name, step.ref, keys, args, reply)
@@ -323,7 +328,7 @@ class _Step:
         if before.get("attempt") != attempt or (holder and before.get("holder") != holder):
             now = f"{before.get('attempt')} of {before.get('holder')}"
             yield f"a_superseded_attempt_writes_nothing: attempt {attempt} of {holder}, now is {now}"
-        if operation := int(self._args[_OPERATION] or 0):
+        if (operation := int(self._args[_OPERATION] or 0)) and reply[0] != b"behind":
             # Who writes the next has heard of the last, and goes on from it.
             written, kept = self._broker.steps.written, int(before.get("op", "0"))
             last = written.get((self.ref, holder), operation)
