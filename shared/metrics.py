@@ -67,7 +67,7 @@ class Times:
 
 @dataclass(slots=True)
 class Sums:
-    """How much of something there was, told apart by several labels."""
+    """How much of something there was, for each combination of labels."""
 
     name: str
     help: str
@@ -82,7 +82,7 @@ class Sums:
 
 @dataclass(slots=True)
 class TimesBy:
-    """How long something took, told apart by labels: a histogram in seconds for each combination."""
+    """How long something took: a histogram in seconds for each combination of labels."""
 
     name: str
     help: str

@@ -69,8 +69,8 @@ class Publisher:
         self._tasks = tasks
         self._attempt = attempt
         self._on_refusal = on_refusal
-        # Whether somebody who waited to say more was told that the attempt is lost.
-        self.told = False
+        # Whether `LostAttempt` was raised to somebody who waited to write more.
+        self.raised = False
         self._refused = False
         self._sealed = False
         self._most_bytes = most_bytes
@@ -123,7 +123,7 @@ class Publisher:
 
     def _check(self, *, sealed: bool = True) -> None:
         if self._refused or (sealed and self._sealed):
-            self.told = True
+            self.raised = True
             raise LostAttempt
 
     async def seal(self) -> None:
@@ -228,7 +228,7 @@ class Publisher:
                 return
 
     def _lose(self, refusal: Refusal) -> None:
-        """Nothing may be written any more: who waits to hears of it there, and whoever else by a cancellation."""
+        """Nothing may be written any more: it is raised to those that wait, and the turn is cancelled."""
         self._refused = True
         self._landed.set()
         self._emptied.set()

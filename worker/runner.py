@@ -321,8 +321,8 @@ class Runner:
             await asyncio.wait([running])
         except asyncio.CancelledError:
             try:
-                if turn.publisher.told:
-                    # It has heard so from the log that refused, and a cancellation would cut short what it does about that.
+                if turn.publisher.raised:
+                    # `LostAttempt` is on its way through the agent, and a cancellation would cut short what it does about that.
                     await asyncio.wait([running], timeout=UNDISTURBED_SECONDS)
                 running.cancel(msg=held.reason)
                 await asyncio.wait([running], timeout=HEED_SECONDS)
