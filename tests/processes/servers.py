@@ -43,6 +43,9 @@ ASK_SECONDS = 5.0
 # What the connections of tests themselves are called, where a test is to cut others only.
 OUTSIDE = "outside"
 
+# It may be cut before it is called so, each time anew.
+NAMING_TRIES = 3
+
 
 @dataclass(frozen=True)
 class Tls:
@@ -160,7 +163,13 @@ class Server:
             retry=Retry(NoBackoff(), 1),
         )
         redis.response_callbacks.clear()
+        pool = redis.connection_pool
         async with redis:
+            # The library does not try again where a connection is cut before it has its name.
+            named = await Retry(NoBackoff(), NAMING_TRIES).call_with_retry(
+                pool.get_connection, lambda _: asyncio.sleep(0)
+            )
+            await pool.release(named)
             return await redis.execute_command(*words)  # type: ignore[no-untyped-call]
 
     def kill(self) -> None:
