@@ -17,7 +17,7 @@ class Spent:
     """
 
     def __init__(self, pids: Mapping[str, int], *, families: bool = False) -> None:
-        self._of = _family if families else _own
+        self._of = family if families else _own
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
         self._begun = self._read()
 
@@ -38,13 +38,16 @@ def _own(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _family(process: psutil.Process) -> float:
-    """Read again where a child ended meanwhile: what it spent is then in its parent's account."""
+def family(process: psutil.Process) -> float:
+    """User and system seconds of a process and all its children, also those that have ended.
+
+    Read again where a child ended meanwhile: what it spent is then in its parent's account.
+    """
     while True:
         try:
             times = process.cpu_times()
             ended = float(times.children_user + times.children_system)
-            return _own(process) + ended + sum(map(_family, process.children()))
+            return _own(process) + ended + sum(map(family, process.children()))
         except psutil.NoSuchProcess:
             if not process.is_running():
                 raise

@@ -15,6 +15,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ import psutil
 import pytest
 import redis
 
+from bench.accounts import family
 from bench.processes import helper
 from deploy.cluster import Cluster, ClusterError, find_nginx
 from tests.processes import crowd
@@ -138,6 +140,15 @@ class Town:
     def rss(self) -> int:
         """Bytes of memory that both front ends have."""
         return sum(psutil.Process(each.pid).memory_info().rss for each in self.front_ends)
+
+    def cpu(self) -> dict[tuple[str, int], float]:
+        """Seconds that each part has spent, by its name and pid, and those who follow; not of one that was killed."""
+        pids = {name: part.pid for name, part in self.cluster.parts.items()}
+        spent = {}
+        for name, pid in (*pids.items(), ("followers", self._followers.pid)):
+            with suppress(psutil.NoSuchProcess):
+                spent[name, pid] = family(psutil.Process(pid))
+        return spent
 
     def logs(self) -> list[list[Said]]:
         """What each session's log says to its followers."""
@@ -271,9 +282,11 @@ async def _endure(town: Town, storm: Callable[[Town], int], backoff: Backoff | N
 
     await town.ask("record", backoff)
     memory, commands, begun = town.rss(), town.commands(), time.time()
+    spent = town.cpu()
     cut = storm(town)
     await wait_until(lambda: town.all_hear(cut), "all to be back", BACK_SECONDS)
     seconds = time.time() - begun
+    busy = {key[0]: now - spent[key] for key, now in town.cpu().items() if key in spent}
     commands = town.commands() - commands
     more = {name: count - usual[name] * seconds / usual_seconds for name, count in commands.items()}
 
@@ -281,6 +294,7 @@ async def _endure(town: Town, storm: Callable[[Town], int], backoff: Backoff | N
     print(
         f"\n{storm.__name__}, {backoff}: all hear again after {seconds:.1f} s; load {os.getloadavg()[0]:.1f}"
     )
+    print("cores busy:", {name: round(used / seconds, 2) for name, used in busy.items()})
     _show(begun, more, views, logs)
     _check_whole(views, logs)
     # Each front end reads from a place once for all who come back with it; who may come is asked for many at once.
