@@ -49,6 +49,7 @@ GIVEN: dict[str, Any] = {
     "lease_seconds": 2,
     "drain_seconds": 1,
     "heartbeat_seconds": 1,
+    "send_seconds": 2,
 }
 
 

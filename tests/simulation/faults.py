@@ -62,6 +62,7 @@ WEIGHTS = {
     "part_node": 3,
     "part_process": 4,
     "move_slots": 16,
+    "read_slowly": 6,
 }
 
 # Faults that only some forms of brokers have.
@@ -77,7 +78,7 @@ LOSING = frozenset(("lose_writes", "lose_checkpoint", "lose_node", "freeze_node"
 # Those that leave the workers that there are, and what connects them to the brokers.
 CONNECTED = {
     *("kill_front_end", "drain_front_end", "freeze_front_end", "flush_scripts", "repeat", "hold_model"),
-    *("provider_away", "provider_limits", "provider_cuts"),
+    *("provider_away", "provider_limits", "provider_cuts", "read_slowly"),
 }
 
 # Those that let every process tell the brokers what it has to.
@@ -99,6 +100,7 @@ HEARD_SECONDS = (0.001, 0.02)
 TROUBLE_SECONDS = (0.2, 4.0)
 HELD_SECONDS = ((0.03, 0.3), (0.05, 3.0))
 MODEL_HELD_SECONDS = ((0.5, 5.0), (25.0, 40.0))
+SLOW_SECONDS = ((0.05, 1.0), (1.0, 12.0))
 PARTED_SECONDS = ((0.1, 1.0), (2.0, 8.0))
 
 # The share of nodes that were replaced which do not come back; and of those whose slots go back to where they came from.
@@ -846,6 +848,18 @@ class Faults:
             seconds = self._rng.uniform(*self._rng.choice(HELD_SECONDS))
             self._note("delay", f"{side.name} {seconds:.2f} s")
             side.hold(seconds)
+
+    def _clients(self) -> list[Endpoint]:
+        """Some connections to front ends, at their clients' side."""
+        near = [pair[0] for pair in self._cluster.network.connections.values() if ">api" in pair[0].name]
+        return self._rng.sample(near, min(len(near), self._rng.randint(1, MOST_CONNECTIONS)))
+
+    async def read_slowly(self) -> None:
+        """Some clients read nothing for a while."""
+        for near in self._clients():
+            seconds = self._rng.uniform(*self._rng.choice(SLOW_SECONDS))
+            self._note("read slowly", f"{near.name} {seconds:.2f} s")
+            near.read_slowly(seconds)
 
     async def late(self) -> None:
         """The sender loses the connection, and what it sent arrives all the same, after it has tried again elsewhere."""

@@ -422,6 +422,13 @@ MUTANTS = [
         "                return Accepted(0, 1, replicas)\n",
         ("cut", "drop_replies"),
     ),
+    Mutant(
+        "what a slow client does not take is not kept for it",
+        "api/streaming/sse.py",
+        "            if len(body) > SEND_BYTES or not self._connection.write_chunk(body):\n                return False\n",
+        "            if len(body) > SEND_BYTES:\n                return False\n            self._connection.write_chunk(body)\n",
+        ("read_slowly",),
+    ),
     # ── a cluster of brokers ──
     _of_cluster(
         "nodes not told apart",

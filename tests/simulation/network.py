@@ -29,6 +29,9 @@ _SILENT, _ = os.pipe()
 _READABLE, _written = os.pipe()
 os.write(_written, b"x")
 
+# Of what is written to one that reads slowly, more than so many bytes that wait are told to who writes them: turns are short here.
+SLOW_BYTES = 512
+
 # Seconds that bytes take.
 LATENCY_SECONDS = (20e-6, 400e-6)
 
@@ -212,6 +215,8 @@ class Endpoint(asyncio.Transport):
         self._arrives = 0.0
         self._inbox: deque[bytes | None] = deque()
         self._reading = True
+        # Whether it reads nothing now, and its system takes next to nothing.
+        self._slow = False
         self._closing = self._said_eof = self.lost = False
         # Called with what is written, from within: what it returns is sent.
         self.on_write: Callable[[bytes], bytes] | None = None
@@ -271,7 +276,7 @@ class Endpoint(asyncio.Transport):
         self._out.append(data)
         self._size += len(data)
         self._send()
-        if self._size > self._high and not self._full:
+        if self._size > (SLOW_BYTES if self.peer._slow else self._high) and not self._full:
             self._full = True
             self._protocol.pause_writing()
 
@@ -308,7 +313,8 @@ class Endpoint(asyncio.Transport):
     # ── on the way ──
 
     def _send(self) -> None:
-        while self._out and self._under_way < WINDOW_BYTES and not self.lost:
+        window = 1 if self.peer._slow else WINDOW_BYTES
+        while self._out and self._under_way < window and not self.lost:
             data = self._out.popleft()
             if len(data) > 1 and self._network.rng.random() < SPLIT_SHARE:
                 at = self._network.rng.randrange(1, len(data))
@@ -317,7 +323,7 @@ class Endpoint(asyncio.Transport):
             self._size -= len(data)
             self._under_way += len(data)
             self._tell(self.peer.arrive, data)
-        if self._full and self._size <= self._low:
+        if self._full and self._size <= (0 if self.peer._slow else self._low):
             self._full = False
             self._protocol.resume_writing()
         if not self._out and (self._closing or self._said_eof):
@@ -343,7 +349,7 @@ class Endpoint(asyncio.Transport):
 
     def read_what_came(self) -> None:
         """Hand it to the protocol, unless that has paused."""
-        while self._inbox and self._reading and not self.lost and self._protocol is not None:
+        while self._inbox and self._reading and not (self._slow or self.lost) and self._protocol is not None:
             data = self._inbox.popleft()
             if data is None:
                 if not self._protocol.eof_received():
@@ -358,6 +364,16 @@ class Endpoint(asyncio.Transport):
         self._under_way -= size
         if not self.lost and (self._out or self._full):
             self._network.at(self._network.now(), self, self._send)
+
+    def read_slowly(self, seconds: float) -> None:
+        """Read nothing for a while: what is sent here waits at the other side."""
+        if not self._slow:
+            self._slow = True
+            self._network.at(self._network.now() + seconds, self, self._read_again)
+
+    def _read_again(self) -> None:
+        self._slow = False
+        self.read_what_came()
 
     # ── its end ──
 
@@ -388,6 +404,9 @@ class Endpoint(asyncio.Transport):
             return
         self.lost = self._closing = True
         self._note_loss()
+        if self._slow:
+            # What was not read: its system resets.
+            self._tell(self.peer.reset)
         self._out.clear()
         self._size = 0
         if self._protocol is not None:
