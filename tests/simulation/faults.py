@@ -63,6 +63,7 @@ WEIGHTS = {
     "part_process": 4,
     "move_slots": 16,
     "read_slowly": 6,
+    "half_close": 3,
 }
 
 # Faults that only some forms of brokers have.
@@ -78,7 +79,7 @@ LOSING = frozenset(("lose_writes", "lose_checkpoint", "lose_node", "freeze_node"
 # Those that leave the workers that there are, and what connects them to the brokers.
 CONNECTED = {
     *("kill_front_end", "drain_front_end", "freeze_front_end", "flush_scripts", "repeat", "hold_model"),
-    *("provider_away", "provider_limits", "provider_cuts", "read_slowly"),
+    *("provider_away", "provider_limits", "provider_cuts", "read_slowly", "half_close"),
 }
 
 # Those that let every process tell the brokers what it has to.
@@ -860,6 +861,12 @@ class Faults:
             seconds = self._rng.uniform(*self._rng.choice(SLOW_SECONDS))
             self._note("read slowly", f"{near.name} {seconds:.2f} s")
             near.read_slowly(seconds)
+
+    async def half_close(self) -> None:
+        """Some clients say that they will send no more, whatever they wait for."""
+        for near in self._clients():
+            self._note("half close", near.name)
+            near.write_eof()
 
     async def late(self) -> None:
         """The sender loses the connection, and what it sent arrives all the same, after it has tried again elsewhere."""

@@ -217,7 +217,7 @@ class Endpoint(asyncio.Transport):
         self._reading = True
         # Whether it reads nothing now, and its system takes next to nothing.
         self._slow = False
-        self._closing = self._said_eof = self.lost = False
+        self._closing = self._said_eof = self._told_eof = self.lost = False
         # Called with what is written, from within: what it returns is sent.
         self.on_write: Callable[[bytes], bytes] | None = None
 
@@ -327,7 +327,9 @@ class Endpoint(asyncio.Transport):
             self._full = False
             self._protocol.resume_writing()
         if not self._out and (self._closing or self._said_eof):
-            self._tell(self.peer.arrive, None)
+            if not self._told_eof:
+                self._told_eof = True
+                self._tell(self.peer.arrive, None)
             if self._closing and not self.lost:
                 self._network.at(self._network.now(), self, self._lose, None)
 
