@@ -64,6 +64,7 @@ WEIGHTS = {
     "move_slots": 16,
     "read_slowly": 6,
     "half_close": 3,
+    "silence": 3,
 }
 
 # Faults that only some forms of brokers have.
@@ -849,6 +850,12 @@ class Faults:
             seconds = self._rng.uniform(*self._rng.choice(HELD_SECONDS))
             self._note("delay", f"{side.name} {seconds:.2f} s")
             side.hold(seconds)
+
+    async def silence(self) -> None:
+        """Nothing passes over some connections any more, and nobody is told."""
+        for near, _ in self._connections():
+            self._note("silence", near.name)
+            near.silence()
 
     def _clients(self) -> list[Endpoint]:
         """Some connections to front ends, at their clients' side."""

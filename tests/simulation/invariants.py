@@ -168,11 +168,12 @@ def front_ends_follow_nothing(cluster: Cluster) -> Iterator[str]:
 
 
 def no_tail_is_subscribed(cluster: Cluster) -> Iterator[str]:
-    """Nobody hears the tail of a session that nobody follows."""
+    """Nobody hears the tail of a session that nobody follows; a broker may not know yet who is gone without a word."""
     for broker in cluster.sessions.serving:
         for channels in (broker.server.subscribers, broker.server.ssubscribers):
-            for channel in [each for each in channels if each.startswith(b"ts:{") and channels[each]]:
-                yield f"{broker.name}: {channel.decode()}: {len(channels[channel])}"
+            for channel in [each for each in channels if each.startswith(b"ts:{")]:
+                if hearing := sum(not each._transport.silent for each in channels[channel]):
+                    yield f"{broker.name}: {channel.decode()}: {hearing}"
 
 
 def no_task_leaks(cluster: Cluster) -> Iterator[str]:

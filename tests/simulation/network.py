@@ -29,8 +29,13 @@ _SILENT, _ = os.pipe()
 _READABLE, _written = os.pipe()
 os.write(_written, b"x")
 
-# Of what is written to one that reads slowly, more than so many bytes that wait are told to who writes them: turns are short here.
+# Of what is written to one that reads slowly, or whom nothing reaches, more than so many bytes that wait are told to who writes
+# them: turns are short here.
 SLOW_BYTES = 512
+
+# Until a system notices that nothing passes, whose programs do not: so long it sends again what is not acknowledged, and asks for no
+# sign of life meanwhile.
+NOTICED_SECONDS = 900.0
 
 # Seconds that bytes take.
 LATENCY_SECONDS = (20e-6, 400e-6)
@@ -193,7 +198,12 @@ class Socket:
 
 
 class Endpoint(asyncio.Transport):
-    """One side of a connection."""
+    """One side of a connection.
+
+    Attributes:
+        silent: whether nothing that it sends arrives, and nobody knows.
+        lost: whether it is there no more.
+    """
 
     peer: Endpoint
 
@@ -215,8 +225,8 @@ class Endpoint(asyncio.Transport):
         self._arrives = 0.0
         self._inbox: deque[bytes | None] = deque()
         self._reading = True
-        # Whether it reads nothing now, and its system takes next to nothing.
-        self._slow = False
+        # Whether it reads nothing now, and its system takes next to nothing; and whether nothing that it sends arrives.
+        self._slow = self.silent = False
         self._closing = self._said_eof = self._told_eof = self.lost = False
         # Called with what is written, from within: what it returns is sent.
         self.on_write: Callable[[bytes], bytes] | None = None
@@ -276,7 +286,7 @@ class Endpoint(asyncio.Transport):
         self._out.append(data)
         self._size += len(data)
         self._send()
-        if self._size > (SLOW_BYTES if self.peer._slow else self._high) and not self._full:
+        if self._size > (SLOW_BYTES if self._is_stuck() else self._high) and not self._full:
             self._full = True
             self._protocol.pause_writing()
 
@@ -313,7 +323,7 @@ class Endpoint(asyncio.Transport):
     # ── on the way ──
 
     def _send(self) -> None:
-        window = 1 if self.peer._slow else WINDOW_BYTES
+        window = 1 if self._is_stuck() else WINDOW_BYTES
         while self._out and self._under_way < window and not self.lost:
             data = self._out.popleft()
             if len(data) > 1 and self._network.rng.random() < SPLIT_SHARE:
@@ -323,7 +333,7 @@ class Endpoint(asyncio.Transport):
             self._size -= len(data)
             self._under_way += len(data)
             self._tell(self.peer.arrive, data)
-        if self._full and self._size <= (0 if self.peer._slow else self._low):
+        if self._full and self._size <= (0 if self._is_stuck() else self._low):
             self._full = False
             self._protocol.resume_writing()
         if not self._out and (self._closing or self._said_eof):
@@ -333,8 +343,13 @@ class Endpoint(asyncio.Transport):
             if self._closing and not self.lost:
                 self._network.at(self._network.now(), self, self._lose, None)
 
+    def _is_stuck(self) -> bool:
+        return self.peer._slow or self.silent
+
     def _tell(self, what: Callable[..., None], *args: Any) -> None:
         """Have something happen at the other side, after all that was told before."""
+        if self.silent:
+            return
         self._arrives = max(self._arrives + APART_SECONDS, self._network.now() + self._network.latency())
         self._network.at(self._arrives, self.peer, what, *args)
 
@@ -387,6 +402,12 @@ class Endpoint(asyncio.Transport):
         """Lose the connection at both sides, with what is under way."""
         for side in (self, self.peer):
             self._network.at(self._network.now() + self._network.latency(), side, side.reset)
+
+    def silence(self) -> None:
+        """Let nothing that is sent from now on arrive, and tell neither side, until its system notices."""
+        for side in (self, self.peer):
+            side.silent = True
+            self._network.at(self._network.now() + NOTICED_SECONDS, side, side.reset)
 
     def part(self) -> None:
         """Lose the connection at this side; what is under way to the other side still arrives there, and then the end."""
