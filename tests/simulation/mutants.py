@@ -429,6 +429,20 @@ MUTANTS = [
         "            if len(body) > SEND_BYTES:\n                return False\n            self._connection.write_chunk(body)\n",
         ("read_slowly",),
     ),
+    Mutant(
+        "a client that takes nothing is not cut",
+        "api/streaming/sse.py",
+        "async with asyncio.timeout(self._settings.send_seconds):",
+        "async with asyncio.timeout(None):",
+        ("silence",),
+    ),
+    Mutant(
+        "a silent broker is listened to for ever",
+        "shared/broker/subscriber.py",
+        '                if self._silent:\n                    raise TimeoutError("no reply to PING")\n',
+        "",
+        ("silence",),
+    ),
     # ── a cluster of brokers ──
     _of_cluster(
         "nodes not told apart",
