@@ -65,6 +65,7 @@ WEIGHTS = {
     "read_slowly": 6,
     "half_close": 3,
     "silence": 3,
+    "lose_host": 3,
 }
 
 # Faults that only some forms of brokers have.
@@ -265,6 +266,17 @@ class Faults:
     async def kill_front_end(self) -> None:
         """The same, with all of its streams."""
         await self._kill("api")
+
+    async def lose_host(self) -> None:
+        """A process dies with its host: who is connected to it is not told."""
+        role = self._rng.choice(("api", "worker"))
+        if running := self._one(role):
+            self._note(f"lose host of {role}", running.process)
+            for near, _ in list(self._cluster.network.connections.values()):
+                if str(running.process) in near.name.split(">"):
+                    near.silence()
+            self._cluster.kill(running)
+            await self._again(running)
 
     async def _drain(self, role: str) -> None:
         if running := self._one(role):
