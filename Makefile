@@ -89,8 +89,8 @@ simulate: $(INSTALLED) ## Simulate a cluster with each of SEEDS (1-40), TURNS (5
 simulate-mutants: $(INSTALLED) ## Take one fence after the other away: the simulation must find each
 	$(BIN)/python -m tests.simulation.mutants
 
-simulate-servers: $(INSTALLED) ## Compare the embedded broker with a real one, by what simulations ask of them
-	$(BIN)/python -m tests.simulation.compare --seeds 1-10
+simulate-servers: $(INSTALLED) ## Compare simulated brokers with real ones, by what simulations ask of them
+	$(BIN)/python -m tests.simulation.compare --seeds 1-12
 
 siege: $(INSTALLED) ## Attack a deployment with one key for MINUTES (10); a neighbour's turns must complete, and soon
 	$(BIN)/python -m tests.security.siege --minutes $(MINUTES)

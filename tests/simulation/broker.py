@@ -10,10 +10,8 @@ import contextvars
 import hashlib
 import itertools
 import pickle
-import re
 import time
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -38,6 +36,7 @@ from fakeredis._socket._resp import convert_to_resp2
 from fakeredis.commands_mixins.scripting_mixin import _convert_redis_arg
 
 from tests.simulation.loop import current
+from tests.simulation.recording import Closed, Command, Kept, Moved, Put
 from tests.simulation.steps import Steps
 
 if TYPE_CHECKING:
@@ -45,38 +44,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tests.simulation.loop import Process, SimulatedLoop
+    from tests.simulation.recording import Recorded
 
-# What a broker that is full, or a replica, still does.
+# What changes nothing.
 _READS = frozenset(
     b"PING INFO AUTH SELECT CLIENT HELLO GET MGET HGET HMGET HGETALL HLEN EXISTS TIME ZCARD ZRANGE ZRANGEBYSCORE ZSCORE "
     b"XRANGE XREVRANGE XLEN SUBSCRIBE UNSUBSCRIBE SCAN HSCAN PTTL TTL SMEMBERS LLEN HEXISTS STRLEN DBSIZE KEYS PUBLISH "
     b"LRANGE".split()
 )
 
+# What needs memory, which a broker that is full refuses, and what else a replica does.
+_NEEDING = frozenset(
+    b"APPEND COPY DECR DECRBY HINCRBY HINCRBYFLOAT HMSET HSET HSETNX INCR INCRBY INCRBYFLOAT LINSERT LMOVE LPUSH LPUSHX LSET "
+    b"MSET MSETNX PSETEX RESTORE RPUSH RPUSHX SADD SET SETEX SETNX XADD ZADD ZINCRBY".split()
+)
+_WRITES = _NEEDING.union(
+    b"DEL EXPIRE EXPIREAT GETDEL GETEX HDEL LPOP LREM LTRIM PERSIST PEXPIRE PEXPIREAT RENAME RENAMENX RPOP SPOP SREM UNLINK XDEL "
+    b"XTRIM ZPOPMAX ZPOPMIN ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE".split()
+)
+_SCRIPTS = frozenset((b"EVAL", b"EVALSHA"))
 
-@dataclass(frozen=True)
-class Command:
-    """One that was carried out.
-
-    Attributes:
-        words: as they were sent; a script with its text.
-        when: the server's clock, Unix seconds.
-    """
-
-    words: list[bytes]
-    when: float
-
-    def told_the_time(self, pattern: re.Pattern[bytes]) -> tuple[list[bytes], bytes]:
-        """The command, its script told the time instead of asking for it; and the script's first line, if it has flags."""
-        if self.words[0] != b"EVAL":
-            return self.words, b""
-        micros = int(self.when * 1e6)
-        clock = b"{'%d','%d'}" % (micros // 1_000_000, micros % 1_000_000)
-        text, shebang = self.words[1], b""
-        if text.startswith(b"#!"):
-            shebang, _, text = text.partition(b"\n")
-            shebang += b"\n"
-        return [b"EVAL", pattern.sub(clock, text), *self.words[2:]], shebang
+_FULL = "OOM command not allowed when used memory > 'maxmemory'."
+_REPLICA = "READONLY You can't write against a read only replica."
 
 
 class Store:
@@ -145,8 +134,10 @@ class Store:
         """Have the time of some keys be over."""
         for each in self.serving:
             database = each.server.dbs[0]
-            for key in [name for name in database if name.startswith(prefix.encode())]:
+            keys = [name for name in database if name.startswith(prefix.encode())]
+            for key in keys:
                 del database[key]
+            each.record(Moved(each.port, keys))
 
     def jump(self, seconds: float) -> None:
         """Have its servers' clock jump."""
@@ -168,7 +159,7 @@ class SimulatedBroker(Store):
 
     Attributes:
         full, replica: what it refuses writes for.
-        commands: what it has carried out, if that is to be recorded.
+        recorded: what befalls it, and others that share the list, if that is wanted.
         on_lost_write: called when it is asked to write what will not be kept: it was replaced, and does not know it yet.
     """
 
@@ -185,7 +176,7 @@ class SimulatedBroker(Store):
         self.server = self._fresh()
         self._kept = b""
         self.full = self.replica = False
-        self.commands: list[Command] | None = None
+        self.recorded: list[Recorded] | None = None
         self.on_lost_write: Callable[[], None] | None = None
         self.name = self._new_name()
         self._texts: dict[bytes, bytes] = {}
@@ -246,6 +237,7 @@ class SimulatedBroker(Store):
         if self._process is not None:
             self._loop.kill(self._process)
             self._process = None
+            self.record(Closed(self.port))
 
     def restart(self) -> None:
         """Begin again with the data it had."""
@@ -258,15 +250,18 @@ class SimulatedBroker(Store):
     def remember(self) -> None:
         """Keep a copy of the data as it is now."""
         self._kept = _copied(self.server)
+        self.record(Kept(self.port))
 
     def go_back(self) -> None:
         """Put the copy in the data's place; to be called while it is stopped."""
         self.steps.forget()
         self._put(self._kept)
+        self.record(Put(self.port, self.port, kept=True))
 
     def take_place_of(self, other: SimulatedBroker, *, kept: bool) -> None:
         """Be a primary, with all that another one has, or with what was copied of it before."""
         self._put(other._kept if kept else _copied(other.server))
+        self.record(Put(self.port, other.port, kept=kept))
         self.flush_scripts()
         self.name = self._new_name()
 
@@ -311,26 +306,42 @@ class SimulatedBroker(Store):
         """Whether a command changes nothing."""
         return name in _READS or (name == b"EVALSHA" and self.steps.name(fields[1]) == "read")
 
-    def refuses(self, fields: list[bytes]) -> bytes:
-        """The error with which a command is refused; empty when it is not."""
-        if not (self.full or self.replica) or fields[0].upper() in _READS:
-            return b""
-        if self.replica:
-            return b"-READONLY You can't write against a read only replica.\r\n"
-        if fields[0].upper() in (b"EVAL", b"EVALSHA"):
-            text = fields[1] if fields[0].upper() == b"EVAL" else self._texts.get(fields[1], b"")
-            if b"allow-oom" in text.partition(b"\n")[0]:
-                return b""
-        elif fields[0].upper() in (b"DEL", b"HDEL", b"ZREM", b"EXPIRE", b"PEXPIRE", b"UNLINK"):
-            return b""
-        return b"-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+    def refuses(self, name: bytes, fields: list[bytes]) -> str:
+        """The error with which a command is refused; empty when it is not. Scripts without flags find out as they write."""
+        if not (self.full or self.replica):
+            return ""
+        if name not in _SCRIPTS:
+            return self.refuses_write(name)
+        flags = (self._texts.get(fields[1], b"") if name == b"EVALSHA" else fields[1]).partition(b"\n")[0]
+        if not flags.startswith(b"#!") or b"no-writes" in flags:
+            return ""
+        return _REPLICA if self.replica else "" if b"allow-oom" in flags else _FULL
 
-    def note(self, fields: list[bytes]) -> None:
-        """Record a command, a script with its text."""
-        if self.commands is not None:
-            if fields[0] == b"EVALSHA" and fields[1] in self._texts:
-                fields = [b"EVAL", self._texts[fields[1]], *fields[2:]]
-            self.commands.append(Command(fields, time.time()))
+    def refuses_write(self, name: bytes) -> str:
+        """The same, of a command within a script without flags that has written nothing yet."""
+        if self.replica:
+            return _REPLICA if name in _WRITES else ""
+        return _FULL if self.full and name in _NEEDING else ""
+
+    def record(self, what: Recorded) -> None:
+        """Note what befalls it, if that is wanted."""
+        if self.recorded is not None:
+            self.recorded.append(what)
+
+    def note(self, who: int, fields: list[bytes], *, elsewhere: bool = False) -> None:
+        """Record a connection's command, a script with its text."""
+        if self.recorded is None:
+            return
+        role = b""
+        if fields[0] == b"EVALSHA" and fields[1] in self._texts:
+            fields, role = [b"EVAL", self._texts[fields[1]], *fields[2:]], self.replication()
+        elif fields[0] == b"EVAL":
+            role = self.replication()
+        self.record(Command(self.port, who, fields, time.time(), role, self.full, self.replica, elsewhere))
+
+    def has_flags(self, digest: bytes) -> bool:
+        """Whether a script says by its first line what it does."""
+        return self._texts.get(digest, b"").startswith(b"#!")
 
     def learn(self, text: bytes) -> bytes:
         """A script by its hash, and without the first line that the embedded broker does not know."""
@@ -378,6 +389,7 @@ class _Connection(asyncio.Protocol):
         for subscribers in self._fake._server.ssubscribers.values():
             subscribers.discard(self._fake)
         self._fake.close()
+        self._broker.record(Closed(self._broker.port, self._fake.number))
 
     @property
     def subscribes(self) -> bool:
@@ -392,15 +404,22 @@ class _Database(Database):
         """As the base would, with nobody to notify."""
 
 
+_numbers = itertools.count(1)
+
 # What is the same in Python, in a reply and, but for None, in Lua.
 _PLAIN = frozenset((bytes, int, type(None)))
 
 
 class Socket(FakeSocket):
-    """As the base, but scripts are compiled and commands looked up once, and nothing is published of changed keys."""
+    """As the base, but scripts are compiled and commands looked up once, and nothing is published of changed keys.
+
+    Attributes:
+        number: the connection's.
+    """
 
     def __init__(self, broker: SimulatedBroker, transport: asyncio.Transport) -> None:
         super().__init__(broker.server, 0, client_class=redis.Redis)
+        self.number = next(_numbers)
         self._broker = broker
         self._transport: Any = transport
 
@@ -410,13 +429,12 @@ class Socket(FakeSocket):
 
     def _process_command(self, fields: list[bytes]) -> None:
         broker = self._broker
-        if broker.commands is not None:
-            broker.note(fields)
+        broker.note(self.number, fields)
         name = fields[0].upper()
         if broker.on_lost_write is not None and not broker.reads(name, fields):
             broker.on_lost_write()
-        if error := broker.refuses(fields):
-            self._transport.write(error)
+        if error := broker.refuses(name, fields):
+            self._transport.write(b"-%b\r\n" % error.encode())
         elif name == b"INFO":
             self.put_response(broker.replication())
         elif name == b"EVAL":
@@ -482,9 +500,12 @@ class Socket(FakeSocket):
             function = compiled[sha1] = runtime.compile(server.script_cache[sha1])
         keys, args = keys_and_args[:numkeys], keys_and_args[numkeys:]
 
+        broker = self._broker
+
         def run() -> Any:
             server._lua_current_socket[0] = self
             self._script_resp = 2
+            self._may_be_refused = (broker.full or broker.replica) and not broker.has_flags(sha1)
             server._lua_set_keys_argv(runtime.table_from(keys), runtime.table_from(args))
             try:
                 result = function()
@@ -494,7 +515,6 @@ class Socket(FakeSocket):
                 self._script_resp = None
             return self._convert_lua_result(result, nested=False)
 
-        broker = self._broker
         reply = broker.steps.carry_out(broker, sha1, keys, args, run)
         if broker.steps.on_script is not None:
             broker.steps.on_script(broker.steps.name(sha1), self._transport.asked_by, reply)
@@ -505,6 +525,9 @@ class Socket(FakeSocket):
         """What a script is told of the server."""
         return self._broker.replication()
 
+    # Whether the script that is carried out may meet that the broker takes no writes.
+    _may_be_refused = False
+
     def _lua_redis_call(self, lua_runtime: Any, expected_globals: set[Any], op: bytes, *args: Any) -> Any:
         words = [each if type(each) is bytes else _convert_redis_arg(each) for each in args]
         found = _BY_NAME.get(op)
@@ -513,6 +536,10 @@ class Socket(FakeSocket):
                 self,
                 op + b" " + words.pop(0) if decode_command_bytes(op) in COMMANDS_WITH_SUB and words else op,
             )
+        if self._may_be_refused:
+            if error := self._broker.refuses_write(op):
+                raise SimpleError(error)
+            self._may_be_refused = op not in _WRITES
         result = self._run_command(getattr(self, found.func_name), found, words, True)
         if type(result) is list and _PLAIN.issuperset(map(type, result)):
             return lua_runtime.table_from([False if each is None else each for each in result])

@@ -14,6 +14,7 @@ import hiredis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from tests.simulation.broker import SimulatedBroker, Socket, Store, encoded
+from tests.simulation.recording import Moved
 from tests.simulation.steps import Steps
 
 if TYPE_CHECKING:
@@ -416,6 +417,7 @@ class Node(SimulatedBroker):
         for channel in list(subscribers):
             if all_of_them or not self.has(slot_of(channel)):
                 for each in list(subscribers.pop(channel)):
+                    self.note(each.number, [b"SUNSUBSCRIBE", channel])
                     each.withdrawn(channel)
 
     def pass_on(self, replica: Node, channel: bytes, message: bytes) -> None:
@@ -426,6 +428,7 @@ class Node(SimulatedBroker):
     def deliver(self, channel: bytes, message: bytes) -> None:
         """Give a message of its primary's to its own subscribers."""
         if self.runs:
+            self.note(0, [b"SPUBLISH", channel, message])
             for each in list(self.server.ssubscribers.get(channel, ())):
                 each.put_response([b"smessage", channel, message])
 
@@ -457,6 +460,7 @@ class NodeSocket(Socket):
         elif name == b"CLUSTER":
             self._transport.write(node.view.told)
         elif error := node.refusal(name, fields, asking=asking):
+            node.note(self.number, fields, elsewhere=not error.startswith(b"-CROSSSLOT"))
             node.sent_on(self._transport.asked_by, error)
             self._transport.write(error)
         else:
@@ -634,6 +638,7 @@ class ClusterOfNodes(Servers):
         for key in keys:
             there[key] = here[key]
             del here[key]
+        source.record(Moved(source.port, keys, target.port))
         return len(keys)
 
     async def _pause(self) -> None:

@@ -18,7 +18,6 @@ from redis.asyncio import Redis
 from tests.chaos.checker import Violation, check
 from tests.chaos.driver import account_of, unended
 from tests.chaos.records import ENDS
-from tests.simulation.broker import Command
 from tests.simulation.clients import KEYS, LIMITS, SimulatedClient, SimulatedTown
 from tests.simulation.cluster import CLUSTER, FORMS, ONE, SENTINEL, TWO, Cluster
 from tests.simulation.faults import CONNECTED, FORMS_OF, LOSING, WEIGHTS, WHOLE, Faults
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
     from tests.chaos.records import Account
+    from tests.simulation.recording import Recorded
 
 # The agent library prepares this when it is used first: here, for all seeds that this process begins others for.
 memory.load(memory.dump([]))
@@ -146,7 +146,7 @@ class Outcome:
         trace: a digest of all that arrived anywhere, and when.
         wrong: violations, and what is stuck.
         log: the newest lines of what each process did.
-        commands: all that the broker carried out, if it was recorded.
+        recorded: what befell all brokers, in its order, if that was wanted.
     """
 
     plan: Plan
@@ -159,7 +159,7 @@ class Outcome:
     faults: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     log: list[str] = field(default_factory=list)
-    commands: list[Command] = field(default_factory=list)
+    recorded: list[Recorded] = field(default_factory=list)
 
     def __str__(self) -> str:
         head = (
@@ -194,7 +194,8 @@ def simulate(plan: Plan, *, record: bool = False) -> Outcome:
     cluster.whole = WHOLE.issuperset(plan.faults)
     outcome = Outcome(plan)
     if record:
-        cluster.brokers[0].commands = outcome.commands
+        for broker in (each for store in cluster.stores for each in store.brokers):
+            broker.recorded = outcome.recorded
     with seeded(loop, plan.seed):
         _, task = loop.begin("clients", lambda: _Run(plan, loop, cluster, trace).drive(outcome))
         loop.run_until_complete(task)
