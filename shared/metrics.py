@@ -6,6 +6,7 @@ an instance: what is counted is the process's, as its memory and its time are.
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -21,6 +22,9 @@ OTHER = "other"
 
 # Combinations of labels of one metric: agents, models, tools and codes are few, but nothing here sees to that.
 MOST_COMBINED = 1000
+
+# What a code looks like. Authors of agents make their own, and one with a user's words in it is neither for metrics nor for traces.
+_CODE = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -111,6 +115,11 @@ def _combined(
     known: dict[tuple[str, ...], float] | dict[tuple[str, ...], Times], values: tuple[str, ...]
 ) -> tuple[str, ...]:
     return values if values in known or len(known) < MOST_COMBINED else (OTHER,) * len(values)
+
+
+def code_label(code: str) -> str:
+    """What metrics and traces call the code of a failure."""
+    return code if _CODE.fullmatch(code) else OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +347,7 @@ class Owners:
 
     def label(self, owner: str) -> str:
         """Count one more turn of the owner; what it is called."""
-        if not self.most:
+        if not self.most or owner == OTHER:
             return OTHER
         self._turns[owner] += 1
         if owner not in self._named and not self._place(owner):

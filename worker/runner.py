@@ -377,7 +377,7 @@ class Runner:
     ) -> None:
         held.parting = True
         if end.status == TaskStatus.FAILED:
-            tracing.failed(end.why)
+            tracing.failed(metrics.code_label(end.why))
         outcome = await write_end(self._ender, held.attempt, end, output=output, more=more)
         if isinstance(outcome, Ended):
             held.reason = Reason.STOP

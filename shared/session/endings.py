@@ -185,7 +185,7 @@ def _note_end(attempt: Attempt, end: End, usage: dict[str, Any]) -> None:
     metrics.owner_turns.add(owner, end.status)
     metrics.owner_tokens.add(owner, n=usage["total_tokens"])
     if end.status == TaskStatus.FAILED:
-        metrics.turns_failed.add(attempt.agent, end.why)
+        metrics.turns_failed.add(attempt.agent, metrics.code_label(end.why))
     spent = {"tokens": usage["total_tokens"]}
     if (cost := usage.get("cost_usd")) is not None:
         metrics.owner_cost.add(owner, n=cost)

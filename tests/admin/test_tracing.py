@@ -144,6 +144,18 @@ async def test_what_fails_is_told_without_its_words(
     assert "hunter2" not in "".join(span.to_json() for span in spans.values())
 
 
+async def test_a_code_that_quotes_its_user_stays_out_of_traces(
+    deploy: Deployments, exporter: InMemorySpanExporter
+) -> None:
+    """An agent's author makes codes of whatever they like."""
+    client = await deploy(python="tests.support.coded:breaks")
+    await client.turn("s1", "quote hunter2", id="t1")
+    await wait_until(lambda: "turn attempted" in names(exporter), "the spans to end")
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    assert (spans["turn attempted"].attributes or {})["error.type"] == "other"
+    assert "hunter2" not in "".join(span.to_json() for span in spans.values())
+
+
 def names(exporter: InMemorySpanExporter) -> list[str]:
     """The names of the spans that have ended."""
     return [span.name for span in exporter.get_finished_spans()]

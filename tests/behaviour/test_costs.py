@@ -115,6 +115,18 @@ async def test_failures_are_counted_by_code(deploy: Deployments, provider: Provi
         assert after[name] - before.get(name, 0) == 1
 
 
+async def test_a_code_that_quotes_its_user_is_no_label(deploy: Deployments) -> None:
+    """Agents' authors make codes of whatever they like: the client reads them, metrics do not."""
+    client = await deploy(python="tests.support.coded:breaks")
+    before = await scrape(client)
+    frames = await client.turn("s1", "quote hunter2", id="t1")
+    assert (terminal(frames) or {})["error"]["code"] == "no quote hunter2"
+    after = await scrape(client)
+    name = "turnstream_turns_failed_total[demo][other]"
+    assert after[name] - before.get(name, 0) == 1
+    assert not [each for each in after if "hunter2" in each]
+
+
 def _name(provider: Provider) -> str:
     """The model as operators know it."""
     return model_name(MODEL, provider.base_url)

@@ -101,6 +101,8 @@ async def breaks(turn: Turn) -> AsyncIterator[Any]:
     yield "Before. "
     if turn.text == "known":
         raise AgentError("out_of_stock", "There is none left.")
+    if turn.text.startswith("quote "):
+        raise AgentError(f"no {turn.text}", "There is none left.")
     if turn.text == "odd":
         yield 42
     raise RuntimeError("the password is hunter2")

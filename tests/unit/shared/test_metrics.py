@@ -32,6 +32,14 @@ def test_the_owners_with_most_turns_are_named(monkeypatch: pytest.MonkeyPatch) -
     assert len(owners._turns) <= MOST_COMBINED + 1
 
 
+def test_an_owner_called_other_is_among_the_others() -> None:
+    """Whose series it would share, and take along when it is forgotten."""
+    owners = Owners()
+    owners.most = 1
+    assert owners.label(OTHER) == OTHER
+    assert owners.label("a") == "a"
+
+
 def test_combinations_are_bounded() -> None:
     """Those that come too late are one."""
     sums = Sums("test", "h", ("a", "b"))
