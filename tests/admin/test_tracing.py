@@ -156,6 +156,23 @@ async def test_a_code_that_quotes_its_user_stays_out_of_traces(
     assert "hunter2" not in "".join(span.to_json() for span in spans.values())
 
 
+async def test_a_generator_that_is_held_has_not_failed(
+    deploy: Deployments, exporter: InMemorySpanExporter
+) -> None:
+    """Its attempt waits: no run of it began, and none ended badly."""
+    client = await deploy(python="tests.support.coded:charges")
+    admin = deploy.stack.client(client.base_url, deploy.stack.admin)
+    await admin.http.post("/admin/v1/agents/hold", json={"agent": "demo"})
+    gates = [worker.gate for worker, _ in deploy.stack.workers]
+    await wait_until(lambda: all(gate.refusal("agent demo") for gate in gates), "the workers to see the hold")
+    async with client.process("s1", "both", id="t1"):
+        await wait_until(lambda: "turn attempted" in names(exporter), "the attempt to end")
+        spans = exporter.get_finished_spans()
+        assert "invoke_agent demo" not in names(exporter)
+        assert not [span for span in spans if span.status.status_code is StatusCode.ERROR]
+        await client.stop("s1", "t1")
+
+
 def names(exporter: InMemorySpanExporter) -> list[str]:
     """The names of the spans that have ended."""
     return [span.name for span in exporter.get_finished_spans()]

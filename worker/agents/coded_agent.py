@@ -142,11 +142,11 @@ class GeneratorAgent:
 
     async def run(self, turn: RunningTurn) -> Done | NeedsClient:
         """Say what the generator yields, until it ends or asks the client."""
+        turn.models.check(self.spec.name)
         with tracing.invoking(turn.attempt.ref, self.spec.name, turn.usage):
             return await self._run(turn)
 
     async def _run(self, turn: RunningTurn) -> Done | NeedsClient:
-        turn.models.check(self.spec.name)
         mine = Turn(turn)
         voice = _Voice(turn, mine)
         room = turn.publisher.room
