@@ -79,6 +79,27 @@ def test_dashboards_read_metrics_that_there_are(dashboard: dict[str, Any]) -> No
                 assert asked <= {*labels[name], "job", "instance"}, query
 
 
+# What is drawn with the unit of its panel, by what its name holds.
+UNITS = {"_seconds_bucket": "s", "_usd": "currencyUSD", "_bytes": ""}
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda each: each["uid"])
+def test_a_panel_has_one_axis(dashboard: dict[str, Any]) -> None:
+    """All that it draws is of one unit, and times and money are drawn as such; a legend names what the query keeps."""
+    for panel in dashboard["panels"]:
+        kinds = set()
+        for target in panel["targets"]:
+            read = " ".join(re.findall(r"\bturnstream_[a-z_]+", target["expr"]))
+            kinds.add(next((kind for kind in UNITS if kind in read), "number"))
+            kept = {
+                word for words in re.findall(r"by \(([^)]*)\)", target["expr"]) for word in words.split(", ")
+            }
+            assert not kept or set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= kept, target
+        assert len(kinds) == 1, panel["title"]
+        if unit := UNITS.get(kinds.pop()):
+            assert panel["fieldConfig"]["defaults"]["unit"] == unit, panel["title"]
+
+
 def series(metric: metrics.Counted | metrics.Gauge) -> list[tuple[str, set[str]]]:
     """The names of a metric's series, with their labels."""
     labels = set(getattr(metric, "labels", ())) or {getattr(metric, "label", "")} - {""}
