@@ -101,6 +101,11 @@ def of_agent(agent: str) -> str:
     return _AGENT + agent
 
 
+def is_agent(name: str) -> bool:
+    """Whether something of which a state is noted is an agent."""
+    return name.startswith(_AGENT)
+
+
 # A model of which nothing is noted.
 USUAL = ModelState()
 
@@ -238,7 +243,7 @@ class ModelStates(Retrying):
         """What operators see of each known model, and of those of which something is noted; by name."""
         now, states = await self.read()
         rows = []
-        for model in sorted({*known, *(name for name in states if not name.startswith(_AGENT))}):
+        for model in sorted({*known, *(name for name in states if not is_agent(name))}):
             row = _row(model, states.get(model, USUAL), now)
             if limit := limits.get(model, 0):
                 permits = keys.model_permits(model)
@@ -253,7 +258,7 @@ class ModelStates(Retrying):
         return {
             name.removeprefix(_AGENT): state.held / 1000
             for name, state in states.items()
-            if name.startswith(_AGENT) and state.held
+            if is_agent(name) and state.held
         }
 
 

@@ -13,7 +13,7 @@ from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
 from turnstream.shared.errors import NoAgent, NoModel
-from turnstream.shared.model_states import of_agent
+from turnstream.shared.model_states import is_agent, of_agent
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -116,6 +116,6 @@ class AdminModelRoutes:
         body = await body_of(request, services.settings, ModelBody)
         if body.model not in await services.models():
             _, states = await services.model_states.read()
-            if body.model not in states:
+            if body.model not in states or is_agent(body.model):
                 raise NoModel
         return key.id, body.model

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.behaviour.test_model_retries import ONCE, SOON, answer_of, refusal, shown, waits
-from tests.support.client import check_whole, terminal
+from tests.behaviour.test_reflection import drafts
+from tests.support.client import check_whole, terminal, text_of
 from tests.support.commands import turnstream
 from tests.support.fake_provider.server import KEY_VARIABLE, Call, calls, says
+from tests.support.scripted import script
 from tests.support.waiting import wait_until
 from turnstream.shared import model_states, presence
 from turnstream.shared.session import tasks
@@ -209,6 +211,8 @@ async def test_a_held_agent_begins_nothing(
     assert await told("hold") == {"agent": "demo", "state": "held", "changed": True}
     assert (await told("hold"))["changed"] is False
     assert await told("hold", "typo") == 404
+    # It is no model, whatever it is called among them.
+    assert await operate(deploy, client, "resume", "agent demo") == 404
     gates = [worker.gate for worker, _ in deploy.stack.workers]
     await wait_until(lambda: all(gate.refusal("agent demo") for gate in gates), "the workers to see the hold")
     (row,) = (
@@ -227,6 +231,38 @@ async def test_a_held_agent_begins_nothing(
         frames = await stream.all()
     assert (terminal(frames) or {})["status"] == "completed"
     assert (await told("resume"))["changed"] is False
+
+
+@pytest.mark.parametrize(
+    ("role", "agent", "prompt", "answer"),
+    [
+        ("subagents", {}, script([("helper", ["at last"])], "{results}"), "at last"),
+        ("critics", {"python": "tests.support.scripted:judge"}, drafts("good [9]"), "good [9]"),
+    ],
+)
+async def test_who_needs_a_held_agent_waits(
+    serve: Any, role: str, agent: dict[str, Any], prompt: str, answer: str
+) -> None:
+    """A turn of another agent that has it as a sub-agent or critic; what it did so far stays."""
+    client, stack = await serve(lead={role: ["helper"]}, helper=agent)
+    admin = stack.client(client.base_url, stack.admin)
+    assert (await admin.http.post("/admin/v1/agents/hold", json={"agent": "helper"})).status_code == 200
+    gates = [worker.gate for worker, _ in stack.workers]
+    await wait_until(
+        lambda: all(gate.refusal("agent helper") for gate in gates), "the workers to see the hold"
+    )
+    async with client.process("s1", prompt, id="t1") as stream:
+
+        async def waiting() -> bool:
+            shown = (await admin.http.get("/admin/v1/tasks/dev/s1/t1")).json()
+            return bool(shown.get("waiting", {}).get("reason") == "agent_held")
+
+        await wait_until(waiting, "the turn to wait")
+        await admin.http.post("/admin/v1/agents/resume", json={"agent": "helper"})
+        frames = await stream.all()
+    check_whole(frames)
+    assert text_of(frames).strip().endswith(answer)
+    assert (terminal(frames) or {})["status"] == "completed"
 
 
 @pytest.mark.parametrize("backend", ["fakeredis"])
