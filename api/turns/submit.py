@@ -8,7 +8,7 @@ import re
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic_core import PydanticSerializationError
@@ -16,10 +16,10 @@ from pydantic_core import PydanticSerializationError
 from turnstream.api.access.session_access import visible_session
 from turnstream.api.streaming import start_position
 from turnstream.api.streaming.start_position import Start
+from turnstream.api.turns import attachments
 from turnstream.api.turns.durable_submit import accept, replica_headers
 from turnstream.api.turns.overrides import NONE, Overrides
 from turnstream.shared import metrics, tracing
-from turnstream.shared.agents.config import Attachment
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import (
@@ -51,14 +51,13 @@ from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from starlette.requests import Request
 
     from turnstream.api.access.auth import Caller
     from turnstream.api.services import Services
     from turnstream.api.turns.durable_submit import Headers
-    from turnstream.shared.agents.config import AgentSpec
     from turnstream.shared.session.owner_limits import Room
 
 # Turns that may get in the way of one that interrupts, one after the other.
@@ -192,23 +191,11 @@ async def submit(services: Services, caller: Caller, turn: NewTurn) -> Accepted 
         InvalidBody: the input cannot be written as JSON, or has parts that the agent does not take.
         BrokerAway: the broker did not answer.
     """
-    _check_attachments(caller.spec, turn.input)
+    if why := attachments.refusal(caller.spec, turn.input):
+        raise InvalidBody(why)
     with tracing.submitting(turn.trace, turn.ref) as trace:
         prepared = await services.offload.run_large(caller.owner, turn.size, _prepare, caller, turn, trace)
         return await _submit(services, caller, turn, prepared)
-
-
-def _check_attachments(spec: AgentSpec, messages: Sequence[Message]) -> None:
-    unwanted = set(get_args(Attachment)) - set(spec.attachments)
-    if not unwanted:
-        return
-    for message in messages:
-        for part in message.content or ():
-            if message.role == Role.USER and part.type in unwanted:
-                taken = ", ".join(("text", *spec.attachments))
-                raise InvalidBody(
-                    f"input: a part of type {part.type!r} is not taken by this agent, which takes {taken}"
-                )
 
 
 async def _submit(

@@ -91,6 +91,96 @@ async def test_an_agent_takes_the_attachments_that_its_table_names(
         assert text_of(await stream.all()) == "Nice."
 
 
+PDF = "data:application/pdf;base64,JVBERi0="
+
+
+def _spoken(**message: Any) -> tuple[str, dict[str, Any]]:
+    return "/process", {"session_id": "s1", "input": [message]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        _spoken(type="message", content=[{"type": "file", "file_url": "https://x.example/a.pdf"}]),
+        _spoken(type="user", content=[{"type": "file", "file_data": PDF}]),
+        _spoken(type="message", role="system", content=[{"type": "file", "file_data": PDF}]),
+        _spoken(type="message", role="user", content=[{"type": "image", "image_url": PDF}]),
+        _spoken(
+            type="message", role="user", content=[{"type": "file", "file_data": "data:audio/wav;base64,AA=="}]
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "model": "demo",
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}}],
+                    }
+                ],
+            },
+        ),
+        (
+            "/ai-sdk/chat",
+            {
+                "id": "c",
+                "message": {
+                    "id": "m1",
+                    "role": "user",
+                    "parts": [{"type": "file", "mediaType": "application/pdf", "url": PDF}],
+                },
+            },
+        ),
+        (
+            "/ag-ui",
+            {
+                "threadId": "t",
+                "runId": "r",
+                "state": {},
+                "tools": [],
+                "context": [],
+                "forwardedProps": {},
+                "messages": [
+                    {
+                        "id": "m1",
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "document",
+                                "source": {
+                                    "type": "data",
+                                    "value": "JVBERi0=",
+                                    "mimeType": "application/pdf",
+                                },
+                            }
+                        ],
+                    }
+                ],
+            },
+        ),
+    ],
+    ids=[
+        "no role",
+        "a user's type",
+        "system",
+        "named an image",
+        "named a file",
+        "completions",
+        "AI SDK",
+        "AG-UI",
+    ],
+)
+async def test_no_attachment_slips_by(
+    deploy: Deployments, provider: Provider, path: str, body: dict[str, Any]
+) -> None:
+    """However it is sent, and whatever it is called: an agent that takes images gets no other file."""
+    client = await deploy(attachments=["image"])
+    refused = await client.http.post(path, json=body)
+    assert refused.status_code in (400, 422), refused.text
+    assert "is not taken by this agent, which takes text, image" in refused.text
+    assert provider.requests == []
+
+
 async def test_openais_clients_see_what_was_cached_and_thought(
     deploy: Deployments, provider: Provider
 ) -> None:

@@ -76,6 +76,7 @@ def card_of(spec: AgentSpec, address: str, version: str) -> Json:
     name = told.title or spec.name
     description = told.description or spec.description or name
     skills: list[Json] = [skill.model_dump(exclude_defaults=True) for skill in told.skills]
+    images = ("image/*",) if spec.images and "image" in spec.attachments else ()
     made: Json = {
         "name": name,
         "description": description,
@@ -99,7 +100,7 @@ def card_of(spec: AgentSpec, address: str, version: str) -> Json:
         },
         "securitySchemes": {"key": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}},
         "securityRequirements": [{"schemes": {"key": {"list": []}}}],
-        "defaultInputModes": ["text/plain", "application/json", *(("image/*",) if spec.images else ())],
+        "defaultInputModes": ["text/plain", "application/json", *images],
         "defaultOutputModes": ["application/json" if spec.output_schema else "text/plain"],
         "skills": skills or [{"id": spec.name, "name": name, "description": description, "tags": ["agent"]}],
     }

@@ -17,6 +17,7 @@ from turnstream.api.protocols.a2a.errors import (
     NoAgent,
     NoPushNotifications,
     NotCancelable,
+    UnknownMediaType,
     UnknownVersion,
     UnsupportedOperation,
 )
@@ -37,6 +38,7 @@ from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.streaming.start_position import Start
 from turnstream.api.streaming.whole import WholeDocument
+from turnstream.api.turns import attachments
 from turnstream.api.turns.answers import blocking_call, missing_answers
 from turnstream.api.turns.callbacks import APPROVAL, answer_call, task_of_call
 from turnstream.api.turns.finding import found, is_known
@@ -320,7 +322,14 @@ async def delete_config(services: Services, caller: Caller, asked: OneConfig) ->
 async def _begin(
     services: Services, request: Request, caller: Caller, keys: SessionKeys, sent: Sent, size: int
 ) -> tuple[TaskId, Headers]:
-    """Take a turn, or find the one that this message made before."""
+    """Take a turn, or find the one that this message made before.
+
+    Raises:
+        UnknownMediaType: the agent does not take what is attached.
+        Others: as `begin`.
+    """
+    if why := attachments.refusal(caller.spec, [sent.message]):
+        raise UnknownMediaType(why)
     message = sent.body.message
     ref = TaskRef(keys.owner, keys.session, new_task_id())
     idempotency = hashlib.sha256(f"a2a {message.message_id}".encode()).hexdigest()

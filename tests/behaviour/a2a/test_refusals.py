@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from tests.support.a2a import BY_HTTP, VERSION, said
+from tests.support.a2a import BY_HTTP, VERSION, published, said
+from tests.support.stack import Stack
+from turnstream.shared.agents.config import Agents
 from turnstream.shared.api_keys import ApiKeys, make_token
 
 if TYPE_CHECKING:
+    from tests.conftest import Place
     from tests.support.client import Client
-    from tests.support.stack import Stack
 
 NOT_FOUND = (-32001, 404, "TASK_NOT_FOUND")
 UNSUPPORTED = (-32004, 400, "UNSUPPORTED_OPERATION")
@@ -280,3 +282,23 @@ async def test_keys_and_agents(client: Client, stack: Stack) -> None:
     assert (await client.http.get("/a2a/demo/nothing", headers=VERSION)).json()["error"][
         "status"
     ] == "NOT_FOUND"
+
+
+async def test_what_the_agent_does_not_take_is_no_input_mode(place: Place) -> None:
+    """The card does not offer it, and a message that has it is refused by the error of A2A's for that."""
+    agents = published()
+    spec = agents["demo"].model_copy(update={"attachments": ("file",), "images": True})
+    stack = Stack(
+        place, Agents({**{each.name: each for each in agents}, "demo": spec}), protocols="default,a2a"
+    )
+    try:
+        client = await stack.front_end()
+        card = (await client.http.get("/a2a/demo/.well-known/agent-card.json")).json()
+        assert "image/*" not in card["defaultInputModes"]
+        part = {"raw": "iVBORw0KGgo=", "mediaType": "image/png"}
+        for method in ("SendMessage", "SendStreamingMessage"):
+            body = said("look")
+            body["message"]["parts"].append(part)
+            assert await refused(client, method, body) == (-32005, 400, "CONTENT_TYPE_NOT_SUPPORTED")
+    finally:
+        await stack.close()
