@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.async_api import expect
@@ -57,6 +58,74 @@ async def test_a_turn_is_regenerated_edited_and_branched(console: Console) -> No
     await page.goto(first)
     await said(console, "one", "two", "three")
     await expect(page.locator(".session", has_text="branch")).to_have_count(3, timeout=PATIENCE_MS)
+
+
+@pytest.mark.parametrize("form", ["desktop", "phone"])
+async def test_branches_lead_to_each_other(tabs: Tabs, stack: Stack, form: str) -> None:
+    """Where they part, in each of them: by pointer, touch and keyboard; also from a branch of a branch, and after a reload."""
+    given: dict[str, Any] = (
+        {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+        if form == "phone"
+        else {"viewport": {"width": 1280, "height": 900}}
+    )
+    console = await tabs.tab(**given)
+    page = console.page
+    await console.add_key(stack.key)
+    for text in ("one", "two", "three"):
+        await console.ended(await console.say(text))
+    first = page.url
+    turns, switch = page.locator(".turn"), page.locator(".branches")
+    await expect(switch).to_have_count(0)
+    await turns.nth(1).get_by_role("button", name="Edit").click()
+    await page.get_by_label("Message").fill("zwei")
+    await page.keyboard.press("Enter")
+    await said(console, "one", "zwei")
+    await expect(switch).to_contain_text("2/2", timeout=PATIENCE_MS)
+    # Between what all say and what each says.
+    assert await page.evaluate("[...document.querySelectorAll('#log > *')].map((each) => each.className)") == [
+        "turn", "branches", "turn",
+    ]  # fmt: skip
+    previous, following = (switch.get_by_role("button", name=name) for name in ("Previous", "Next"))
+    await expect(following).to_be_disabled()
+    await console.axe(f"branches-{form}")
+    await (previous.tap() if form == "phone" else previous.click())
+    await said(console, "one", "two", "three")
+    assert page.url == first
+    await expect(switch).to_contain_text("1/2")
+    await expect(previous).to_be_disabled()
+    # The keyboard goes on from here, and the place is in sight.
+    await expect(following).to_be_focused()
+    await expect(following).to_be_in_viewport()
+    await turns.nth(1).get_by_role("button", name="Regenerate").click()
+    await said(console, "one", "two")
+    await expect(switch).to_contain_text("3/3", timeout=PATIENCE_MS)
+    await console.ended(await console.say("more"))
+    await turns.nth(1).get_by_role("button", name="Branch", exact=True).click()
+    await said(console, "one", "two")
+    await console.ended(await console.say("else"))
+    await said(console, "one", "two", "else")
+    await page.reload()
+    await said(console, "one", "two", "else")
+    await expect(switch).to_have_text([re.compile("3/3"), re.compile("2/2")], timeout=PATIENCE_MS)
+    assert await console.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    await console.axe(f"branches-of-branches-{form}")
+    await switch.nth(0).get_by_role("button", name="Previous branch, 2 of 3: one").focus()
+    await page.keyboard.press("Enter")
+    await said(console, "one", "zwei")
+    await expect(previous).to_be_focused()
+    await page.keyboard.press("Shift+Tab")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await said(console, "one", "two", "three")
+    assert page.url == first
+    # Of those that are deleted nothing is left.
+    page.on("dialog", lambda dialog: dialog.accept())
+    await following.click()
+    await said(console, "one", "zwei")
+    await page.get_by_role("button", name="Delete").click()
+    await page.goto(first)
+    await expect(switch).to_contain_text("1/2", timeout=PATIENCE_MS)
+    assert console.complaints == []
 
 
 async def test_a_failed_turn_is_retried(console: Console) -> None:

@@ -2,7 +2,7 @@
 
 import { Conversation, ENDED, newId, Refused, saidBy, textOf, turnsOf, UNSENT } from "./client.js";
 import { Attachments, KINDS } from "./attachments.js";
-import { forkAt } from "./branching.js";
+import { branchSwitch, forkAt, partings } from "./branching.js";
 import { Conversations, editTitle } from "./conversations.js";
 import { byId, h, say, short } from "./dom.js";
 import { TurnView } from "./messages.js";
@@ -41,12 +41,14 @@ export class Chat {
     this.onNews = () => {};
     this.list = new Conversations({
       onPick: (session) => { this.drawer(false); if (session !== this.session) this.visit(session); },
-      onChange: () => this.refresh(),
+      onChange: () => { this.refresh(); this.trace(); },
     });
     this.bind();
   }
 
   bind() {
+    // Who went to another branch stays where the branches part, until they do something else.
+    for (const act of ["pointerdown", "keydown", "wheel"]) addEventListener(act, () => { this.switched = null; }, { capture: true, passive: true });
     const said = byId("said");
     byId("composer").addEventListener("submit", (event) => { event.preventDefault(); this.send(); });
     said.addEventListener("keydown", (event) => {
@@ -123,12 +125,15 @@ export class Chat {
     if (known) this.follow(cursor);
     this.editing = null;
     this.seeking = false;
+    this.switched = null;
+    this.parted = "";
     byId("editing").hidden = true;
     this.write(this.key ? store.draft(this.key, session) : "");
     this.showJump();
     if (this.key) for (const each of this.outbox.messages.filter((one) => one.token === this.key.token)) this.list.begin(each.session, wordsIn(each.parts));
     this.list.show(session);
     this.refresh();
+    this.trace();
     this.toEnd();
     this.save();
     if (this.key) this.onPlace(session, anew);
@@ -309,6 +314,7 @@ export class Chat {
     for (const each of ["said", "send"]) byId(each).disabled = !this.key;
     say(this.heading, this.title() || (this.session ? "Conversation" : "New conversation"));
     document.title = live ? "● Turnstream console" : "Turnstream console";
+    this.showBranches();
   }
 
   /** What its user calls the conversation, or how it begins. */
@@ -441,6 +447,56 @@ export class Chat {
     };
     if (before) return this.branching(before, say_);
     return say_("");
+  }
+
+  async trace() {
+    if (!this.key || !this.known) return;
+    const { session } = this;
+    await this.list.trace(session);
+    if (session === this.session) this.showBranches();
+  }
+
+  /** Behind each turn from which several conversations go on, the way to the others. */
+  showBranches() {
+    const { turns } = this.conversation;
+    const parted = `${this.list.version} ${turns.length}`;
+    if (parted !== this.parted && this.key) {
+      this.parted = parted;
+      const byTask = new Map(turns.map((turn) => [turn.id.replace(/^response_/, ""), this.views.get(turn.id)]));
+      const before = [...this.log.querySelectorAll(".branches")];
+      const made = partings(this.session, [...byTask.keys()], this.list.seen).filter(({ task }) => byTask.get(task)).map((parting) => {
+        const words = JSON.stringify([parting, parting.sessions.map((session) => this.list.seen.get(session)?.title)]);
+        const element = before.find((each) => each.dataset.words === words) ?? branchSwitch(parting, (session) => this.list.seen.get(session)?.title || "Conversation", (session, by) => this.goToBranch(session, parting.task, by));
+        element.dataset.words = words;
+        element.dataset.task = parting.task;
+        const { element: turn } = byTask.get(parting.task);
+        if (turn.nextSibling !== element) turn.after(element);
+        return element;
+      });
+      for (const each of before.filter((one) => !made.includes(one))) each.remove();
+    }
+    this.stayAtBranches();
+  }
+
+  goToBranch(session, task, by) {
+    this.visit(session);
+    this.switched = { task, by };
+  }
+
+  stayAtBranches() {
+    if (!this.switched) return;
+    const { task, by, focused } = this.switched;
+    const element = this.log.querySelector(`.branches[data-task="${CSS.escape(task)}"]`);
+    if (!element) return;
+    if (!focused || !element.contains(document.activeElement)) {
+      const [previous, next] = element.querySelectorAll("button");
+      const [wanted, other] = by > 0 ? [next, previous] : [previous, next];
+      (wanted.disabled ? other : wanted).focus({ preventScroll: true });
+      this.switched.focused = true;
+    }
+    this.stuck = false;
+    element.scrollIntoView({ block: "center" });
+    this.top = this.log.scrollTop;
   }
 
   async branching(turn, use) {

@@ -30,6 +30,10 @@ export class Conversations {
     this.shown = "";
     this.rows = new Map();
     this.begun = new Map();
+    /** All that was ever listed, whatever is searched for by now, and what those that are shown branched off from. */
+    this.seen = new Map();
+    this.gone = new Set();
+    this.version = 0;
     this.next = null;
     this.search = "";
     this.list = byId("session-list");
@@ -52,6 +56,8 @@ export class Conversations {
     this.key = key;
     this.rows.clear();
     this.begun.clear();
+    this.seen.clear();
+    this.gone.clear();
     this.next = null;
     this.onNeeds([]);
     this.draw();
@@ -97,11 +103,14 @@ export class Conversations {
     const whole = !further && (page.next === null || this.rows.size <= query.limit);
     const before = new Map(this.rows);
     if (whole) this.rows.clear();
+    if (whole && !search) this.seen.clear();
     for (const row of page.conversations) {
       if (WORKING.has(before.get(row.session)?.state) && !WORKING.has(row.state) && row.session !== this.shown) this.onNews(row);
       this.rows.set(row.session, row);
+      this.seen.set(row.session, row);
       this.begun.delete(row.session);
     }
+    this.version += 1;
     if (further || whole) this.next = page.next;
     this.draw();
     this.onChange();
@@ -111,6 +120,24 @@ export class Conversations {
   /** What is known of one, also where it is not in the list. */
   async about(session) {
     return this.rows.get(session) ?? ask(this.key.token, "GET", path(session));
+  }
+
+  /** Get to know what one branched off from, and that one in turn, as far as they are kept. */
+  async trace(session) {
+    const { key } = this;
+    for (let each = session; each && !this.gone.has(each); each = this.seen.get(each)?.forked_from?.session) {
+      if (this.seen.has(each)) continue;
+      try {
+        const row = await this.about(each);
+        if (key !== this.key) return;
+        this.seen.set(each, row);
+        this.version += 1;
+      } catch {
+        // It may be one of which the server knows nothing yet: of those that are shown it is asked again.
+        if (each !== session) this.gone.add(each);
+        return;
+      }
+    }
   }
 
   async rename(session, title) {
@@ -127,6 +154,8 @@ export class Conversations {
   drop(session) {
     this.rows.delete(session);
     this.begun.delete(session);
+    this.seen.delete(session);
+    this.version += 1;
     this.draw();
   }
 
