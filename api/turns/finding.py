@@ -5,16 +5,19 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from turnstream.api.access.session_access import visible
+from turnstream.api.access.session_access import visible, visible_session
+from turnstream.api.streaming import start_position
+from turnstream.api.turns.ids import SegmentName
 from turnstream.api.turns.submit import derived_session
 from turnstream.shared.broker.client import command
-from turnstream.shared.errors import NoSession
+from turnstream.shared.errors import NoSession, NoTask
 from turnstream.shared.session.entry import Cursor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from turnstream.api.access.auth import Caller
+    from turnstream.api.access.session_access import Visitor
     from turnstream.api.services import Services
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.event_log import SessionMeta
@@ -40,6 +43,30 @@ async def found(
     if caller_there is None:
         raise NoSession
     return caller_there, visible(meta, caller_there.visitor(user))
+
+
+async def task_named(
+    services: Services, keys: SessionKeys, text: str | None, visitor: Visitor | None
+) -> str | None:
+    """The task that an id names, when one is given: the id of one of its segments names it, too.
+
+    Without a ``visitor`` it is known that the session may be seen.
+
+    Raises:
+        NoTask: it cannot be one, or its task has no such segment yet.
+        NoSession: as `visible_session`; for the id of a segment alone, which is looked for.
+        BrokerAway: the broker did not answer.
+    """
+    if not text:
+        return None
+    name = SegmentName.parse(text)
+    if name.segment:
+        if visitor is not None:
+            await visible_session(services.log, keys, visitor)
+        known = await services.log.task(keys, name.response)
+        if not known or name.segment > max(start_position.parks_of(known)):
+            raise NoTask
+    return name.response
 
 
 async def newest_task(services: Services, keys: SessionKeys) -> str:

@@ -126,15 +126,6 @@ class SegmentName(NamedTuple):
         return cls(_name(response, NoTask), _number(number) if mark else 0)
 
 
-def task_named(text: str | None) -> str | None:
-    """The task that an id names, when one is given: the id of a segment names its task, too.
-
-    Raises:
-        NoTask: it cannot be one.
-    """
-    return SegmentName.parse(text).response if text else None
-
-
 def _of_task(prefix: str, text: str, error: type[TurnstreamError]) -> tuple[str, str, str]:
     """Session, task, and the name of something in it."""
     parts = text.removeprefix(prefix).split(MARK)

@@ -303,8 +303,13 @@ async def test_the_id_of_a_response_leads_to_its_turn(twice: Client, stack: Stac
         "id: that of a further response of a turn, which only answers begin",
     )
     other = await stack.front_end()
-    for name in ("t2~1", "t1~x", "t1~0"):
+    for name in ("t2~1", "t1~x", "t1~0", "t1~3", "t1~99"):
         assert (await twice.stop("s1", name)).status_code == 404
+        params = {"sessionId": "s1", "taskId": name}
+        assert (await twice.http.get("/liteAgent/v1/chat", params=params)).status_code == 404
+        fork = {"forkOf": "s1", "forkTask": name}
+        assert (await twice.http.post("/liteAgent/v1/initSession", params=fork)).status_code == 404
+    assert await stack.status("s1", "t1") == "parked", "an id of nothing stops nothing"
     for session, name in (("s2", "t1~1"), ("s1", "t1~3"), ("s1", "t2~1")):
         body = {"session_id": session, "id": name, "reconnect": True}
         assert (await twice.http.post("/process", json=body)).status_code == 404

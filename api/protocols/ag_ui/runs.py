@@ -16,14 +16,13 @@ from turnstream.api.streaming.dialect import EVENT_STREAM, EncodedDialect
 from turnstream.api.streaming.sse import HEADERS
 from turnstream.api.turns.answers import answered, check_answered, missing_answers
 from turnstream.api.turns.callbacks import known_calls, task_of_call
-from turnstream.api.turns.finding import newest_task
+from turnstream.api.turns.finding import newest_task, task_named
 from turnstream.api.turns.follow import Encoded, encoded_stream, following
-from turnstream.api.turns.ids import MARK
 from turnstream.api.turns.stop import stop, stop_all
 from turnstream.api.turns.submit import RESPONSE_PREFIX, NewTurn, begin, idempotency_of, trace_of
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.errors import InvalidBody, NoModel, NoSession, UnknownCall
+from turnstream.shared.errors import InvalidBody, NoModel, NoSession, NoTask, UnknownCall
 from turnstream.shared.names import IDENTIFIER
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.status import TERMINAL, TaskStatus
@@ -261,8 +260,10 @@ async def _task_of(services: Services, keys: SessionKeys, thread: str, run: str)
     if noted := await command(services.broker.sessions, "GET", _answering(keys, run)):
         return str(noted.decode())
     # As it is called to who connects.
-    task = task_of(thread, run.partition(MARK)[0])
-    return task if await services.log.task(keys, task) else ""
+    try:
+        return await task_named(services, keys, run, None) or ""
+    except NoTask:
+        return ""
 
 
 def _answering(keys: SessionKeys, run: str) -> str:

@@ -21,9 +21,9 @@ from turnstream.api.streaming import start_position
 from turnstream.api.streaming.sse import EventStream
 from turnstream.api.turns.callbacks import answer_call, task_of_call
 from turnstream.api.turns.durable_submit import replica_headers
+from turnstream.api.turns.finding import task_named
 from turnstream.api.turns.follow import following, watch
 from turnstream.api.turns.fork import fork_session
-from turnstream.api.turns.ids import task_named
 from turnstream.api.turns.stop import clear, stop, stop_all
 from turnstream.api.turns.submit import (
     RESPONSE_PREFIX,
@@ -88,10 +88,8 @@ class LiteAgentRoutes:
         if "forkOf" in request.query_params:
             if key := idempotency_of(request):
                 session = derived_session(caller, f"fork {key}")
-            source, task = (
-                caller.keys(session_id(request, "forkOf")),
-                task_named(request.query_params.get("forkTask")),
-            )
+            source = caller.keys(session_id(request, "forkOf"))
+            task = await task_named(services, source, request.query_params.get("forkTask"), caller.visitor())
             if task is None:
                 raise BadRequest(
                     "forkTask: name the task up to whose end the new session is to begin with what was said"
@@ -129,9 +127,9 @@ class LiteAgentRoutes:
         services = self._services
         caller = await services.auth.caller(request)
         keys = caller.keys(session_id(request, "sessionId"))
-        task, cursor = task_named(request.query_params.get("taskId")), cursor_of(request)
+        cursor, visitor = cursor_of(request), caller.visitor()
         dialect = _dialect(request.query_params.get("stream", "").lower() in {"true", "1"})
-        visitor = caller.visitor()
+        task = await task_named(services, keys, request.query_params.get("taskId"), visitor)
         return await watch(services, keys, visitor, dialect, caller=caller, task=task, cursor=cursor)
 
     async def callback(self, request: Request) -> Response:
@@ -163,14 +161,15 @@ class LiteAgentRoutes:
     async def stop(self, request: Request) -> Response:
         """End one task, or all live ones of the session. When this answers, their ends are in the log."""
         keys, who = await self._to_stop(request)
-        task = task_named(request.query_params.get("taskId"))
-        if task is None:
+        named = request.query_params.get("taskId")
+        if not named:
             # In one round trip; nothing is ended before it is known that the caller may.
             reads = self._check_visible(keys, who), self._services.log.live(keys)
             _, live = await asyncio.gather(*reads)
             await stop_all(self._services, keys, live, "stop", who="client")
             return answer(Stopped, {"sessionId": keys.session})
         await self._check_visible(keys, who)
+        task = await task_named(self._services, keys, named, None) or ""
         ref = TaskRef(keys.owner, keys.session, task)
         if isinstance(await stop(self._services, ref, "stop", who="client"), Gone):
             raise NoTask

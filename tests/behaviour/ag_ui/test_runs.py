@@ -300,6 +300,8 @@ async def test_runs_that_begin_with_answers_are_stopped_by_their_names(stack: St
         await talk.client.http.post("/ag-ui", json=body)
         run = (await talk.connect())[0]["runId"] if connects else body["runId"]
         assert not await stop(talk, f"x{run}")
+        if connects:
+            assert not await stop(talk, f"{run}9"), "there are not so many of that turn"
         assert await stop(talk, run)
         assert not await stop(talk, run)
 
