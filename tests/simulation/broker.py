@@ -64,6 +64,11 @@ _WRITES = _NEEDING.union(
 )
 _SCRIPTS = frozenset((b"EVAL", b"EVALSHA"))
 
+# How far hosts' clocks are from right, seconds; and those of servers that stand in for each other, from one another.
+SKEWS_SECONDS = (0.0, 0.0, 0.4, -0.4, 5.0, -5.0, 300.0, -300.0)
+APART_SECONDS = (-0.05, 0.05)
+
+
 _FULL = "OOM command not allowed when used memory > 'maxmemory'."
 _REPLICA = "READONLY You can't write against a read only replica."
 
@@ -145,6 +150,12 @@ class Store:
         for each in self.brokers:
             each.set_clock(self.ahead)
 
+    def skew(self, rng: random.Random) -> None:
+        """Have its servers' clocks differ from others', and a little from each other; to be called before they run."""
+        self.ahead = rng.choice(SKEWS_SECONDS)
+        for each in self.brokers:
+            each.ahead, each.apart = self.ahead, rng.uniform(*APART_SECONDS)
+
     def now_ms(self) -> int:
         """Its servers' clock, Unix milliseconds; asked in the process of one."""
         return int(time.time() * 1000)
@@ -157,10 +168,13 @@ class Store:
 class SimulatedBroker(Store):
     """One server: its data, and who it says it is.
 
-    Attributes:
-        full, replica: what it refuses writes for.
-        recorded: what befalls it, and others that share the list, if that is wanted.
-        on_lost_write: called when it is asked to write what will not be kept: it was replaced, and does not know it yet.
+        Attributes:
+            full, replica: what it refuses writes for.
+            recorded: what befalls it, and others that share the list, if that is wanted.
+    =======
+            apart: seconds that its clock is ahead of that of those it stands in for.
+            commands: what it has carried out, if that is to be recorded.
+            on_lost_write: called when it is asked to write what will not be kept: it was replaced, and does not know it yet.
     """
 
     socket: type[Socket]
@@ -177,6 +191,7 @@ class SimulatedBroker(Store):
         self._kept = b""
         self.full = self.replica = False
         self.recorded: list[Recorded] | None = None
+        self.apart = 0.0
         self.on_lost_write: Callable[[], None] | None = None
         self.name = self._new_name()
         self._texts: dict[bytes, bytes] = {}
@@ -216,13 +231,13 @@ class SimulatedBroker(Store):
     def start(self) -> None:
         """Take connections."""
         self._process, _ = self._loop.begin(f"broker-{self.port}", self._listen)
-        self._process.ahead = self.ahead
+        self._process.ahead = self.ahead + self.apart
 
     def set_clock(self, ahead: float) -> None:
         """Have its clock be so many seconds ahead."""
         self.ahead = ahead
         if self._process is not None:
-            self._process.ahead = ahead
+            self._process.ahead = ahead + self.apart
 
     def freeze(self, frozen: bool) -> None:
         """Have it stand still, or go on where it was."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.agents import ON_LOST
-from tests.simulation.broker import Ordered, SimulatedBroker
+from tests.simulation.broker import SKEWS_SECONDS, Ordered, SimulatedBroker
 from tests.simulation.loop import current
 from tests.simulation.network import Network, Socket
 from tests.simulation.nodes import ClusterOfNodes, Servers, Watched
@@ -218,6 +218,11 @@ class Cluster:
             for held in each.server.leases if isinstance(each.server, WorkerProcess) else ():
                 if (str(held.attempt.ref), held.attempt.number) == (ref, attempt):
                     self.outside.look_at_slot(held, each.process, "who_is_parked_holds_no_slot")
+
+    def skew(self, rng: random.Random) -> None:
+        """Have the clocks of the processes differ; to be called before they run."""
+        for each in self.running:
+            each.process.ahead = rng.choice(SKEWS_SECONDS)
 
     def _serves(self, version: str | None) -> bool:
         """Whether all workers know that one serves this version of the coded agents: it runs for long, and has said so lately."""

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.broker import SKEWS_SECONDS
 from tests.simulation.cluster import CLUSTER, OTHER_VERSION, SENTINEL, TWO
 from tests.simulation.nodes import TIMEOUT_SECONDS, UNAWARE_SECONDS, ClusterOfNodes, Node, Watched, slot_of
 from tests.simulation.outside import GATED
@@ -66,6 +67,8 @@ WEIGHTS = {
     "half_close": 3,
     "silence": 3,
     "lose_host": 3,
+    # How it is from the beginning on, rather than what happens.
+    "skew": 0,
 }
 
 # Faults that only some forms of brokers have.
@@ -81,7 +84,7 @@ LOSING = frozenset(("lose_writes", "lose_checkpoint", "lose_node", "freeze_node"
 # Those that leave the workers that there are, and what connects them to the brokers.
 CONNECTED = {
     *("kill_front_end", "drain_front_end", "freeze_front_end", "flush_scripts", "repeat", "hold_model"),
-    *("provider_away", "provider_limits", "provider_cuts", "read_slowly", "half_close"),
+    *("provider_away", "provider_limits", "provider_cuts", "read_slowly", "half_close", "skew"),
 }
 
 # Those that let every process tell the brokers what it has to.
@@ -113,7 +116,6 @@ LEFT_SHARE = 0.5
 # The share of slots which move at once that do so when something was just said.
 SPEAKING_SHARE = 0.6
 START_SECONDS = (0.05, 1.0)
-SKEWS_SECONDS = (0.0, 0.0, 0.4, -0.4, 5.0, -5.0, 300.0)
 JUMPS_SECONDS = (0.5, 3.0, -0.3)
 
 # More faults than so many for each turn that was begun, and the deployment comes to nothing: then it rests for longer.
@@ -185,7 +187,7 @@ class Faults:
         self._rng = rng
         self._on_loss = on_loss
         self._turns = turns
-        self._kinds = kinds
+        self._kinds = [kind for kind in kinds if WEIGHTS[kind]]
         self._pace = pace
         self._healing = asyncio.Event()
         self._beside: set[asyncio.Task[None]] = set()

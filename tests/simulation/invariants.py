@@ -127,8 +127,13 @@ def deadlines_end_turns(cluster: Cluster) -> Iterator[str]:
 
 
 def _able_ms(cluster: Cluster, since: float, until: float) -> float:
-    """How long the brokers were able to end a turn, in that time of their clock, ms."""
-    unable = sorted(each for store in cluster.stores for each in store.unable)
+    """How long the brokers were able to end a turn, in that time of the sessions' clock, ms."""
+    unable = sorted(
+        (began + 1000 * later, ended + 1000 * later)
+        for store in cluster.stores
+        for later in [cluster.sessions.ahead - store.ahead]
+        for began, ended in store.unable
+    )
     able = 0.0
     for began, ended in [*unable, (until, until)]:
         able += max(0.0, min(began, until) - since)

@@ -114,8 +114,12 @@ class Outside:
             self.wrong.append(f"{rule}: {where}")
 
     def now_ms(self) -> float:
-        """The broker's clock."""
+        """The clock of the sessions' broker."""
         return self._broker.clock_ms()
+
+    def noting_ms(self) -> float:
+        """The clock of the broker that has what is noted of models."""
+        return self._primary.clock_ms()
 
     def waited(self, ref: str, attempt: int) -> bool:
         """Whether the attempt was released to wait."""
@@ -248,7 +252,8 @@ class Provider:
 
     def _look_at_gate(self, ref: str, seconds: float) -> None:
         """All workers have heard of what has been noted for so long."""
-        around, now = self._outside, self._outside.now_ms()
+        around = self._outside
+        now = around.noting_ms()
         held, since = (now - float(around.noted(each) or now) for each in ("held", "since"))
         around.must(held < 1000 * seconds, "a_held_model_is_not_asked", f"{ref}: for {held:.0f} ms")
         if since < 1000 * seconds:

@@ -253,8 +253,10 @@ class _Run:
         trace.lines += [f"{when:10.6f} FAULT {kind} {who}" for when, kind, who in faults.done]
 
     async def _start(self) -> None:
-        cluster = self._cluster
+        cluster, rng = self._cluster, random.Random(f"clocks {self._plan.seed}")
         for store in cluster.stores:
+            if "skew" in self._plan.faults:
+                store.skew(rng)
             store.start()
         for group in cluster.groups:
             group.on_loss = self._town.lose
@@ -263,6 +265,8 @@ class _Run:
             cluster.start("api", port)
         for _ in range(WORKERS):
             cluster.start("worker")
+        if "skew" in self._plan.faults:
+            cluster.skew(rng)
         await wait_until(cluster.serves, "every process to serve")
 
     def _wrong(self) -> list[str]:
