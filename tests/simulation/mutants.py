@@ -504,8 +504,15 @@ MUTANTS = [
     Mutant(
         "forgotten scripts not sent again",
         "shared/broker/scripts.py",
-        "        except NoScriptError:\n            return await self._send(",
-        "        except ZeroDivisionError:\n            return await self._send(",
+        # One that was never known to this client's server is sent.
+        '            return await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)\n'
+        "        except NoScriptError:\n",
+        '            reply = await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)\n'
+        '            vars(redis).setdefault("known", set()).add(self.sha)\n'
+        "            return reply\n"
+        "        except NoScriptError:\n"
+        '            if self.sha in vars(redis).get("known", ()):\n'
+        "                raise\n",
         ("flush_scripts",),
     ),
     _lua("a key without a time to live", "_session", "redis.call('PEXPIRE', CALLS, int(TTL))", "", KILLED),
