@@ -154,7 +154,7 @@ MUTANTS = [
         "release",
         "if task[3] == OP and task[2] == attempt then",
         "if false then",
-        ("drain_worker", "repeat"),
+        (*AWAY, "repeat"),
     ),
     _lua(
         "begin repeated",
