@@ -32,10 +32,12 @@ ANSWERS = [
 COST = pytest.approx((3000 * INPUT + 300 * OUTPUT) / 1e6)
 
 
-async def taken(client: Client, admin: Client) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+async def taken(
+    client: Client, admin: Client, text: str = "Hi"
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """What a turn's client reads of its usage, the task's row, and the line in the log."""
     with capture_logs() as lines:
-        frames = await client.turn("s1", "Hi", id="t1")
+        frames = await client.turn("s1", text, id="t1")
     (row,) = (await admin.http.get("/admin/v1/tasks")).json()["tasks"]
     (line,) = [line for line in lines if line["event"] == "task.ended"]
     event = terminal(frames)
@@ -85,6 +87,17 @@ async def test_a_price_that_is_not_known_is_no_cost(deploy: Deployments, provide
     assert not [name for name in grown if "cost" in name]
     assert "turnstream_owner_turns_total[other][completed]" in grown
     assert not [name for name in grown if "[dev]" in name]
+
+
+@pytest.mark.parametrize(("known", "cost"), [("both", 0.0105), ("first", None), ("last", None)])
+async def test_a_cost_of_which_a_part_is_not_known_is_not_told(
+    deploy: Deployments, known: str, cost: float | None
+) -> None:
+    """Whichever it is: what is told is that of the whole turn. Metrics have what is known."""
+    client = await deploy(python="tests.support.coded:charges")
+    usage, *_ = await taken(client, deploy.stack.client(client.base_url, deploy.stack.admin), known)
+    assert usage["total_tokens"] == 3300
+    assert usage.get("cost_usd") == (None if cost is None else pytest.approx(cost))
 
 
 async def test_a_part_of_a_turn_tells_its_own_cost(deploy: Deployments, provider: Provider) -> None:

@@ -302,7 +302,7 @@ async def exact(turn: Turn) -> AsyncIterator[Any]:
 
 @agent
 async def charges(turn: Turn) -> AsyncIterator[Any]:
-    """Tells what its two calls of a model cost, where the user wants to know that of both."""
-    turn.count(1000, 100, cost_usd=0.0035)
-    turn.count(2000, 200, cost_usd=0.007 if turn.text == "both" else None)
+    """Tells what its two calls of a model cost: of both, or of the one that the user wants to know."""
+    turn.count(1000, 100, cost_usd=0.0035 if turn.text != "last" else None)
+    turn.count(2000, 200, cost_usd=0.007 if turn.text in ("both", "last") else None)
     yield "That was it."
