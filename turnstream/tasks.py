@@ -14,7 +14,7 @@ from turnstream.shared import settings as settings_module
 from turnstream.shared.session.status import TERMINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from turnstream.admin import Admin
 
@@ -53,6 +53,14 @@ _HEADINGS = (
     "WHY",
 )
 
+# What a task that has not ended may be.
+LIVE = ("queued", "running", "parked")
+
+# Tasks of one answer.
+MOST_OF_A_PAGE = 200
+
+NOT_FOUND = 404
+
 # Between two tries to come back to a stream that broke off, and how often that is tried in a row.
 RETRY_SECONDS = 1.0
 MOST_RETRIES = 10
@@ -73,17 +81,21 @@ def list_tasks(
     from turnstream.table import listed
 
     wanted = _conditions(status=status, owner=owner, agent=agent, session=session, older_than=older_than)
-    rows: list[dict[str, Any]] = []
     with admin(url) as asked:
-        cursor: str | None = ""
-        while cursor is not None and len(rows) < limit:
-            page = asked.ask(
-                "GET", "tasks", params={**wanted, "limit": min(200, limit - len(rows)), "cursor": cursor}
-            )
-            rows += page["tasks"]
-            cursor = page["next"]
+        rows = list(_rows(asked, wanted, limit))
     for line in listed(rows, _HEADINGS, _row, as_json=as_json):
         typer.echo(line)
+
+
+def _rows(admin: Admin, wanted: dict[str, Any], limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """The tasks that fit, newest first; all of them, or so many."""
+    cursor: str | None = ""
+    while cursor is not None and limit != 0:
+        most = MOST_OF_A_PAGE if limit is None else min(MOST_OF_A_PAGE, limit)
+        page = admin.ask("GET", "tasks", params={**wanted, "limit": most, "cursor": cursor})
+        yield from page["tasks"]
+        limit = None if limit is None else limit - len(page["tasks"])
+        cursor = page["next"]
 
 
 @app.command()
@@ -115,6 +127,7 @@ def stop(
     agent: Agent = None,
     session: Session = None,
     older_than: OlderThan = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Stop nothing: tell which it would be.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop the tasks that are named, or all live ones that fit the options. Their ends are in the log then."""
@@ -122,25 +135,54 @@ def stop(
 
     wanted = _conditions(status=status, owner=owner, agent=agent, session=session, older_than=older_than)
     if status is not None:
-        wanted["status"] = ["queued", "running", "parked"] if status == "live" else status.split(",")
+        wanted["status"] = [*LIVE] if status == "live" else status.split(",")
     if bool(refs) == bool(wanted):
         raise ConfigurationError(
             "Name tasks, or say by options which are meant: --status live means all of them."
         )
     for ref in refs or ():
         path_of(ref)
-    missing = []
+    missing = False
     with admin(url) as asked:
-        more = True
-        while more:
-            told = asked.ask("POST", "stop", json={"refs": refs} if refs else wanted)
-            for outcome in ("stopped", "ended", "missing"):
-                for ref in told[outcome]:
-                    typer.echo(became(outcome, ref, {"ref": ref}, as_json=as_json))
-            missing += told["missing"]
-            more = told["more"]
+        if dry_run:
+            outcomes = _named(asked, refs) if refs else _fitting(asked, wanted)
+        else:
+            outcomes = _stopped(asked, {"refs": refs} if refs else wanted)
+        for outcome, ref in outcomes:
+            typer.echo(became(outcome, ref, {"ref": ref}, as_json=as_json))
+            missing = missing or outcome == "missing"
     if missing:
         raise typer.Exit(1)
+
+
+def _stopped(admin: Admin, meant: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What became of each task that was meant."""
+    more = True
+    while more:
+        told = admin.ask("POST", "stop", json=meant)
+        yield from ((outcome, ref) for outcome in ("stopped", "ended", "missing") for ref in told[outcome])
+        more = told["more"]
+
+
+def _named(admin: Admin, refs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What would become of each of these tasks."""
+    from turnstream.admin import Refusal
+
+    for ref in refs:
+        try:
+            status = admin.ask("GET", f"tasks/{path_of(ref)}")["status"]
+        except Refusal as refusal:
+            if refusal.answered != NOT_FOUND:
+                raise
+            yield "missing", ref
+        else:
+            yield "would stop" if status in LIVE else "ended", ref
+
+
+def _fitting(admin: Admin, wanted: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Each task that would be stopped."""
+    meant = {**wanted, "status": ",".join(wanted.get("status", LIVE))}
+    yield from (("would stop", row["ref"]) for row in _rows(admin, meant))
 
 
 @app.command()

@@ -47,6 +47,15 @@ async def test_tasks_are_listed_shown_watched_and_stopped(client: Client, stack:
         assert (wrong.code, "404: No such task" in wrong.err) == (4, True)
         assert (nothing.code, "--status live means all" in nothing.err) == (2, True)
 
+        dry = await turnstream("tasks", "stop", "--owner", "dev", "--dry-run", **env)
+        assert sorted(dry.out.splitlines()) == ["would stop  dev/s1/t1", "would stop  dev/s2/t2"]
+        dry = await turnstream(
+            "tasks", "stop", "dev/s1/t1", "dev/s0/t0", "dev/s9/t9", "--dry-run", "--json", **env
+        )
+        assert (dry.code, [orjson.loads(line)["outcome"] for line in dry.out.splitlines()]) == (
+            1,
+            ["would stop", "ended", "missing"],
+        )
         watching = asyncio.create_task(turnstream("tasks", "tail", "dev/s1/t1", **env))
         stopped = await turnstream("tasks", "stop", "dev/s1/t1", "dev/s0/t0", "dev/s9/t9", **env)
         assert stopped.out.split() == ["stopped", "dev/s1/t1", "ended", "dev/s0/t0", "missing", "dev/s9/t9"]
