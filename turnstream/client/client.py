@@ -82,6 +82,9 @@ class AsyncClient:
             http=http,
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._connection.address}>"
+
     def session(self, session: str | None = None, *, user: str | None = None) -> AsyncSession:
         """A conversation: the one of that name, or a new one. Nothing is sent yet.
 

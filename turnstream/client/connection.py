@@ -33,6 +33,7 @@ class Connection:
     """Speaks HTTP to one URL with one key.
 
     Attributes:
+        address: the URL, as it is shown to people.
         followings: the streams that are open.
     """
 
@@ -54,6 +55,8 @@ class Connection:
         if not key.isascii() or not key.isprintable():
             raise ValueError("key = (value hidden): give an API key, sk-… and nothing around it")
         self.url = url.rstrip("/")
+        # As it is shown: without a password for a proxy.
+        self.address = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl().rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}", "User-Agent": f"turnstream-client/{VERSION}"}
         self._backoff = backoff
         self._patience = patience
@@ -67,7 +70,7 @@ class Connection:
 
     def retries(self, where: str) -> Retries:
         """The tries of one request or stream."""
-        return Retries(self._backoff, self._patience, where, self._tell)
+        return Retries(self._backoff, self._patience, where, self.address, self._tell)
 
     async def call(self, method: str, path: str, **asked: Any) -> Any:
         """The JSON that a request is answered with. It is repeated while trouble lasts, so it must bear that.

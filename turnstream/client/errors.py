@@ -76,12 +76,14 @@ class Unavailable(ClientError):
 
     Attributes:
         where: the request: method, path.
+        url: where that was tried.
     """
 
-    def __init__(self, text: str, where: str) -> None:
+    def __init__(self, text: str, where: str, url: str) -> None:
         self.where = where
+        self.url = url
         super().__init__(
-            f"{text} ({where}). The turn goes on without us, if it was accepted: follow it with the same id "
+            f"{text} ({where} at {url}). The turn goes on without us, if it was accepted: follow it with the same id "
             "when the server is back."
         )
 

@@ -55,6 +55,9 @@ class AsyncFollowing:
         named = {"session_id": session, "response_id": response, "user_id": user}
         self._params = {name: value for name, value in named.items() if value}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of session {self._params['session_id']!r}, at {self.cursor or 'its beginning'}>"
+
     def __aiter__(self) -> Self:
         return self
 

@@ -68,6 +68,10 @@ class AsyncReply:
 
     # ── state ──
 
+    def __repr__(self) -> str:
+        state = self._end.status if self._end else "not ended, as far as was read"
+        return f"<{type(self).__name__} {self.id!r} of session {self.session.id!r}: {state}>"
+
     @property
     def cursor(self) -> str:
         """Where this reply stands; give it to `AsyncSession.follow` to go on in another process."""

@@ -80,11 +80,17 @@ class Retries:
     """
 
     def __init__(
-        self, backoff: Backoff, patience: float, where: str, tell: Callable[[ConnectionNews], None]
+        self,
+        backoff: Backoff,
+        patience: float,
+        where: str,
+        url: str,
+        tell: Callable[[ConnectionNews], None],
     ) -> None:
         self._backoff = backoff
         self._patience = patience
         self._where = where
+        self._url = url
         self._tell = tell
         self._tries = 0
         self._since = 0.0
@@ -108,7 +114,9 @@ class Retries:
         seconds = max(self._backoff.wait(self._tries), trouble.after or 0)
         if now + seconds - self._since > self._patience:
             raise Unavailable(
-                f"{trouble.reason}; tried {self._tries} times in {now - self._since:.0f} s", self._where
+                f"{trouble.reason}; tried {self._tries} times in {now - self._since:.0f} s",
+                self._where,
+                self._url,
             )
         self._tell(ConnectionLost(trouble.reason, seconds, self._tries))
         await asyncio.sleep(seconds)

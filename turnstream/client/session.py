@@ -83,6 +83,9 @@ class AsyncSession:
         self._functions = functions
         self._user = user
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r} at {self._connection.address}>"
+
     def chat(self, said: Said, *, id: str | None = None, **settings: Any) -> AsyncReply:  # noqa: A002 - the field's name
         """Say something; the turn begins when the reply is first looked at.
 

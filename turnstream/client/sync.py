@@ -111,6 +111,9 @@ class Client:
         )
         self._loop = _Loop()
 
+    def __repr__(self) -> str:
+        return repr(self._client).replace("<Async", "<", 1)
+
     def session(self, session: str | None = None, *, user: str | None = None) -> Session:
         """As `AsyncClient.session`."""
         return Session(self._loop, self._client.session(session, user=user))
@@ -158,6 +161,9 @@ class Session:
         self._loop = loop
         self._session = session
 
+    def __repr__(self) -> str:
+        return repr(self._session).replace("<Async", "<", 1)
+
     @property
     def id(self) -> str:
         """Its name; the same key finds it again under it."""
@@ -199,6 +205,9 @@ class Following:
         self._loop = loop
         self._following = following
 
+    def __repr__(self) -> str:
+        return repr(self._following).replace("<Async", "<", 1)
+
     @property
     def cursor(self) -> str:
         """The id of the last event, or empty: where to go on."""
@@ -223,6 +232,9 @@ class Reply:
         self.session = session
         self._loop = loop
         self._reply = reply
+
+    def __repr__(self) -> str:
+        return repr(self._reply).replace("<Async", "<", 1)
 
     @property
     def cursor(self) -> str:

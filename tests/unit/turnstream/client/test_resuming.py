@@ -171,8 +171,9 @@ async def test_a_client_gives_up_when_nobody_answers(clients: Clients, proxy: Li
     """After its patience the client says where it tried, and what to do."""
     await proxy.close()
     ours = clients.make(proxy.url, patience=0.2)
-    with pytest.raises(Unavailable, match=r"No connection; tried \d+ times .*POST /process"):
+    with pytest.raises(Unavailable, match=r"No connection; tried \d+ times .*POST /process") as raised:
         await ours.chat("hi").text()
+    assert f"(POST /process at {proxy.url})" in str(raised.value)
 
 
 async def test_a_session_cleared_in_mid_turn_ends_the_reply(clients: Clients, proxy: Link) -> None:

@@ -165,3 +165,25 @@ def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TURNSTREAM_KEY", raising=False)
     with pytest.raises(ValueError, match="key = '': give an API key, sk-…, or set TURNSTREAM_KEY"):
         Client("http://127.0.0.1:1")
+
+
+async def test_objects_tell_what_they_are(client: plain.Client, stack: Stack) -> None:
+    """In a debugger or a notebook: where, which session, which turn and how it stands; never the key."""
+
+    def program(ours: Client) -> tuple[str, ...]:
+        session = ours.session("s1")
+        reply = session.chat("hi", id="t1")
+        before = repr(reply)
+        reply.finished()
+        return repr(ours), repr(session), before, repr(reply), repr(session.watch(cursor="1-2"))
+
+    url = client.base_url
+    assert await _in_a_thread(client, stack, program) == (
+        f"<Client of {url}>",
+        f"<Session 's1' at {url}>",
+        "<Reply 't1' of session 's1': not ended, as far as was read>",
+        "<Reply 't1' of session 's1': completed>",
+        "<Following of session 's1', at 1-2>",
+    )
+    async with AsyncClient(url.replace("://", "://me:hunter2@"), stack.key) as awaited:
+        assert repr(awaited) == f"<AsyncClient of {url}>"
