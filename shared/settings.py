@@ -307,11 +307,12 @@ def load(**given: Any) -> Settings:
             **{name: value for name, value in given.items() if value is not None},
         )
     except ValidationError as error:
-        raise ConfigurationError("\n".join(_explain(each) for each in error.errors())) from None
+        raise ConfigurationError("\n".join(_explain(each, given) for each in error.errors())) from None
 
 
-def _explain(error: Any) -> str:
+def _explain(error: Any, given: dict[str, Any]) -> str:
     field = str(error["loc"][0]) if error["loc"] else "?"
     secret = field.endswith(("url", "key", "password"))
     shown = "(value hidden)" if secret else repr(error["input"])
-    return f"{PREFIX}{field.upper()} = {shown}: {error['msg']}"
+    option = f"--{field.replace('_', '-')}, " if given.get(field) is not None else ""
+    return f"{option}{PREFIX}{field.upper()} = {shown}: {error['msg']}"

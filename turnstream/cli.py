@@ -77,6 +77,13 @@ class ScopeName(StrEnum):
 
 @app.command()
 def serve(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The agents file [TURNSTREAM_AGENTS]; the chat key is for its first agent then."),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="The agent that the chat key is for [TURNSTREAM_DEV_AGENT].")
+    ] = None,
     host: Host = None,
     port: Port = None,
     reload: Annotated[
@@ -87,9 +94,13 @@ def serve(
 ) -> None:
     """Front end, worker and broker in one process: for a first try, and for small deployments. Reads `.env`."""
     environment.read_file()
-    settings = settings_module.load(host=host, port=port, processes=processes)
+    settings = settings_module.load(agents=file, dev_agent=agent, host=host, port=port, processes=processes)
+    if file is not None:
+        settings = project.of_folder(settings)
     if reload and settings.agents is None:
-        raise ConfigurationError("--reload watches the folder of the agents file: set TURNSTREAM_AGENTS.")
+        raise ConfigurationError(
+            "--reload watches the folder of the agents file: name it, or set TURNSTREAM_AGENTS."
+        )
     _serve(settings, reload=reload)
 
 

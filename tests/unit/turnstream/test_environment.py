@@ -124,3 +124,20 @@ async def test_agents_are_listed(client: StackClient, stack: Stack) -> None:
     assert table.out.splitlines()[1].split() == ["demo", "demo", "serial", "open"]
     found = [json.loads(line) for line in lines.out.splitlines()]
     assert [each["agent"] for each in found] == ["demo", "demo-researcher", "demo-critic"]
+
+
+async def test_the_option_is_named_where_it_is_one(tmp_path: Path) -> None:
+    """Beside the variable, of which who gave the option need know nothing."""
+    option = await turnstream_in(tmp_path, "serve", "--port", "70000")
+    assert (option.code, "--port, TURNSTREAM_PORT = 70000: " in option.err) == (2, True), option.err
+    variable = await turnstream_in(tmp_path, "serve", TURNSTREAM_PORT="70000")
+    assert (variable.code, "--port" in variable.err) == (2, False), variable.err
+
+
+async def test_serve_takes_the_file_as_an_argument(tmp_path: Path) -> None:
+    """The chat key is for its first agent, or for the one that is named."""
+    (tmp_path / "mine.toml").write_text(f"{AGENTS}[agents.other]\npython = 'shop:shop'\n")
+    (tmp_path / "shop.py").write_text(SHOP)
+    for more, agent in (((), "shop"), (("--agent", "other"), "other")):
+        async with serve(tmp_path, "mine.toml", *more) as serving:
+            assert f"(agent: {agent})" in serving.said
