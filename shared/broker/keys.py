@@ -207,8 +207,16 @@ def owner_followers(owner: str) -> str:
 
 
 def agent_tasks(owner: str, agent: str) -> str:
-    """Sorted set of an owner's newest tasks with an agent, by when they were submitted; of protocols whose clients list them."""
+    """Sorted set of an owner's newest tasks with an agent, by when they were submitted, until somebody lists them after their ends.
+
+    Of protocols whose clients list them.
+    """
     return f"ts:tasks:{owner}:{agent}"
+
+
+def agent_tasks_ended(owner: str, agent: str) -> str:
+    """Sorted set of those of them that have ended, by when and how they did."""
+    return f"ts:tasks:{owner}:{agent}/ended"
 
 
 def model_permits(model: str) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import re
 import secrets
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -57,6 +58,7 @@ from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import CursorGone, InvalidBody, NoSession, NoTask, UnknownCall
 from turnstream.shared.names import IDENTIFIER
+from turnstream.shared.session.agent_tasks import Wanted
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.outcomes import Finished
 from turnstream.shared.session.status import TERMINAL, TaskStatus
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
     from turnstream.api.streaming.feed import Feed
     from turnstream.api.turns.durable_submit import Headers
     from turnstream.shared.broker.keys import SessionKeys
-    from turnstream.shared.session.agent_tasks import ListedTask
+    from turnstream.shared.session.agent_tasks import ListedTask, Place
     from turnstream.shared.session.entry import Entry
     from turnstream.shared.session.webhooks import Webhook
 
@@ -244,23 +246,25 @@ async def list_tasks(services: Services, caller: Caller, asked: ListTasks) -> Js
     Raises:
         InvalidBody: the page token is none of ours.
     """
-    listed = [
-        each
-        for each in await services.agent_tasks.all(caller.owner, caller.spec.name)
-        if (not asked.context_id or each.ref.session == asked.context_id)
-        and (asked.status is None or _state(each) == asked.status)
-        and (asked.status_timestamp_after is None or each.at >= asked.status_timestamp_after)
-    ]
-    listed.sort(key=lambda each: (each.at, str(_id(each))), reverse=True)
-    after = _page(asked.page_token)
-    behind = [each for each in listed if after is None or (each.at, str(_id(each))) < after]
-    tasks = await _page_of(services, caller, behind[: asked.page_size or USUAL_PAGE], asked)
-    last = behind[len(tasks) - 1] if len(tasks) < len(behind) else None
+    wanted = Wanted(
+        since=asked.status_timestamp_after or 0,
+        fits=partial(_fits, asked) if asked.context_id or asked.status else None,
+        ended=asked.status is None or asked.status in ENDED.values(),
+    )
+    page = await services.agent_tasks.page(
+        caller.owner,
+        caller.spec.name,
+        wanted,
+        asked.page_size or USUAL_PAGE,
+        _page(asked.page_token),
+    )
+    tasks = await _page_of(services, caller, page.tasks, asked)
+    last = page.tasks[len(tasks) - 1] if page.more or len(tasks) < len(page.tasks) else None
     return {
         "tasks": tasks,
-        "nextPageToken": f"{last.at}:{_id(last)}" if last else "",
+        "nextPageToken": f"{last.place[0]}:{_id(last)}" if last else "",
         "pageSize": len(tasks),
-        "totalSize": len(listed),
+        "totalSize": page.total,
     }
 
 
@@ -602,18 +606,24 @@ def _state(listed: ListedTask) -> str:
     return ENDED.get(listed.status) or (WORKING if listed.begun else SUBMITTED)
 
 
-def _page(token: str) -> tuple[int, str] | None:
-    """The task that the page before ended with: since when it is what it is, and its id."""
+def _fits(asked: ListTasks, listed: ListedTask) -> bool:
+    return (not asked.context_id or listed.ref.session == asked.context_id) and (
+        asked.status is None or _state(listed) == asked.status
+    )
+
+
+def _page(token: str) -> Place | None:
+    """The place of the task that the page before ended with."""
     if not token:
         return None
     match = _PLACE.fullmatch(token)
     try:
-        return (int(match[1]), str(TaskId.parse(match[2]))) if match else _no_page()
+        return (int(match[1]), "/".join(TaskId.parse(match[2]))) if match else _no_page()
     except NoTask:
         return _no_page()
 
 
-def _no_page() -> tuple[int, str]:
+def _no_page() -> Place:
     raise InvalidBody("pageToken: not one that a page of this list has told")
 
 

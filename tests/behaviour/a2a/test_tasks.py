@@ -24,6 +24,8 @@ from tests.support.a2a import VERSION, Seen, request, said, seen_in, strictly
 from tests.support.scripted import script
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
+from turnstream.api.turns.ids import TaskId
+from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.session import event_log
 
 if TYPE_CHECKING:
@@ -419,3 +421,63 @@ async def test_a_list_reads_what_its_page_shows(client: Client, monkeypatch: pyt
     rest = (await client.http.get(more, headers=VERSION)).json()
     assert (rest["tasks"], rest["nextPageToken"]) == (tasks[-4::-1], "")
     assert len(reads) == len(tasks)
+
+
+@pytest.mark.parametrize("backend", ["valkey"], indirect=True)
+async def test_a_page_costs_what_it_shows(client: Client, stack: Stack) -> None:
+    """However long the list is: the broker is asked for the page's tasks, and not for the others; each is told once."""
+    path = "/a2a/demo/tasks"
+    for _ in range(4):
+        made = (said("hi", contextId=f"c{number}") for number in range(30))
+        await asyncio.gather(
+            *(client.http.post("/a2a/demo/message:send", json=body, headers=VERSION) for body in made)
+        )
+    await stack.stop_worker(stack.workers[0][0])
+    # Who lists first after so many ends puts them in their order.
+    first = (await client.http.get(path, params={"pageSize": 10}, headers=VERSION)).json()
+    assert (len(first["tasks"]), first["totalSize"]) == (10, 120)
+    redis: Any = stack.broker.primary
+    tasks: list[dict[str, Any]] = []
+    token = ""
+    while token or not tasks:
+        before = await redis.info("commandstats")
+        page = (await client.http.get(f"{path}?pageSize=10&pageToken={token}", headers=VERSION)).json()
+        after = await redis.info("commandstats")
+        read = sum(
+            each["calls"] - before.get(name, {"calls": 0})["calls"]
+            for name, each in after.items()
+            if name in ("cmdstat_hmget", "cmdstat_hgetall", "cmdstat_hget")
+        )
+        assert read <= 15, "those of the page, and whether there are more"
+        assert page["totalSize"] == 120
+        tasks += page["tasks"]
+        token = page["nextPageToken"]
+    assert tasks[:10] == first["tasks"]
+    assert len({task["id"] for task in tasks}) == len(tasks) == 120
+    times = [task["status"]["timestamp"] for task in tasks]
+    assert times == sorted(times, reverse=True)
+
+
+async def test_a_list_of_tasks_that_are_no_longer_so(client: Client, stack: Stack) -> None:
+    """One that was forgotten is not told, nor counted; one whose end was lost is told as one that goes on."""
+    made = [
+        (await client.http.post("/a2a/demo/message:send", json=body, headers=VERSION)).json()["task"]
+        for body in [said("hi", contextId=f"c{number}") for number in range(5)]
+    ]
+    path = "/a2a/demo/tasks"
+    assert (await client.http.get(path, headers=VERSION)).json()["totalSize"] == 5
+    redis: Any = stack.broker.sessions
+    gone, lost = [TaskId.parse(made[number]["id"]) for number in (1, 3)]
+    await redis.delete(SessionKeys("dev", gone.session).task(gone.task))
+    await redis.hset(SessionKeys("dev", lost.session).task(lost.task), "status", "running")
+    told = (await client.http.get(path, headers=VERSION)).json()
+    assert (len(told["tasks"]), told["totalSize"]) == (4, 4)
+    states = {task["id"]: task["status"]["state"] for task in told["tasks"]}
+    assert states == {
+        task["id"]: "TASK_STATE_WORKING" if task is made[3] else "TASK_STATE_COMPLETED"
+        for task in made
+        if task is not made[1]
+    }
+    ended = {"status": "TASK_STATE_COMPLETED", "contextId": "c4"}
+    (only,) = (await client.http.get(path, params=ended, headers=VERSION)).json()["tasks"]
+    assert only["id"] == made[4]["id"]
