@@ -11,6 +11,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.support.waiting import wait_until
 from turnstream.api.streaming import leaving
+from turnstream.shared.session import batch
 
 if TYPE_CHECKING:
     from tests.support.client import Client
@@ -73,6 +74,15 @@ async def test_a_completion(openai: Any, said: str, text: str, thought: str) -> 
     assert (choice.message.content, choice.finish_reason) == (text, "stop")
     assert getattr(choice.message, "reasoning_content", "") == thought
     assert whole.usage == chunks[-1].usage
+
+
+async def test_a_long_completion(openai: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred pieces and more, each an event of its own: every one is told, once and in its place."""
+    monkeypatch.setattr(batch, "JOINED_BYTES", 0)
+    chunks = await chunks_of(openai, "/tokens 120 1")
+    deltas = [choice.delta.content for chunk in chunks for choice in chunk.choices if choice.delta.content]
+    assert len(deltas) > 100
+    assert "".join(deltas) == "".join(f"tok{number} " for number in range(120))
 
 
 async def test_a_failure(openai: Any, openai_at: Any, client: Client, stack: Stack) -> None:

@@ -148,7 +148,7 @@ async def test_a_worker_is_lost_in_mid_item(client: Client, stack: Stack, openai
 
 
 async def test_heartbeats_disturb_nobody(stack: Stack, openai_at: Any) -> None:
-    """A minute's worth of them, between the events."""
+    """A minute's worth of them, between the events; and they are there."""
     await stack.worker()
     hasty = await stack.front_end(heartbeat_seconds=0.05)
     openai = openai_at(hasty)
@@ -158,6 +158,10 @@ async def test_heartbeats_disturb_nobody(stack: Stack, openai_at: Any) -> None:
     said: Any = [{"role": "user", "content": "/slow 1"}]
     chunks = await openai.chat.completions.create(model="demo", messages=said, stream=True)
     assert [chunk async for chunk in chunks][-1].choices[0].finish_reason == "stop"
+    for path, body in (("/v1/responses", {"input": "/slow 1"}), ("/v1/chat/completions", {"messages": said})):
+        answer = await hasty.http.post(path, json={"model": "demo", "stream": True, **body})
+        assert answer.content.count(b": ping\n\n") > 5, path
+        assert answer.content.endswith(b"\n\ndata: [DONE]\n\n"), path
 
 
 async def test_what_was_cut_from_the_log(client: Client, stack: Stack, openai_at: Any) -> None:
