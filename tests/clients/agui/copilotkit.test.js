@@ -65,6 +65,7 @@ for (const transport of ["rest", "single", "auto"]) {
     reloaded.core.stopAgent({ agent: reloaded.agent });
     await Promise.all([running, connecting]);
     assert.deepEqual(said(reloaded.agent).at(-1), said(page.agent).at(-1));
+    assert.ok(!said(page.agent).at(-1).includes("tok499"), "it was stopped");
     assert.ok(!page.agent.isRunning);
     assert.deepEqual([...page.errors, ...reloaded.errors], []);
   });

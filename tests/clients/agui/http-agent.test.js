@@ -150,6 +150,7 @@ test("clients before 1.0", async () => {
   await fetch(`${first}/ag-ui/stop/${agent.threadId}`, { method: "POST", headers: agent.headers });
   const events = await running;
   assert.equal(events.at(-1).type, "RUN_FINISHED");
+  assert.ok(!said(agent).at(-1).includes("tok499"), "it was stopped");
 });
 
 test("a foreign thread", async () => {
