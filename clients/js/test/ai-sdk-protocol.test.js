@@ -155,12 +155,14 @@ for (const version of VERSIONS) {
   });
 
   test(`${name}: a stop ends the turn, an open call too; a failure is an error; a message waits for no call`, async () => {
-    const chat = chatOf(version, { sendAutomaticallyWhen: sdk.lastAssistantMessageIsCompleteWithToolCalls });
+    const chat = chatOf(version, { noted: true, sendAutomaticallyWhen: sdk.lastAssistantMessageIsCompleteWithToolCalls });
     const sent = chat.sendMessage({ text: "/tokens 1000 20" });
     await until(() => chat.messages.length === 2 && textOf(last(chat)), "the answer to begin");
     assert.deepEqual(await (await ask("POST", `${version.path}/${chat.id}/stop`)).json(), { success: true });
     await sent;
     assert.deepEqual([chat.status, chat.error], ["ready", undefined]);
+    const ends = (await chunksOf(chat)).slice(-3).map(({ type, finishReason }) => [type, finishReason]);
+    assert.deepEqual(ends, [["abort", undefined], ["finish-step", undefined], ["finish", undefined]], "not as one that is whole");
     await chat.sendMessage({ text: "/call weather {}" });
     await chat.sendMessage({ text: "too early" });
     assert.match(chat.error.message, /waits for the answer/);

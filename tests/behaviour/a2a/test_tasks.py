@@ -87,6 +87,12 @@ async def test_streams(client: Client, a2a_at: Any, binding: str) -> None:
         assert seen.states[-1] == "TASK_STATE_COMPLETED"
         assert set(seen.states) <= {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_COMPLETED"}
         assert seen.text == says or (says is None and seen.text)
+        for name in seen.texts:
+            updates = [each["artifactUpdate"] for each in seen.events if "artifactUpdate" in each]
+            last = [
+                each.get("lastChunk", False) for each in updates if each["artifact"]["artifactId"] == name
+            ]
+            assert last == [False] * (len(last) - 1) + [True] * bool(last), "who waits for it has it all"
         task = await a2a.get_task(GetTaskRequest(id=seen.task["id"]))
         assert "".join(part.text for each in task.artifacts for part in each.parts) == seen.text
         assert MessageToDict(task)["status"] == seen.status
