@@ -97,6 +97,22 @@ async def test_ids_of_nobody_and_of_others(client: Client, stack: Stack) -> None
     assert len((await called(client, "ListTasks"))["result"]["tasks"]) == 1
 
 
+async def test_a_task_of_another_agent_of_the_key(client: Client, stack: Stack) -> None:
+    """An address is its agent's: what the same key has with another one is not found there."""
+    critic = await another(stack, client, "dev", "demo-critic")
+    async with critic.process("theirs", "hi", id="t1") as turn:
+        await turn.all()
+    token = make_token()
+    await ApiKeys(stack.broker.primary).register(token, owner="dev", agent="demo", others=("demo-critic",))
+    both = stack.client(client.base_url, token)
+    for method in ("GetTask", "CancelTask", "SubscribeToTask"):
+        theirs, nobodys = [await refused(both, method, {"id": name}) for name in ("theirs~t1", "nobodys~t1")]
+        assert theirs == nobodys == (-32001, 404, "TASK_NOT_FOUND")
+    told = await called(both, "SendMessage", said("hi", taskId="theirs~t1"))
+    assert told["error"]["code"] == -32001
+    assert (await called(both, "ListTasks"))["result"]["tasks"] == []
+
+
 async def test_messages_that_are_wrong(client: Client) -> None:
     """The field is named, also apart from the words."""
     message = said("hi")["message"]

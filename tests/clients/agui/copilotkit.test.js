@@ -67,6 +67,10 @@ for (const transport of ["rest", "single", "auto"]) {
     assert.deepEqual(said(reloaded.agent).at(-1), said(page.agent).at(-1));
     assert.ok(!said(page.agent).at(-1).includes("tok499"), "it was stopped");
     assert.ok(!page.agent.isRunning);
+    // Who comes now is told both turns: of the first one, the calls and what the client has answered.
+    const late = await coreAt(first, threadId, transport);
+    await late.core.connectAgent({ agent: late.agent });
+    assert.deepEqual(said(late.agent), said(page.agent));
     assert.deepEqual([...page.errors, ...reloaded.errors], []);
   });
 }
