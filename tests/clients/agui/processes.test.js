@@ -2,6 +2,7 @@
 
 import { test } from "node:test";
 
+import { ask, coreAt } from "./copilotkit-pages.js";
 import { agentAt, allowRejections, assert, connect, deployment, run, said, tokens, until } from "./support.js";
 
 const [first, second, third] = deployment.urls;
@@ -35,10 +36,21 @@ for (const [signal, url] of [
   test(`a front end ends in mid-answer (${signal}): an error, never half an answer as a whole one, which another front end has`, async () => {
     allowRejections();
     const agent = agentAt(url);
+    const page = await coreAt(url, crypto.randomUUID());
     const running = run(agent, "/tokens 100 40");
-    await until(() => said(agent).at(-1).includes("tok3"), "the answer to begin");
+    const asking = ask(page, "/tokens 100 40");
+    for (const each of [agent, page.agent]) {
+      await until(() => said(each).at(-1)?.includes("tok3"), "the answer to begin");
+    }
     process.kill(deployment.pids[url], signal);
     await assert.rejects(running);
+    // CopilotKit's client tells its page.
+    await asking.catch(() => {});
+    await until(() => page.errors.length, "the page to be told");
+    assert.ok(!said(page.agent).at(-1).includes("tok99"));
+    const reloaded = await coreAt(first, page.agent.threadId);
+    await reloaded.core.connectAgent({ agent: reloaded.agent });
+    assert.deepEqual([said(reloaded.agent), reloaded.errors], [["user: /tokens 100 40", `assistant: ${tokens(100)}`], []]);
     assert.ok(!agent.messages.at(-1).content.includes("tok99"));
     agent.url = `${first}/ag-ui`;
     const events = await connect(agent);
