@@ -168,13 +168,11 @@ class Store:
 class SimulatedBroker(Store):
     """One server: its data, and who it says it is.
 
-        Attributes:
-            full, replica: what it refuses writes for.
-            recorded: what befalls it, and others that share the list, if that is wanted.
-    =======
-            apart: seconds that its clock is ahead of that of those it stands in for.
-            commands: what it has carried out, if that is to be recorded.
-            on_lost_write: called when it is asked to write what will not be kept: it was replaced, and does not know it yet.
+    Attributes:
+        full, replica: what it refuses writes for.
+        recorded: what befalls it, and others that share the list, if that is wanted.
+        apart: seconds that its clock is ahead of that of those it stands in for.
+        on_lost_write: called when it is asked to write what will not be kept: it was replaced, and does not know it yet.
     """
 
     socket: type[Socket]
