@@ -40,6 +40,9 @@ TURN_BYTES = 2048
 # Between two reports of a session in which a turn runs.
 REPORT_SECONDS = 3.0
 
+# A report that takes longer is made again: its process stood still, or a broker was away, and others have reported meanwhile.
+LATE_SECONDS = 0.25
+
 # Sums that the session's scripts keep, and the turns of the last two times to live.
 _SUMS = ("bytes", "kept", "memory", "asked", "files", "log_back", "history_back")
 # Of these sums, files' bytes that stand only once.
@@ -88,24 +91,30 @@ class Storage(Retrying):
         Raises:
             redis.exceptions.RedisError, OSError: see `turnstream.shared.broker.retry.is_transient`.
         """
-        life, fields = await asyncio.gather(
-            command(self._sessions, "PTTL", session.meta),
-            command(self._sessions, "HMGET", session.meta, *_SUMS, *_LENT, *_TURNS),
-        )
-        held = -1
-        if life > 0:
-            numbers = iter([int(field or 0) for field in fields])
-            sums, lent, turns = (sum(islice(numbers, len(names))) for names in (_SUMS, _LENT, _TURNS))
-            held = SESSION_BYTES + sums - lent + TURN_BYTES * turns
-        await count(
-            _stored,
-            self._primary,
-            bytes=keys.owner_bytes(session.owner),
-            sessions=keys.owner_sessions(session.owner),
-            session=session.session,
-            held=held,
-            life_ms=max(life, 0),
-        )
+        loop = asyncio.get_running_loop()
+        late = True
+        while late:
+            read = loop.time()
+            life, fields = await asyncio.gather(
+                command(self._sessions, "PTTL", session.meta),
+                command(self._sessions, "HMGET", session.meta, *_SUMS, *_LENT, *_TURNS),
+            )
+            held = -1
+            if life > 0:
+                numbers = iter([int(field or 0) for field in fields])
+                sums, lent, turns = (sum(islice(numbers, len(names))) for names in (_SUMS, _LENT, _TURNS))
+                held = SESSION_BYTES + sums - lent + TURN_BYTES * turns
+            await count(
+                _stored,
+                self._primary,
+                bytes=keys.owner_bytes(session.owner),
+                sessions=keys.owner_sessions(session.owner),
+                session=session.session,
+                held=held,
+                life_ms=max(life, 0),
+            )
+            # It may have taken the place of a newer one.
+            late = loop.time() - read > LATE_SECONDS
 
     async def try_report(self, session: SessionKeys) -> None:
         """Report; should the broker be away, the session's next report makes it good."""

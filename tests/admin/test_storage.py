@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from tests.support.waiting import wait_until
 from turnstream.api.turns.stop import clear
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker.keys import SessionKeys
-from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage
+from turnstream.shared.session import storage
+from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage, count
 
 if TYPE_CHECKING:
     from tests.support.stack import Stack
@@ -57,6 +59,40 @@ async def test_what_sessions_hold_is_counted(stack: Stack) -> None:
     assert real <= counted <= real * 1.05 + 2 * SESSION_BYTES + 4 * TURN_BYTES + 100_000
     assert (await client.http.post("/liteAgent/v1/clear", params={"sessionId": "s1"})).status_code == 200
     assert await held(stack) < 100_000
+
+
+async def test_a_report_that_was_held_up_takes_no_newer_ones_place(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who read what a session holds, stood still and reported only then, reports again."""
+    await stack.worker()
+    (client,) = await limited(stack, await stack.front_end(), storage=100_000_000)
+    await client.turn("s1", "hello")
+    read, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held_up(*given: Any, **named: Any) -> Any:
+        if asyncio.current_task() is report and not read.is_set():
+            read.set()
+            await go_on.wait()
+        return await count(*given, **named)
+
+    monkeypatch.setattr(storage, "count", held_up)
+    begun = asyncio.get_running_loop().time()
+    report = asyncio.create_task(
+        Storage(stack.broker.primary, stack.broker.sessions).report(SessionKeys("acme", "s1"))
+    )
+    await read.wait()
+    await client.turn("s1", LARGE, id="t2")
+    await wait_until(lambda: _holds(stack, len(LARGE)), "the turn to be reported")
+    late = begun + storage.LATE_SECONDS
+    await wait_until(lambda: asyncio.get_running_loop().time() > late, "the report to be late")
+    go_on.set()
+    await report
+    assert await held(stack) > len(LARGE)
+
+
+async def _holds(stack: Stack, size: int) -> bool:
+    return await held(stack) > size
 
 
 async def test_who_holds_too_much_is_refused(stack: Stack) -> None:
