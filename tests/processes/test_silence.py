@@ -113,6 +113,11 @@ async def test_a_minute_of_silence(valkey: ValkeyServer, tmp_path: Path) -> None
                 heard(http, "/a2a/demo", rpc, **VERSION),
                 heard(http, "/a2a/demo/message:stream", said(SILENT), **VERSION),
                 heard(http, "/v1/responses", {"model": "demo", "input": SILENT, "stream": True}),
+                heard(
+                    http,
+                    "/v1/chat/completions",
+                    {"messages": [{"role": "user", "content": SILENT}], "stream": True},
+                ),
                 *(
                     heard(
                         http,
