@@ -108,7 +108,7 @@ async def test_a_generator_knows_earlier_turns(serving: Any) -> None:
         (
             "odd",
             "agent_error",
-            "The agent failed: coded.py:105: an agent yields text, Thinking, Content, Message or ClientCall, not int",
+            "The agent failed: coded.py:107: an agent yields text, Thinking, Content, Message or ClientCall, not int",
         ),
         ("unknown", "agent_error", "The agent failed (RuntimeError)."),
     ],

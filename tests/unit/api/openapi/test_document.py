@@ -97,7 +97,9 @@ def raised(function: Callable[..., Any]) -> frozenset[type[TurnstreamError]]:
         if current in seen:
             continue
         seen.add(current)
-        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(current)))):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(current)))
+        caught = _caught(tree, current)
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call | ast.Raise):
                 continue
             made = named(node.func if isinstance(node, ast.Call) else node.exc, current)
@@ -112,8 +114,29 @@ def raised(function: Callable[..., Any]) -> frozenset[type[TurnstreamError]]:
                 waiting += [
                     each for each in vars(made).values() if inspect.isfunction(each) and written(each)
                 ]
-            waiting += [each for each in (made, *handed) if inspect.isfunction(each) and ours(each)]
+            called = [each for each in (made, *handed) if inspect.isfunction(each) and ours(each)]
+            if node in caught:
+                found |= frozenset[type[TurnstreamError]]().union(*map(raised, called)) - caught[node]
+            else:
+                waiting += called
     return frozenset(found)
+
+
+def _caught(tree: ast.AST, function: Callable[..., Any]) -> dict[ast.AST, set[Any]]:
+    """What is called within a ``try``: the errors of ours that it catches."""
+    caught: dict[ast.AST, set[Any]] = {}
+    for tried in ast.walk(tree):
+        if isinstance(tried, ast.Try):
+            kinds = {named(each.type, function) for each in tried.handlers if _gives_another(each)}
+            kinds = {each for each in kinds if isinstance(each, type) and issubclass(each, TurnstreamError)}
+            for node in (inner for line in tried.body for inner in ast.walk(line)) if kinds else ():
+                caught[node] = caught.get(node, set()) | kinds
+    return caught
+
+
+def _gives_another(handler: ast.ExceptHandler) -> bool:
+    """Whether it does not raise what it has caught."""
+    return not any(isinstance(each, ast.Raise) and each.exc is None for each in ast.walk(handler))
 
 
 def named(node: ast.AST | None, function: Callable[..., Any]) -> Any:
