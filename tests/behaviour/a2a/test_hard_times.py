@@ -12,7 +12,7 @@ from a2a.client.errors import A2AClientError
 from a2a.types import SubscribeToTaskRequest
 from google.protobuf.json_format import MessageToDict
 
-from tests.support.a2a import VERSION, Seen, frames_of, request, said, seen_in
+from tests.support.a2a import VERSION, Seen, frames_of, request, said, seen_in, words
 from turnstream.api.protocols.a2a.task_encoder import CURSORS
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.session import batch
@@ -92,6 +92,13 @@ async def test_the_real_client_comes_back(
     for each in again.events[1:]:
         seen.take(each)
     assert (seen.text, seen.states[-1]) == (again.text, "TASK_STATE_COMPLETED")
+    # An artifact of which a piece came twice is told anew at its end: the text alone does not show that.
+    pieces = [
+        words(each["artifactUpdate"]["artifact"]["parts"])
+        for each in again.events
+        if "artifactUpdate" in each
+    ]
+    assert there + "".join(pieces) == again.text
 
 
 async def test_without_a_cursor_nothing_is_lost(client: Client, stack: Stack) -> None:
