@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from pydantic_ai import Agent
 
-from tests.support.client import calls_of
+from tests.support.client import Client, calls_of
 from tests.support.fake_provider.server import Call, calls, says
 from tests.support.waiting import wait_until
 from turnstream.shared import tracing
@@ -130,14 +130,19 @@ async def test_a_generators_run_is_a_span_too(deploy: Deployments, exporter: InM
     }
 
 
+async def spans_of(client: Client, exporter: InMemorySpanExporter, text: str) -> dict[str, ReadableSpan]:
+    """What a turn that says this leaves, by name, when it has been attempted."""
+    await client.turn("s1", text, id="t1")
+    await wait_until(lambda: "turn attempted" in names(exporter), "the spans to end")
+    return {span.name: span for span in exporter.get_finished_spans()}
+
+
 async def test_what_fails_is_told_without_its_words(
     deploy: Deployments, exporter: InMemorySpanExporter
 ) -> None:
     """By the turn's code, and by the kind of what the agent raised: its text may hold secrets."""
     client = await deploy(python="tests.support.coded:breaks")
-    await client.turn("s1", "hi", id="t1")
-    await wait_until(lambda: "turn attempted" in names(exporter), "the spans to end")
-    spans = {span.name: span for span in exporter.get_finished_spans()}
+    spans = await spans_of(client, exporter, "hi")
     for name, kind in (("turn attempted", "agent_error"), ("invoke_agent demo", "RuntimeError")):
         assert spans[name].status.status_code is StatusCode.ERROR
         assert (spans[name].attributes or {})["error.type"] == kind
@@ -149,9 +154,7 @@ async def test_a_code_that_quotes_its_user_stays_out_of_traces(
 ) -> None:
     """An agent's author makes codes of whatever they like."""
     client = await deploy(python="tests.support.coded:breaks")
-    await client.turn("s1", "quote hunter2", id="t1")
-    await wait_until(lambda: "turn attempted" in names(exporter), "the spans to end")
-    spans = {span.name: span for span in exporter.get_finished_spans()}
+    spans = await spans_of(client, exporter, "quote hunter2")
     assert (spans["turn attempted"].attributes or {})["error.type"] == "other"
     assert "hunter2" not in "".join(span.to_json() for span in spans.values())
 
