@@ -29,8 +29,10 @@ CLEANUP_SECONDS = 5.0
 # Between two looks at the host's clock, which tells that it was suspended.
 CLOCK_SECONDS = 0.5
 
-# How long a cancellation may be put off. It is felt by whoever presses stop.
+# How long a cancellation may be put off. It is felt by whoever presses stop. It is counted in steps: a loop that stood
+# still has spent only one of them, so that what waited for it still gets to its end.
 UNDISTURBED_SECONDS = 0.25
+STEPS = 5
 
 
 class Held:
@@ -70,13 +72,13 @@ class Held:
             return
         self._cancel_again = loop.time() + CLEANUP_SECONDS
         if self._undisturbed:
-            self._put_off = loop.call_later(UNDISTURBED_SECONDS, self._cancel)
+            self._cancel_after(STEPS)
         else:
             self._cancel()
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """A cancellation waits for the end of the block, for `UNDISTURBED_SECONDS` at most.
+        """A cancellation waits for the end of the block, for `UNDISTURBED_SECONDS` of a loop that runs at most.
 
         For what leaves tasks behind when it is cancelled while it starts.
         """
@@ -87,6 +89,13 @@ class Held:
             self._undisturbed -= 1
             if self._put_off is not None and not self._undisturbed:
                 self._cancel()
+
+    def _cancel_after(self, steps: int) -> None:
+        if steps:
+            step = UNDISTURBED_SECONDS / STEPS
+            self._put_off = asyncio.get_running_loop().call_later(step, self._cancel_after, steps - 1)
+        else:
+            self._cancel()
 
     def _cancel(self) -> None:
         if self._put_off is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models.function import FunctionModel
 
 from tests.support.instant import InstantLoop
 from tests.support.waiting import wait_until
@@ -16,6 +19,12 @@ from turnstream.shared.session.outcomes import Attempt, Claim, Fenced, Renewed
 from turnstream.shared.settings import Settings
 from turnstream.worker import lease
 from turnstream.worker.lease import Held, Leases
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models.function import AgentInfo
 
 
 class Runs:
@@ -74,6 +83,45 @@ async def test_a_cancellation_does_not_wait_for_ever(monkeypatch: pytest.MonkeyP
     with pytest.raises(asyncio.CancelledError):
         await turn
     assert runs.started == 1
+
+
+async def stream(_: list[ModelMessage], __: AgentInfo) -> AsyncIterator[str]:
+    """A model that goes on speaking."""
+    while True:
+        yield "word "
+        await asyncio.sleep(0)
+
+
+async def test_a_loop_that_stood_still_has_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream is handed over whole, however long the loop stands still meanwhile, and at whichever of its steps.
+
+    Where the library's hand-over is cut short in two of them, the task that has the stream waits for ever.
+    """
+    monkeypatch.setattr(lease, "UNDISTURBED_SECONDS", 0.02)
+    agent = Agent(FunctionModel(stream_function=stream))
+
+    async def turn(holds: asyncio.Future[Held]) -> None:
+        held = Held(Attempt(ref(), Claim(1, "1", 1, 1), {}))
+        async with agent.iter("hello") as run, AsyncExitStack() as stack:
+            async for node in run:
+                if Agent.is_model_request_node(node):
+                    holds.set_result(held)
+                    with held.undisturbed():
+                        speech = await stack.enter_async_context(node.stream(run.ctx))
+                    async for _ in speech:
+                        pass
+
+    before = asyncio.all_tasks()
+    for steps in range(30):
+        holds: asyncio.Future[Held] = asyncio.get_running_loop().create_future()
+        running = asyncio.create_task(turn(holds))
+        (await holds).cancel(Reason.STOP)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        time.sleep(lease.UNDISTURBED_SECONDS + 0.005)  # noqa: ASYNC251 - the loop stands still
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await wait_until(lambda: asyncio.all_tasks() == before, f"no task to be left, of {steps} steps")
 
 
 class Broker:
