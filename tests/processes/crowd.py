@@ -189,7 +189,7 @@ class _Crowd:
             wait = 0.0 if follower.tries == 1 else AGAIN_SECONDS
         else:
             wait = self.backoff.wait(follower.tries)
-        heapq.heappush(self._due, (time.monotonic() + max(wait, asked), next(self._count), follower))
+        heapq.heappush(self._due, (time.monotonic() + wait + asked, next(self._count), follower))
 
     def round(self, seconds: float) -> bool:
         """Do what there is to do; whether the pipe has something, by its number 0 in `of_socket`."""

@@ -20,18 +20,19 @@ MOST_ASKED_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait between tries, in seconds: doubling from ``first`` to ``most``, with jitter.
+    """How long to wait between tries, in seconds: at random, up to a bound that doubles from ``first`` to ``most``.
 
-    Half of each wait is random, so that clients which lost the same front end do not all return at once.
+    So thousands of clients which lost the same front end come back over a second, and not all at once: another one
+    takes some 2,500 a second for each core.
     """
 
-    first: float = 0.25
+    first: float = 1.0
     most: float = 10.0
 
     def wait(self, tries: int) -> float:
         """The wait after that many failed tries in a row, at least one."""
         whole: float = min(self.most, self.first * 2.0 ** min(tries - 1, 30))
-        return whole * random.uniform(0.5, 1)  # noqa: S311 - jitter, not a secret
+        return whole * random.random()  # noqa: S311 - jitter, not a secret
 
 
 class TroubleError(Exception):
@@ -75,8 +76,8 @@ ConnectionNews = ConnectionLost | ConnectionRestored
 class Retries:
     """The tries of one request, or of one stream that is to be followed to its end.
 
-    A wait is never shorter than what the server asked for. When nobody has answered for ``patience``
-    seconds, that is the end.
+    What the server asked for comes before the random wait: it asks many for the same. When nobody has answered for
+    ``patience`` seconds, that is the end.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Retries:
         if not self._tries:
             self._since = now
         self._tries += 1
-        seconds = max(self._backoff.wait(self._tries), trouble.after or 0)
+        seconds = self._backoff.wait(self._tries) + (trouble.after or 0)
         if now + seconds - self._since > self._patience:
             raise Unavailable(
                 f"{trouble.reason}; tried {self._tries} times in {now - self._since:.0f} s",

@@ -5,7 +5,7 @@ import { Unavailable } from "./errors.js";
 // Longest wait that a server may ask for; a proxy's `Retry-After: 86400` is not meant for a chat.
 const MOST_ASKED_MS = 300_000;
 
-/** How long to wait between tries, in milliseconds: doubling from `first` to `most`, half of each wait random. */
+/** How long to wait between tries, in milliseconds: at random, up to a bound that doubles from `first` to `most`. */
 export interface Backoff {
   first: number;
   most: number;
@@ -45,7 +45,7 @@ export class Retries {
   }
 
   /**
-   * Wait for the next try: never shorter than what the server asked for.
+   * Wait for the next try: what the server asked for, and then at random, since it asks many for the same.
    *
    * @throws Unavailable when patience is over
    */
@@ -54,7 +54,7 @@ export class Retries {
     if (!this.tries) this.since = now;
     this.tries += 1;
     const whole = Math.min(this.backoff.most, this.backoff.first * 2 ** Math.min(this.tries - 1, 30));
-    const retryIn = Math.max(whole * (0.5 + Math.random() / 2), trouble.after);
+    const retryIn = whole * Math.random() + trouble.after;
     if (now + retryIn - this.since > this.patience) {
       const tried = this.tries > 1 ? `; tried ${this.tries} times in ${Math.round((now - this.since) / 1000)} s` : "";
       throw new Unavailable(`${trouble.reason}${tried}`, this.where);
