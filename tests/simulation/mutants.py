@@ -590,6 +590,13 @@ MUTANTS = [
         "",
         COUNTED,
     ),
+    Mutant(
+        "a report that was held up stays",
+        "shared/session/storage.py",
+        "late = loop.time() - read > LATE_SECONDS",
+        "late = False",
+        (*COUNTED, "drain_front_end"),
+    ),
 ]
 
 
