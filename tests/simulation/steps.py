@@ -328,7 +328,9 @@ class _Step:
         if before.get("attempt") != attempt or (holder and before.get("holder") != holder):
             now = f"{before.get('attempt')} of {before.get('holder')}"
             yield f"a_superseded_attempt_writes_nothing: attempt {attempt} of {holder}, now is {now}"
-        if (operation := int(self._args[_OPERATION] or 0)) and reply[0] != b"behind":
+        # A server that was replaced takes, after its time, what was sent to it before; that is lost.
+        kept_here = self._broker.on_lost_write is None
+        if (operation := int(self._args[_OPERATION] or 0)) and reply[0] != b"behind" and kept_here:
             # Who writes the next has heard of the last, and goes on from it.
             written, kept = self._broker.steps.written, int(before.get("op", "0"))
             last = written.get((self.ref, holder), operation)
