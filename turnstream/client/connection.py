@@ -151,6 +151,9 @@ def _check(response: httpx.Response, where: str) -> None:
         raise TroubleError(reason, asked_wait(response.headers.get("retry-after")))
     if response.is_redirect:
         raise BadAnswer(f"It redirects to {response.headers.get('location', 'nowhere')}", where)
+    if status == 404 and not text:
+        # A front end says what is not there.
+        raise BadAnswer(f"The server answered {status} without saying what is not there", where)
     raise refusal(status, code, text or f"The server answered {status} without saying why.", where)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Said: TypeAlias = (
     "str | Message | Content | dict[str, Any] | Sequence[str | Content | dict[str, Any] | Message]"
 )
-"""What a user says: a text, parts of one message (texts and images), or whole messages."""
+"""What a user says: a text, parts of one message (texts and images), or whole messages (objects with a ``role``)."""
 
 RESPONSE_PREFIX = "response_"
 _LITEAGENT = "/liteAgent/v1"
@@ -183,7 +183,9 @@ def _messages(said: Said) -> list[Any]:
     if isinstance(said, Message):
         return [said]
     parts = [said] if isinstance(said, str | Content | dict) else list(said)
-    whole = [part for part in parts if isinstance(part, Message)]
+    whole = [
+        part for part in parts if isinstance(part, Message) or (isinstance(part, dict) and "role" in part)
+    ]
     if whole:
         if len(whole) < len(parts):
             raise ValueError("said: give parts of one message, or whole messages, not both")

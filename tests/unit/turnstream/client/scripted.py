@@ -12,12 +12,14 @@ class ScriptedServer:
     Attributes:
         answers: a status for an error, or the body of a stream that ends cleanly after it; the last one
             is repeated.
+        explains: whether errors say what is wrong.
         retry_after: the header of errors.
         requests: the head of each request.
     """
 
     def __init__(self) -> None:
         self.answers: list[int | bytes] = []
+        self.explains = True
         self.retry_after = "1"
         self.content_type = "text/event-stream"
         self.requests: list[bytes] = []
@@ -57,7 +59,8 @@ class ScriptedServer:
         status, kind, extra = 200, self.content_type, ""
         if isinstance(answer, int):
             status, kind, extra = answer, "application/json", f"Retry-After: {self.retry_after}\r\n"
-            answer = json.dumps({"code": "later", "message": "too many, come again"}).encode()
+            said = json.dumps({"code": "later", "message": "too many, come again"})
+            answer = said.encode() if self.explains else b"<html>nothing here</html>"
         head_out = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(answer)}\r\n{extra}Connection: close\r\n\r\n"
         writer.write(head_out.encode() + answer)
         await writer.drain()

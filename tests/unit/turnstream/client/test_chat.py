@@ -46,6 +46,15 @@ async def test_a_reply_is_had_as_pieces_as_messages_or_as_a_whole(ours: AsyncCli
     assert response.output[0].get_text_content() == "You said: hi"
 
 
+async def test_a_message_may_be_a_plain_object(ours: AsyncClient) -> None:
+    """As other clients' users write it; not beside parts, which have no role."""
+    assert await ours.chat({"role": "user", "content": "hi"}).text() == "You said: hi"
+    said = [{"role": "user", "content": "one"}, Message(role="user", content=[TextContent(text="two")])]
+    assert await ours.chat(said).text() == "You said: two"
+    with pytest.raises(ValueError, match="not both"):
+        ours.chat([{"role": "user", "content": "hi"}, "there"])
+
+
 async def test_what_a_sub_agent_says_is_not_the_answer(ours: AsyncClient) -> None:
     """Text and deltas are the agent's own; messages are everybody's."""
     reply = ours.chat("/dispatch")

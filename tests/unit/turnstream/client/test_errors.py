@@ -47,6 +47,10 @@ async def test_what_is_no_front_end_is_recognised(clients: Clients, scripted_ser
         await ours.chat("hi").text()
     with pytest.raises(BadAnswer, match=r"not JSON.*GET /liteAgent/v1/history"):
         await ours.session("s").history()
+    scripted_server.answers = [404]
+    scripted_server.explains = False
+    with pytest.raises(BadAnswer, match=r"404.*POST /process.*Check the URL"):
+        await ours.chat("hi").text()
     scripted_server.content_type = "text/event-stream"
     scripted_server.answers = [b"data: [1]\n\n"]
     with pytest.raises(BadAnswer, match="not a JSON object"):
