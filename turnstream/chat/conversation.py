@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,7 @@ class _Talk:
         self._display: Screen | Plain = screen or Plain()
         self._asking = asyncio.Lock()
         self._failed = False
+        self._began = 0.0
         self._stopped = False
 
     async def run(self) -> int:
@@ -166,6 +168,7 @@ class _Talk:
     async def _turn(self, session: AsyncSession, said: Said) -> None:
         reply = session.chat(said)
         telling = Telling(self._display)
+        self._began = time.monotonic()
         self._display.begin()
         try:
             with _interrupts() as interrupts:
@@ -234,6 +237,8 @@ class _Talk:
             self._note(f"✕ failed: {clean(error_.message) if error_ else response.status}", "red")
         else:
             self._failed = False
+        if self._screen is not None:
+            self._note(_spent(time.monotonic() - self._began, response.usage or {}), "dim")
 
     async def _stop(self, reply: AsyncReply) -> bool:
         """Stop the turn; whether that was heard. If not, it is told."""
@@ -301,6 +306,18 @@ class _Talk:
         else:
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
+
+
+def _spent(seconds: float, usage: dict[str, Any]) -> str:
+    """What a turn took: time, and tokens and cost as far as they are known."""
+    minutes, rest = divmod(round(seconds), 60)
+    told = [f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"]
+    tokens = [usage.get(f"{way}_tokens") or 0 for way in ("input", "output")]
+    if any(tokens):
+        told.append("{:,} in, {:,} out".format(*tokens))
+    if "cost_usd" in usage:
+        told.append(f"${usage['cost_usd']:.4f}")
+    return " · ".join(told)
 
 
 @contextmanager
