@@ -325,7 +325,7 @@ def keys_create(
 
 @keys_app.command("list")
 def keys_list(as_json: AsJson = False) -> None:
-    """List all keys: what they may do, and until when. The keys themselves are not kept."""
+    """List all keys: what they may do, since when and until when, and their last use. The keys themselves are not kept."""
     from turnstream.keys import listed
 
     for line in asyncio.run(listed(_scaled(settings_module.load(), "keys list"), as_json=as_json)):
@@ -429,7 +429,11 @@ def _scaled(settings: settings_module.Settings, command: str) -> settings_module
         raise ConfigurationError(
             f"TURNSTREAM_REDIS_URL is {settings_module.MEMORY_URL}, the broker inside one process: nobody else could "
             f"reach what `turnstream {command}` does. Set it to a Redis or Valkey, as redis://127.0.0.1:6379/0, "
-            "or run `turnstream serve`."
+            + (
+                "or use the operator's page of `turnstream serve`, which lists, makes and revokes its keys."
+                if command.startswith("keys ")
+                else "or run `turnstream serve`."
+            )
         )
     return settings
 

@@ -29,7 +29,20 @@ T = TypeVar("T")
 # How long the command retries what it asks of a broker that does not answer.
 RETRY_SECONDS = 3.0
 
-_HEADINGS = ("ID", "KEY", "OWNER", "AGENT", "SCOPES", "TURNS/MIN", "AT ONCE", "STREAMS", "STORAGE", "EXPIRES")
+_HEADINGS = (
+    "ID",
+    "KEY",
+    "OWNER",
+    "AGENT",
+    "SCOPES",
+    "TURNS/MIN",
+    "AT ONCE",
+    "STREAMS",
+    "STORAGE",
+    "MADE",
+    "LAST USED",
+    "EXPIRES",
+)
 
 
 async def create(
@@ -77,10 +90,15 @@ async def listed(settings: Settings, *, as_json: bool = False) -> list[str]:
     Raises:
         BrokerAway: the broker did not answer.
     """
-    found = await _ask(settings, lambda keys: keys.all())
+
+    async def ask(keys: ApiKeys) -> tuple[list[ApiKey], dict[str, float]]:
+        return await keys.all(), await keys.used()
+
+    found, used = await _ask(settings, ask)
     if as_json:
-        return [escaped(key.model_dump_json()) for key in found]
-    return [aligned([_HEADINGS, *(_row(key) for key in found)])]
+        told = [{**key.model_dump(), "used": int(used.get(key.id, 0))} for key in found]
+        return [escaped(orjson.dumps(each).decode()) for each in told]
+    return [aligned([_HEADINGS, *(_row(key, used.get(key.id, 0)) for key in found)])]
 
 
 async def revoke(settings: Settings, key_id: str) -> None:
@@ -120,7 +138,7 @@ async def _ask(
         await broker.close()
 
 
-def _row(key: ApiKey) -> tuple[str, ...]:
+def _row(key: ApiKey, used: float) -> tuple[str, ...]:
     limits = key.limits
     caps = [str(limit) if limit else "any" for limit in (limits.rate, limits.concurrency, limits.followers)]
     caps.append(shown(limits.storage) if limits.storage else "default")
@@ -131,6 +149,8 @@ def _row(key: ApiKey) -> tuple[str, ...]:
         ",".join((key.agent or "–", *key.others)),
         ",".join(key.scopes),
         *caps,
+        _at(key.created) if key.created else "–",
+        _at(used) if used else "–",
         _expiry(key),
     )
 
@@ -139,9 +159,13 @@ def _row(key: ApiKey) -> tuple[str, ...]:
 _LAST = datetime.max.replace(tzinfo=UTC).timestamp()
 
 
+def _at(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
 def _expiry(key: ApiKey) -> str:
     if not key.expires or key.expires > _LAST:
         return "never"
-    when = datetime.fromtimestamp(key.expires, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    when = _at(key.expires)
     replaced = f", replaced by {key.replaced_by}" if key.replaced_by else ""
     return when + replaced if key.valid(time.time()) else f"expired {when}{replaced}"

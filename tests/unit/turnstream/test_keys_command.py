@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import orjson
 import pytest
 
-from tests.support.commands import turnstream
+from tests.support.commands import turnstream, turnstream_in
 from tests.support.waiting import wait_until
 from turnstream.shared.api_keys import ApiKeys, make_token
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.conftest import Place
     from tests.support.stack import Stack
 
@@ -37,6 +41,18 @@ async def test_a_keys_life(stack: Stack, place: Place, monkeypatch: pytest.Monke
     assert token not in table
     kept = b"".join(await command(stack.broker.primary, "HVALS", keys.API_KEYS))
     assert token.encode() not in kept
+
+    # Later than any use of it by then: the latest counts.
+    await ApiKeys(stack.broker.primary).note_used({row.split()[0]: 4_000_000_000})
+    table = (await turnstream("keys", "list", **env)).out
+    found = next(line for line in table.splitlines() if " acme " in line)
+    today = datetime.now(UTC)
+    assert re.search(
+        rf" {today:%Y}-\d\d-\d\d \d\d:\d\d UTC  2096-10-02 07:06 UTC  {today + timedelta(days=1):%Y}", found
+    ), found
+    lines = (await turnstream("keys", "list", "--json", **env)).out.splitlines()
+    used = {key["id"]: key["used"] for key in map(orjson.loads, lines) if key["owner"] == "acme"}
+    assert used == {row.split()[0]: 4_000_000_000}
 
     rotated = await turnstream("keys", "rotate", row.split()[0], **env)
     successor = stack.client(client.base_url, rotated.out.strip())
@@ -77,3 +93,11 @@ async def test_a_key_that_outlives_the_calendar(stack: Stack, place: Place) -> N
     )
     listed = await turnstream("keys", "list", **env)
     assert (listed.code, "never" in listed.out) == (0, True), listed.err
+
+
+async def test_the_embedded_brokers_keys_are_elsewhere(tmp_path: Path) -> None:
+    """No other process reaches that broker: who asks for its keys is told where they are."""
+    refused = await turnstream_in(tmp_path, "keys", "list")
+    assert (refused.code, "the operator's page of `turnstream serve`" in refused.err) == (2, True), (
+        refused.err
+    )
