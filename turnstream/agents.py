@@ -38,6 +38,8 @@ def check(path: Path) -> str:
         for each in (*_programs(spec), *_undescribed(spec, built[spec.name]))
     ]
     warnings += found.unused_limits(registry.model_names(built))
+    if not mine:
+        warnings.append(f"{path}: there is no agent in it: a table [agents.NAME] makes one")
     return "\n".join([aligned([_HEADINGS, *rows]), *(f"warning: {line}" for line in warnings)])
 
 

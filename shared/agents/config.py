@@ -625,6 +625,11 @@ def _in_words(error: ErrorDetails, table: type[BaseModel] = AgentSpec) -> str:
             return "is missing"
         case "tuple_type":
             return "must be a list, in brackets"
+        case "dict_type":
+            return "must be a table"
+        case "model_type":
+            fields = ", ".join(_fields_at((*error["loc"], ""), table))
+            return f"must be a table, with some of the fields {fields}"
         case "value_error":
             return str(error["ctx"]["error"])
         case "string_pattern_mismatch":

@@ -95,6 +95,21 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
         ("[agents.a]\nmodel = 'demo'\nmodle = 'x'\n", (":3: agents.a.modle:", "did you mean 'model'?")),
         ("[agents.a]\nmodel = 'demo'\ntools = 'a:b'\n", (":3: agents.a.tools: must be a list",)),
         (
+            "[agents.a]\nmodel = 'demo'\nmemory = 20\nsettings = 3\n",
+            (
+                ":3: agents.a.memory: must be a table, with some of the fields turns, tokens",
+                ":4: agents.a.settings: must be a table",
+            ),
+        ),
+        (
+            "[agents.a]\nmodel = 'demo'\nfallback = [3]\n",
+            (":3: agents.a.fallback.0: must be a table, with some of the fields model, ",),
+        ),
+        (
+            '[models]\n"a:b" = 3\n',
+            (":2: models.a:b: must be a table, with some of the fields max_concurrent",),
+        ),
+        (
             "[agents.a]\nmodel = 'demo'\ntools = ['a.b']\n",
             (":3: agents.a.tools.0: must be of the form 'module:name'",),
         ),
@@ -394,6 +409,14 @@ def test_a_module_that_fails_is_named_with_its_own_line(tmp_path: Path, code: st
     with pytest.raises(ConfigurationError) as error:
         check(written(tmp_path, f'[agents.a]\nmodel = "demo"\ntools = ["{name}:f"]\n'))
     assert f"{name}.py{line}" in error.value.public_text
+
+
+def test_a_file_without_agents_is_warned_of(tmp_path: Path) -> None:
+    """It is allowed, since there is the demo agent, and most likely the wrong file."""
+    path = written(tmp_path, "# agents\n")
+    assert check(path).splitlines()[1:] == [
+        f"warning: {path}: there is no agent in it: a table [agents.NAME] makes one"
+    ]
 
 
 def test_a_limit_for_a_model_that_no_agent_has_is_a_warning(tmp_path: Path) -> None:
