@@ -198,7 +198,7 @@ export class Tasks {
       update: (now) => {
         row.live = isLive(now);
         mark.dataset.status = now.status;
-        say(mark, now.waiting ? `waits (${now.waiting.reason})` : now.waits_for_turn ? "queued (its turn)" : now.status);
+        say(mark, now.waiting ? `waits (${now.waiting.reason})` : now.waits_for_turn ? "waits for turn" : now.status);
         mark.title = now.waiting ? `until ${moment(now.waiting.until)}` : "";
         say(cells[2], now.agent);
         cells[2].title = now.agent_version ? `version ${now.agent_version}` : "";
