@@ -329,11 +329,16 @@ class Limiter:
     async def _ask(
         self, ref: TaskRef, op: str, caller: Caller, room: Room
     ) -> Admitted | ManyTurns | TooFast | ManyBytes:
-        until, slack = self._slack.get(caller.owner, (math.inf, 0))
-        if until < asyncio.get_running_loop().time():
-            del self._slack[caller.owner]
-            slack = 0
+        slack = self._known_slack(caller.owner) or 0
         return await self._caps.admit(ref, op, caller.limits, room, slack=slack)
+
+    def _known_slack(self, owner: str) -> int | None:
+        """How many of the owner's turns do not count; None: that is not known any more."""
+        until, slack = self._slack.get(owner, (-math.inf, 0))
+        if until >= asyncio.get_running_loop().time():
+            return slack
+        self._slack.pop(owner, None)
+        return None
 
     async def _ask_the_turns(
         self, ref: TaskRef, op: str, caller: Caller, room: Room
@@ -345,8 +350,8 @@ class Limiter:
         self._waiting[owner] += 1
         try:
             async with self._asking[owner]:
-                # One that was begun while this request waited serves it as well.
-                if self._asked.get(owner, -math.inf) <= came:
+                # One that was begun while this request waited serves it as well, unless that was long ago: the broker may be away.
+                if self._asked.get(owner, -math.inf) <= came or self._known_slack(owner) is None:
                     self._asked[owner] = loop.time()
                     parked = await self._caps.recount(owner)
                     self._slack[owner] = loop.time() + SLACK_SECONDS, parked

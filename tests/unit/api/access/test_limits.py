@@ -1,4 +1,4 @@
-"""Followers who come together are let in together; limits as clients see them are in tests/behaviour."""
+"""Who comes together is let in together; limits as clients see them are in tests/admin."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from turnstream.api.access.limits import Limiter
+from tests.support.waiting import wait_until
+from turnstream.api.access.limits import SLACK_SECONDS, Limiter
+from turnstream.shared.api_keys import Limits
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import TooMany
 from turnstream.shared.session.owner_limits import OwnerLimits
 from turnstream.shared.session.queue import LaunchQueue
 
 if TYPE_CHECKING:
     from tests.conftest import Place
+    from turnstream.shared.session.owner_limits import Admitted, ManyBytes, ManyTurns, TooFast
 
 
 async def test_who_leaves_while_waiting_takes_no_place(place: Place) -> None:
@@ -31,3 +36,51 @@ async def test_who_leaves_while_waiting_takes_no_place(place: Place) -> None:
     let_in = await asyncio.gather(*came[2:], return_exceptions=True)
     assert let_in[:2] == [None, None]
     assert isinstance(let_in[2], TooMany)
+
+
+class Slow(OwnerLimits):
+    """Lets in who knows that some turns do not count when a test says so: the broker takes no writes until then."""
+
+    def __init__(self, *brokers: Any) -> None:
+        super().__init__(*brokers)
+        self.asked: list[asyncio.Event] = []
+
+    async def admit(
+        self, *given: Any, slack: int = 0, **more: Any
+    ) -> Admitted | ManyTurns | TooFast | ManyBytes:
+        """Count the submit of a turn."""
+        if slack:
+            may = asyncio.Event()
+            self.asked.append(may)
+            await may.wait()
+        return await super().admit(*given, slack=slack, **more)
+
+
+async def test_who_waits_for_long_is_not_refused_for_turns_that_wait(place: Place) -> None:
+    """Of three that come at once one asks which turns count, and then another for both others; what it heard is old by the time it is let in."""
+    broker, settings = place.connect(), place.settings()
+    caps = Slow(broker.primary, broker.sessions)
+    memory: Any = SimpleNamespace(most=0, servers=1, almost_full=False)
+    hub: Any = SimpleNamespace()
+    limiter = Limiter(settings, caps, LaunchQueue(broker.primary), hub, [memory], "f1")
+    caller: Any = SimpleNamespace(owner="o1", limits=Limits(concurrency=3))
+    for number in range(3):
+        ref = TaskRef("o1", f"s{number}", "parked")
+        await limiter.admit(ref, str(number), caller, 0)
+        key = ref.keys.task(ref.task)
+        await command(broker.sessions, "HSET", key, "status", "parked", "submit_op", str(number))
+        await command(broker.sessions, "EXPIRE", key, 60)
+    came = [
+        asyncio.create_task(limiter.admit(TaskRef("o1", f"s{number}", "new"), str(number), caller, 0))
+        for number in range(3, 6)
+    ]
+    await wait_until(lambda: limiter._waiting["o1"] == len(came), "all to have come")
+    await wait_until(lambda: len(caps.asked) == 1, "the first to know which turns count")
+    caps.asked[0].set()
+    await wait_until(lambda: len(caps.asked) == 2, "the second to know")
+    late = asyncio.get_running_loop().time() + SLACK_SECONDS
+    await wait_until(lambda: asyncio.get_running_loop().time() > late, "that to be old")
+    caps.asked[1].set()
+    await wait_until(lambda: len(caps.asked) == 3 or came[2].done(), "the third to know")
+    caps.asked[-1].set()
+    assert all(await asyncio.gather(*came))
