@@ -35,6 +35,9 @@ SETTINGS = {
 # A lost launch is noticed after 10 s, a lost worker after its lease, and three of them may follow each other.
 BALANCE_SECONDS = 45.0
 
+# How often a history is asked for whose front end says that the broker is away.
+MOST_ASKED = 3
+
 # Looks for turns that no client waits for any more, and what is between two of them.
 LEFT_LOOKS, LEFT_SECONDS = 20, 1.0
 
@@ -227,14 +230,23 @@ async def account_of(redis: Any, town: Town) -> Account:
             if session.log:
                 url = f"{town.fronts[0]}/liteAgent/v1/history"
                 headers = town.headers_of(session.name)
-                session.told = (
-                    await http.get(url, params={"sessionId": session.name}, headers=headers)
-                ).json()
+                session.told = await _told(http, url, session.name, headers)
         for turn in town.turns if town.losses else ():
             for view in turn.views:
                 view.lost = view.lost or bool(view.frames and await _is_gone(http, town, turn, view))
     await redis.aclose()
     return account
+
+
+async def _told(http: httpx.AsyncClient, url: str, session: str, headers: dict[str, str]) -> Any:
+    """A session's history, asked for as a client does: a front end whose connection fell silent may notice only now."""
+    for _ in range(MOST_ASKED):
+        answer = await http.get(url, params={"sessionId": session}, headers=headers)
+        if answer.status_code != 503:
+            break
+        await asyncio.sleep(float(answer.headers["Retry-After"]))
+    assert answer.status_code == 200, f"history of {session}: {answer.status_code} {answer.text}"
+    return answer.json()
 
 
 async def _is_gone(http: httpx.AsyncClient, town: Town, turn: Turn, view: View) -> bool:
