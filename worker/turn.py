@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,8 +11,10 @@ import orjson
 import structlog
 
 from turnstream.shared.protocol import MessageType, ResponseBuilder, canonical
+from turnstream.shared.session.batch import MODEL_CALLS
 from turnstream.shared.session.endings import response_event
 from turnstream.shared.session.entry import OTHER
+from turnstream.shared.session.model_calls import ModelCalls
 from turnstream.worker.agent_versions import VERSION
 from turnstream.worker.publisher import LostAttempt
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from turnstream.shared.protocol import Content, ContentBuilder, MessageBuilder
     from turnstream.shared.session.batch import Batch
     from turnstream.shared.session.cancellation import Reason
+    from turnstream.shared.session.model_calls import ModelCall
     from turnstream.worker.agents.model_gate import TurnModels
     from turnstream.worker.lease import Held
     from turnstream.worker.publisher import Publisher
@@ -44,6 +48,11 @@ def current_turn() -> RunningTurn:
     return _current.get()
 
 
+def now_ms() -> int:
+    """Unix milliseconds, by this worker's clock."""
+    return int(time.time() * 1000)
+
+
 def new_call_id() -> str:
     """Our own id for a call: providers repeat theirs, and parallel sub-agents collide."""
     return f"call_{uuid.uuid4().hex}"
@@ -56,7 +65,8 @@ class RunningTurn:
         1. know the request, the calls the client answered, the checkpoints of earlier attempts;
         2. hand out a `Speaker` for each agent path;
         3. gather checkpoints with the events they belong to, atomically;
-        4. count tokens.
+        4. count tokens;
+        5. note requests to models, for operators.
     """
 
     def __init__(
@@ -88,6 +98,7 @@ class RunningTurn:
         self.usage: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
         if kept := attempt.state.get("usage"):
             self.usage = orjson.loads(kept)
+        self._model_calls = ModelCalls(attempt.state.get(MODEL_CALLS))
         # Whether every completed message of the task passed through this object. If so the end needs
         # no reading; a message of an earlier attempt, or a client's answer, is only in the history.
         self._all_seen = attempt.fresh
@@ -204,6 +215,20 @@ class RunningTurn:
             if tokens:
                 self.usage[name] = self.usage.get(name, 0) + tokens
         self.keep("usage", orjson.dumps(self.usage))
+
+    # ── requests to models, for operators ──
+
+    def begin_call(self, agent: str, path: str, model: str) -> ModelCall:
+        """A request to a model is made now. Whoever changes what this gives notes it (`note_calls`)."""
+        call = self._model_calls.begin(agent, path, model, now_ms())
+        self.note_calls()
+        return call
+
+    def note_calls(self) -> None:
+        """Checkpoint the requests with what is written next: nothing is written for them alone."""
+        kept = self._model_calls.dump()
+        self._state[MODEL_CALLS] = kept
+        self.batch.keep(MODEL_CALLS, kept)
 
     # ── calls to the client ──
 
@@ -393,4 +418,13 @@ def _text_of(part: Mapping[str, Any] | Content) -> str | None:
     return text or None if isinstance(text, str) else None
 
 
-__all__ = ["Group", "LostAttempt", "RunningTurn", "Speaker", "Speech", "current_turn", "new_call_id"]
+__all__ = [
+    "Group",
+    "LostAttempt",
+    "RunningTurn",
+    "Speaker",
+    "Speech",
+    "current_turn",
+    "new_call_id",
+    "now_ms",
+]

@@ -92,11 +92,58 @@ class Attempt(Described):
     )
 
 
+class ModelCall(Described):
+    """One request to a model, the retries of its provider's client within. Times are Unix milliseconds, by the clock of the worker that made it."""
+
+    agent: str = Field(description="The agent that asked: the session's, a sub-agent or a critic.")
+    path: str = Field(
+        description="Where it stands in the turn, as in events; empty for the session's agent and its critics."
+    )
+    model: str = Field(description="As `agents.toml` names it, or the request that chose it.")
+    asked_ms: int = Field(
+        description="When it was asked; what the turn waited before for its leave to ask is not part of it."
+    )
+    first_token_ms: int | None = Field(
+        None,
+        description="When its answer began to come; absent before, and of a critic's, which comes as a whole.",
+    )
+    ended_ms: int | None = Field(
+        None,
+        description="When all of its answer had come, or it failed; absent while it is being made, and where it was lost with its "
+        "attempt.",
+    )
+    input_tokens: int | None = Field(
+        None, description="Tokens that it was given, where its provider tells them."
+    )
+    output_tokens: int | None = Field(
+        None, description="Tokens of its answer, where its provider tells them."
+    )
+    error: str | None = Field(
+        None,
+        description="If it failed: the code, as of a turn that fails for it, say `model_timeout`; `canceled`: the turn was taken "
+        "from it.",
+    )
+
+
+class ModelCallsLeftOut(Described):
+    """Requests to models that are only counted."""
+
+    calls: int
+    ms: int = Field(description="How long all of them took together.")
+
+
 class TaskShown(TaskRow):
-    """One task with its open calls, and its newest attempts."""
+    """One task with its open calls, its newest attempts, and its requests to models."""
 
     attempts: list[Attempt]
     calls: list[PendingCall]
+    model_calls: list[ModelCall] = Field(
+        description="The 50 longest, in the order in which they were made. Of a live task those that were kept with what it said; of "
+        "a lost attempt, too. What a generator asks by itself is not known."
+    )
+    model_calls_left_out: ModelCallsLeftOut | None = Field(
+        None, description="Of a task with more requests: the others."
+    )
     traceback: str | None = Field(
         None,
         description="Of what the agent raised; only with `TURNSTREAM_DEBUG`, and while the session keeps it.",

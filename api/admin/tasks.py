@@ -76,14 +76,17 @@ class AdminTaskRoutes:
         return answer(TaskPage, {"tasks": rows, "next": str(place) if place else None})
 
     async def task(self, request: Request) -> Response:
-        """One task, with the calls that its client has not answered."""
+        """One task, with the calls that its client has not answered, its attempts, and its requests to models."""
         await self._services.auth.admin(request)
         ref = ref_of(request)
         row = await self._row(ref)
-        calls, attempts = await asyncio.gather(
-            self._services.session_list.calls(ref.keys, ref.task), self._services.task_list.attempts(ref)
+        task_list = self._services.task_list
+        calls, attempts, model_calls = await asyncio.gather(
+            self._services.session_list.calls(ref.keys, ref.task),
+            task_list.attempts(ref),
+            task_list.model_calls(ref),
         )
-        shown = {**row, "calls": calls, "attempts": attempts}
+        shown = {**row, "calls": calls, "attempts": attempts, **model_calls}
         if row["status"] == "failed" and (traceback := await self._traceback(ref)):
             shown["traceback"] = traceback
         return answer(TaskShown, shown)

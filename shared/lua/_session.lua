@@ -745,8 +745,8 @@ local function checkpoint(at, call_prefix)
       -- For operators, who see it after the end, too.
       redis.call('HSET', TASK, 'agent_version', ARGV[at + 1])
     end
-    -- That the model was asked is no progress yet.
-    progress = progress or ARGV[at] ~= 'background'
+    -- That the model was asked is no progress yet, nor that it failed.
+    progress = progress or (ARGV[at] ~= 'background' and ARGV[at] ~= 'model_calls')
     at = at + 2
   end
   if count > 0 then

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Write the end of a task.
 -- attempt, holder, seen_epoch, seen_seq, seen_op: what the writer shows (see refusal); ended: the status; why: code,
--- may be empty; told: the beginning of the error's text, may be empty; usage: JSON; memory_element: may be empty; memory_bytes: most bytes of memory; entries: the last one is terminal.
+-- may be empty; told: the beginning of the error's text, may be empty; usage: JSON; model_calls: JSON, may be empty; memory_element: may be empty; memory_bytes: most bytes of memory; entries: the last one is terminal.
 -- → ok seq next launch (next: the session's next task, to be launched, or '')
 --   | behind launch | fenced | ended | gone | files_missing
 
@@ -90,6 +90,9 @@ redis.call('HSET', TASK, 'status', ended, 'why', why, 'ended', int(NOW), 'op', O
   'next', following, 'number', number, 'usage', usage)
 if told ~= '' then
   redis.call('HSET', TASK, 'error', told)
+end
+if model_calls ~= '' then
+  redis.call('HSET', TASK, 'model_calls', model_calls)
 end
 local released = meta[5] and redis.call('EXISTS', LIVE) == 0
 if released then

@@ -16,6 +16,8 @@ Argument = str | bytes | int
 
 # The checkpoint of the model's background responses. It alone is no progress: what is retried with it is not counted anew.
 BACKGROUND = "background"
+# That of requests to models (`model_calls.py`): they may have failed.
+MODEL_CALLS = "model_calls"
 
 # Deltas are joined up to this. Well below what is taken out as large data, and what a narrow connection takes at once.
 JOINED_BYTES = 4096
@@ -146,7 +148,7 @@ class Batch:
     def keep(self, name: str, value: bytes) -> None:
         """Checkpoint ``value`` under ``name``."""
         self.kept += (name, value)
-        self.progress |= name != BACKGROUND
+        self.progress |= name not in (BACKGROUND, MODEL_CALLS)
         self._note(len(value))
 
     def drop(self, name: str) -> None:

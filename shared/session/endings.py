@@ -22,7 +22,7 @@ from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import Retrying, is_transient
 from turnstream.shared.protocol import Fold, incomplete_events
-from turnstream.shared.session.batch import BACKGROUND, Batch
+from turnstream.shared.session.batch import BACKGROUND, MODEL_CALLS, Batch
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.entry import END, Cursor, Entry
 from turnstream.shared.session.outcomes import Attempt, Ended, Finished, Gone, HintUsed, Moved
@@ -164,6 +164,7 @@ async def write_end(
         memory=memory,
         text=end.text if end.status == TaskStatus.FAILED else "",
         usage=orjson.dumps(usage),
+        model_calls=attempt.state.get(MODEL_CALLS, b""),
     )
     if isinstance(outcome, Finished):
         if outcome.next:

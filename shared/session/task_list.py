@@ -20,6 +20,8 @@ from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import Retrying, is_transient, whole
+from turnstream.shared.session import model_calls
+from turnstream.shared.session.batch import MODEL_CALLS
 from turnstream.shared.session.status import LIVE, TaskStatus
 
 if TYPE_CHECKING:
@@ -187,6 +189,18 @@ class TaskList(Retrying):
         if not tries and int(fields.get("ran") or 0) and fields.get("worker"):
             tries = f"1 {fields.get('started', '0')} 0 0 - {fields['worker']}"
         return _attempts(tries)
+
+    async def model_calls(self, ref: TaskRef) -> dict[str, Any]:
+        """The task's requests to models, as far as they are kept: `turnstream.shared.session.model_calls.told`."""
+        at = ref.keys
+        # What a turn keeps while it lives moves to the task's hash with its end: read in this order it is in one of both.
+        kept, ended = await asyncio.gather(
+            *(
+                command(self._broker.sessions, "HMGET", key, MODEL_CALLS)
+                for key in (at.state(ref.task), at.task(ref.task))
+            )
+        )
+        return model_calls.told(ended[0] or kept[0])
 
     async def states(self, entries: Sequence[bytes]) -> list[tuple[str, str]]:
         """The tasks' statuses by the entries of a list, ``gone`` where there is none, and what they wait for, if anything."""

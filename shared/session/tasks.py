@@ -163,7 +163,7 @@ _take = Script(
 _finish = Script(
     "finish",
     session=True,
-    args=(*_WRITER, "ended", "why", "told", "usage", "memory_element", "memory_bytes"),
+    args=(*_WRITER, "ended", "why", "told", "usage", "model_calls", "memory_element", "memory_bytes"),
     rest="entries",
 )
 _callback = Script(
@@ -552,10 +552,11 @@ class Tasks(Retrying):
         memory: bytes,
         text: str = "",
         usage: bytes = b"",
+        model_calls: bytes = b"",
     ) -> Finished | Refusal:
         """Write the end: the batch closes what is open and ends with the terminal event.
 
-        For lists, ``text`` of its error, and ``usage``, a JSON object.
+        For operators, ``text`` of its error, ``usage``, a JSON object, and ``model_calls``, as they are kept.
         """
         reply = await self._run(
             _finish,
@@ -568,6 +569,7 @@ class Tasks(Retrying):
             why=why,
             told=text[:MOST_TOLD],
             usage=usage,
+            model_calls=model_calls,
             memory_element=batch.cut(memory),
             memory_bytes=self._settings.memory_max_bytes,
             entries=batch.arguments(),

@@ -100,6 +100,7 @@ ELSEWHERE = {
     "shared/session/agent_tasks": "behaviour/a2a/test_tasks",
     "shared/session/cancellation": "unit/worker/test_signals",
     "shared/session/deployment_stats": "admin/test_deployment",
+    "shared/session/model_calls": "behaviour/test_model_calls",
     "shared/session/outcomes": "unit/shared/broker/test_scripts",
     "shared/session/session_list": "behaviour/test_conversations",
     "shared/session/storage": "admin/test_storage",

@@ -37,8 +37,9 @@ from turnstream.shared.session.endings import ANSWERED_BY, CUT_SHORT
 from turnstream.worker.agents import memory, models, structured_output
 from turnstream.worker.agents.background import BackgroundResponse, keeping
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
+from turnstream.worker.agents.model_gate import noting
 from turnstream.worker.agents.structured_output import OutputForm
-from turnstream.worker.turn import Group, new_call_id
+from turnstream.worker.turn import Group, new_call_id, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from pydantic_ai.run import AgentRun as LibraryRun
     from pydantic_ai.settings import ModelSettings
 
+    from turnstream.shared.session.model_calls import ModelCall
     from turnstream.worker.agents.model_gate import NamedModel
     from turnstream.worker.turn import RunningTurn, Speaker, Speech
 
@@ -101,6 +103,8 @@ class Run:
         self._form = OutputForm()
         self._speech: Speech | None = None
         self._group: Group | None = None
+        # The request that the model answered last.
+        self._call: ModelCall | None = None
         self._calls: dict[str, ToolCallPart] = {}
         self._settled: set[str] = set()
         self._completions: dict[str, Any] | None = None
@@ -183,6 +187,10 @@ class Run:
                     self.turn.models.asking(self._model, self.speaker.agent)
                 )
                 stack.enter_context(metrics.answer_seconds.timing(*labels))
+                call = stack.enter_context(
+                    noting(self.turn, self.speaker.agent, self.speaker.path, self._model)
+                )
+                self._call = call
                 begun = time.monotonic()
                 # One that is cancelled while it is handed over leaves a task behind that waits for ever, too.
                 with self.turn.undisturbed():
@@ -193,6 +201,8 @@ class Run:
                         # Before, it may be that nothing but the stream is there.
                         asked = False
                         metrics.first_token_seconds.add(time.monotonic() - begun, *labels)
+                        call.first_token_ms = now_ms()
+                        self.turn.note_calls()
                         await answered()
                     self._say_event(event)
                     await room()
@@ -293,7 +303,7 @@ class Run:
             self.turn.keep(ANSWERED_BY, self._model.encode())
         if not self.speaker.path:
             self._note_cut(response)
-        models.count(self.turn, self.speaker.agent, self._model, usage)
+        models.count(self.turn, self.speaker.agent, self._model, usage, self._call)
         self.turn.keep(self._checkpoint, messages)
         self._background.answered()
         if self._group is not None:

@@ -14,7 +14,7 @@ import random
 import secrets
 import time
 from collections import defaultdict
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,14 +29,17 @@ from turnstream.shared.errors import BrokerAway
 from turnstream.shared.model_states import USUAL, Closed, IsBusy, IsHeld, IsOpen, ModelState, Opened, of_agent
 from turnstream.worker.agents.failures import asked_seconds, explain, is_transient
 from turnstream.worker.agents.run_outcome import NotNow
+from turnstream.worker.turn import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from pydantic_ai.models import Model
 
     from turnstream.shared.model_states import ModelStates, Outcome
+    from turnstream.shared.session.model_calls import ModelCall
     from turnstream.shared.session.outcomes import Attempt
+    from turnstream.worker.turn import RunningTurn
 
 log = structlog.get_logger(__name__)
 
@@ -254,6 +257,23 @@ def _refusal(model: str, entered: object, limit: int = 1) -> NotNow | None:
 
 def _spread(seconds: float) -> float:
     return random.uniform(seconds / 2, seconds)  # noqa: S311 - it is no secret
+
+
+@contextmanager
+def noting(turn: RunningTurn, agent: str, path: str, model: str) -> Iterator[ModelCall]:
+    """Note the request to a model that is made in this block: when it was made, when it ended, and as what it failed."""
+    call = turn.begin_call(agent, path, model)
+    try:
+        yield call
+    except asyncio.CancelledError:
+        call.error = "canceled"
+        raise
+    except Exception as error:
+        call.error = explain(error)[0]
+        raise
+    finally:
+        call.end(now_ms())
+        turn.note_calls()
 
 
 class TurnModels:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pydantic_ai.usage import UsageBase
 
     from turnstream.shared.agents.config import AgentSpec
+    from turnstream.shared.session.model_calls import ModelCall
     from turnstream.worker.agents.background import BackgroundResponse
     from turnstream.worker.turn import RunningTurn
 
@@ -249,8 +250,8 @@ def settings_of(spec: AgentSpec) -> ModelSettings | None:
     return ModelSettings(**settings) if settings else None  # type: ignore[typeddict-item]
 
 
-def count(turn: RunningTurn, agent: str, model: str, usage: UsageBase) -> None:
-    """Count what an agent's answers from a model took, by what the provider says, for the turn and in metrics.
+def count(turn: RunningTurn, agent: str, model: str, usage: UsageBase, call: ModelCall | None = None) -> None:
+    """Count what an agent's answers from a model took, by what the provider says, for the turn, its ``call``, and in metrics.
 
     The library has looked the price up once for each answer; None: it knows none.
     """
@@ -260,6 +261,9 @@ def count(turn: RunningTurn, agent: str, model: str, usage: UsageBase) -> None:
     metrics.tokens.add(agent, label, "output", n=usage.output_tokens)
     if cost is not None:
         metrics.cost.add(agent, label, n=cost)
+    if call is not None and (usage.input_tokens or usage.output_tokens):
+        call.input_tokens, call.output_tokens = usage.input_tokens, usage.output_tokens
+        turn.note_calls()
     turn.spent(usage.input_tokens, usage.output_tokens, cost, **_details_of(usage))
 
 

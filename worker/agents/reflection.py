@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from turnstream.shared import metrics, tracing
 from turnstream.worker.agents import memory
 from turnstream.worker.agents.agent_run import RunResult
+from turnstream.worker.agents.model_gate import noting
 from turnstream.worker.agents.models import count
 
 if TYPE_CHECKING:
@@ -121,7 +122,10 @@ class Reflection:
             model = run.turn.models.choose(critic.chain)
             async with run.turn.models.asking(model.name, critic.spec.name) as answered:
                 deps = await critic.deps()
-                with metrics.answer_seconds.timing(critic.spec.name, run.turn.models.label(model.name)):
+                with (
+                    metrics.answer_seconds.timing(critic.spec.name, run.turn.models.label(model.name)),
+                    noting(run.turn, critic.spec.name, run.speaker.path, model.name) as call,
+                ):
                     result = await critic.library_agent.run(
                         question,
                         output_type=Verdict,
@@ -135,7 +139,7 @@ class Reflection:
         except BaseException as error:
             # Nobody else expects what is no Exception.
             raise RuntimeError(f"the critic {critic.spec.name!r} raised {type(error).__name__}") from error
-        count(run.turn, critic.spec.name, model.name, result.usage)
+        count(run.turn, critic.spec.name, model.name, result.usage, call)
         verdict: Verdict = result.output
         return verdict
 

@@ -1,4 +1,5 @@
-// Where a turn's time went, from its log: its wait, its attempts, what was said and called in them, its parks.
+// Where a turn's time went: its wait, its attempts, what was said and called in them, its parks, all from its log; and its
+// requests to models, which the task's answer has.
 
 import { duration, h, inline, short } from "./dom.js";
 import { bar, row, table } from "./tables.js";
@@ -75,7 +76,9 @@ export class Waterfall {
       steps.push({ name: `Attempt ${each.attempt} at ${each.worker}${because}`, kind: "attempt", from: each.began_at, to: Math.min(attempts[at + 1]?.began_at ?? now, parked) });
     });
     for (const message of this.messages.values()) if (!message.hidden) steps.push({ ...message, name: message.kind === "reasoning" ? "Model thinks" : message.kind === "message" ? "Model answers" : message.kind, kind: "said" });
+    for (const call of task.model_calls ?? []) steps.push(modelStep(call, task, attempts));
     steps.push(...this.calls.values(), ...this.parks);
+    this.leftOut = task.model_calls_left_out;
     this.draw(steps.map((step) => ({ ...step, to: step.to ?? now })), begun, Math.max(now, begun + 0.001));
   }
 
@@ -86,7 +89,23 @@ export class Waterfall {
     this.body.replaceChildren(...shown.map((step) => row(HEADS, [
       h("span", { dir: "auto" }, short(step.path ? `${step.path}: ${step.name}` : step.name, 90)), `+${duration(Math.max(0, step.from - begun))}`, duration(step.to - step.from), bar(step.kind, share(step.from), share(step.to)),
     ])));
+    if (!this.leftOut) return;
+    const { calls, ms } = this.leftOut;
+    this.body.append(row(HEADS, [`${calls} shorter ${calls === 1 ? "request" : "requests"} to models`, "", duration(ms / 1000), ""]));
   }
+}
+
+/** A request to a model. The end of one that was lost with its attempt is not known: the next attempt began later. */
+function modelStep(call, task, attempts) {
+  const from = call.asked_ms / 1000;
+  const to = call.ended_ms === undefined ? attempts.find((each) => each.began_at > from)?.began_at : call.ended_ms / 1000;
+  const facts = [];
+  if (call.error) facts.push(`failed: ${call.error}`);
+  if (call.first_token_ms !== undefined) facts.push(`first token after ${duration((call.first_token_ms - call.asked_ms) / 1000)}`);
+  if (call.input_tokens !== undefined) facts.push(`${call.input_tokens} → ${call.output_tokens} tokens`);
+  if (!facts.length && call.ended_ms === undefined) facts.push("no token yet");
+  const critic = !call.path && call.agent !== task.agent ? `${call.agent} asks ` : "Asks ";
+  return { name: `${critic}${short(call.model, 40)}${facts.length ? `, ${facts.join(", ")}` : ""}`, kind: call.error ? "failed" : "model", path: call.path, from, to };
 }
 
 function nameOf(type, data) {
