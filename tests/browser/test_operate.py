@@ -233,7 +233,7 @@ async def test_the_address_holds_the_filter_and_the_task(tabs: Tabs, client: Cli
 
 
 async def test_where_a_turns_time_went(console: Console, tabs: Tabs, stack: Stack) -> None:
-    """Its wait, attempts with worker and reason, tools, parks; pieces of a text share a row; input, output and tokens."""
+    """Its wait, attempts with worker and reason, requests to models, tools, parks; pieces of a text share a row; input, output and tokens."""
     turn = await console.say("/approve the cache")
     await turn.get_by_role("button", name="Approve").click()
     await console.ended(turn)
@@ -248,6 +248,7 @@ async def test_where_a_turns_time_went(console: Console, tabs: Tabs, stack: Stac
     for words in (
         "Waits for a worker",
         f"Attempt 1 at {worker}",
+        "Asks demo, first token after",
         "Approval of delete_everything",
         "Waits for its client",
         f"Attempt 2 at {worker} (answered)",
