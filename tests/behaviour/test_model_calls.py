@@ -16,6 +16,7 @@ from tests.support.client import calls_of, check_whole, text_of
 from tests.support.fake_provider.server import Call, calls, says
 from tests.support.scripted import script
 from tests.support.waiting import wait_until
+from turnstream.shared import model_states
 from turnstream.shared.session import model_calls
 from turnstream.worker.agents import failures
 
@@ -186,13 +187,21 @@ async def test_a_request_that_was_stopped_has_no_end(deploy: Deployments, provid
     assert "ended_ms" not in call
 
 
-async def test_failures_are_no_progress(deploy: Deployments, provider: Provider) -> None:
-    """That each is kept does not begin the turn's retries anew: they are spent in the end."""
+async def test_failures_are_no_progress(
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That each is kept does not begin the turn's retries anew: they are spent in the end, with no breaker that ends them."""
+    monkeypatch.setattr(model_states, "MOST_FAILURES", 1_000_000)
     client = await deploy(settings=ONCE, retry_for=0.2)
     provider.answer = lambda _: refusal(503)
-    await client.turn("s1", "Hi", id="t1")
+
+    async def failed() -> bool:
+        return await deploy.stack.status("s1", "t1") == "failed"
+
+    async with client.process("s1", "Hi", id="t1"):
+        await wait_until(failed, "the turn's retries to be spent")
     told = await shown(deploy, client)
-    assert (told["status"], told["why"]) == ("failed", "model_unavailable")
+    assert told["why"] == "model_unavailable"
     assert len(told["model_calls"]) > 1
     assert set(models(told)) == {(named(provider), "model_unavailable")}
 
