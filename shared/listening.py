@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.settings import PREFIX, option
 
 # Connections that wait to be accepted, if the system allows as many (`net.core.somaxconn`). Smaller, and of thousands of clients that
 # lost another front end and come at once, some are not heard, and try again only after 1, 3 or 7 s.
@@ -41,6 +42,13 @@ def bind(host: str, port: int, setting: str, *, shared: bool = False) -> socket.
     except OSError as error:
         bound.close()
         raise ConfigurationError(
-            f"TURNSTREAM_HOST = {host!r}, {setting} = {port}: {error.strerror or error}"
+            f"{_named(host, port, setting)}: {error.strerror or error}. Choose another one."
         ) from None
     return bound
+
+
+def _named(host: str, port: int, setting: str) -> str:
+    """The address by all names that it has: the commands that take metrics' port take no host."""
+    field = setting.removeprefix(PREFIX).lower()
+    options = f"{option('host')}, " if field == "port" else ""
+    return f"{options}{PREFIX}HOST = {host!r} and {option(field)}, {setting} = {port}"

@@ -314,5 +314,10 @@ def _explain(error: Any, given: dict[str, Any]) -> str:
     field = str(error["loc"][0]) if error["loc"] else "?"
     secret = field.endswith(("url", "key", "password"))
     shown = "(value hidden)" if secret else repr(error["input"])
-    option = f"--{field.replace('_', '-')}, " if given.get(field) is not None else ""
-    return f"{option}{PREFIX}{field.upper()} = {shown}: {error['msg']}"
+    named = f"{option(field)}, " if given.get(field) is not None else ""
+    return f"{named}{PREFIX}{field.upper()} = {shown}: {error['msg']}"
+
+
+def option(field: str) -> str:
+    """A setting's option on the command line, where it has one."""
+    return f"--{field.replace('_', '-')}"

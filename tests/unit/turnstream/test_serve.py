@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import httpx
 import pytest
 
 from tests.support.client import Client
-from tests.support.commands import ROOT
+from tests.support.commands import ROOT, turnstream_in
 from tests.support.serving import serve
 from tests.support.waiting import wait_until
 from turnstream.shared.api_keys import make_token
@@ -202,3 +203,29 @@ def test_reload_without_an_agents_file_is_refused(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "TURNSTREAM_AGENTS" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (
+            ("api", "--processes", "2", "--port"),
+            "--host, TURNSTREAM_HOST = '127.0.0.1' and --port, TURNSTREAM_PORT",
+        ),
+        (
+            ("worker", "--processes", "2", "--metrics-port"),
+            "TURNSTREAM_HOST = '127.0.0.1' and --metrics-port, TURNSTREAM_METRICS_PORT",
+        ),
+    ],
+)
+async def test_a_port_that_is_taken_is_named_by_its_option_too(
+    tmp_path: Path, command: tuple[str, ...], named: str
+) -> None:
+    """Who started it by a command finds there what to give it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = await turnstream_in(
+            tmp_path, *command, str(port), TURNSTREAM_REDIS_URL="redis://127.0.0.1:9/0"
+        )
+    assert done.code == 2
+    assert f"turnstream: {named} = {port}: Address already in use. Choose another one." in done.err
