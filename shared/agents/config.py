@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -40,6 +41,9 @@ _REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 _VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
 _ADDRESS = r"^https?://"
 _ON_LOST = r"^(rerun|tell|ask|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"
+
+# How the parser's errors end; before Python 3.14 they tell the place in no other way.
+_SYNTAX_PLACE = re.compile(r" \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 
 # What a wrong text is told, which never quotes it: it may be a key that stands in the wrong place.
 _PATTERNS = {
@@ -569,7 +573,7 @@ class AgentsFile:
         try:
             document = tomllib.loads(self._text)
         except tomllib.TOMLDecodeError as error:
-            raise ConfigurationError(f"{self._path}: {error}") from None
+            raise ConfigurationError(self._syntax_error(str(error))) from None
         unknown = [
             f'{self.place_of(key)}: only tables of the form [agents.NAME] and [models."NAME"] are known'
             for key in document
@@ -582,6 +586,16 @@ class AgentsFile:
     def place_of(self, *field: str | int) -> str:
         """``FILE:LINE: FIELD`` of something at the file's top."""
         return f"{self._path}:{self._lines.find(field) or 1}: {'.'.join(map(str, field))}"
+
+    def _syntax_error(self, text: str) -> str:
+        """``FILE:LINE: TEXT`` of what the parser says; as it is, if it does not end with a place."""
+        found = _SYNTAX_PLACE.search(text)
+        if found is None:
+            return f"{self._path}: {text}"
+        what, line, column = text[: found.start()], found["line"], found["column"]
+        if line is None:
+            return f"{self._path}:{self._text.rstrip().count(chr(10)) + 1}: {what} (at the end of the file)"
+        return f"{self._path}:{line}: {what} (column {column})"
 
     def _limits(self, tables: Any) -> tuple[dict[str, int], list[str]]:
         if not isinstance(tables, dict):

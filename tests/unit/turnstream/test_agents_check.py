@@ -71,7 +71,13 @@ def test_a_right_file_is_shown_as_a_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[agents.a\n", ("line 1",)),
+        ("[agents.a\n", (":1: Expected ']' at the end of a table declaration (column 10)",)),
+        ("# ours\n[agents.a]\ntools = [\n'a:b'\n[agents.b]\n", (":5: Unclosed array (column 1)",)),
+        ("[agents.a]\nmodel = 'demo'\nmodel =\n", (":3: Invalid value (column 8)",)),
+        (
+            '[agents.a]\ninstructions = """\nBe brief\n\n',
+            (":3: Unterminated string (at the end of the file)",),
+        ),
         ("[agent.a]\nmodel = 'demo'\n", (":1: agent:",)),
         ("[agents]\na = 3\n", (":2: agents.a:",)),
         (
