@@ -8,9 +8,10 @@ import inspect
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_origin, get_type_hints
 
-from pydantic_ai import Agent, Tool
+from pydantic import PydanticUserError, TypeAdapter
+from pydantic_ai import Agent, RunContext, Tool
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
@@ -32,7 +33,7 @@ from turnstream.worker.agents.tools.server import ServerTools
 from turnstream.worker.agents.tools.subagents import SubAgents
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from pydantic_ai.messages import ModelMessage, UserContent
     from pydantic_ai.toolsets import AbstractToolset
@@ -463,7 +464,42 @@ def _tool(spec: AgentSpec, reference: str) -> Tool[Any]:
     try:
         return Tool(found)
     except Exception as error:
-        raise AgentFieldError(spec.name, "tools", f"{reference!r} cannot be a tool: {error}") from None
+        why = _untyped(found) or error
+        raise AgentFieldError(spec.name, "tools", f"{reference!r} cannot be a tool: {why}") from None
+
+
+def _untyped(function: Callable[..., Any]) -> str:
+    """The parameters whose annotations JSON has no type for, and what to do; empty if that is not what is wrong."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+        names = list(inspect.signature(function).parameters)
+    except Exception:
+        # A name that is not defined, say: the library's own error tells it.
+        return ""
+    wrong = [
+        f"'{name}: {inspect.formatannotation(hints[name])}'"
+        for name in names
+        if name in hints and not _is_context(hints[name]) and not _has_type_in_json(hints[name])
+    ]
+    if not wrong:
+        return ""
+    kinds = "str, int, float, bool, list, dict, an Enum, a dataclass or a pydantic model"
+    return f"JSON has no type for {', '.join(wrong)} of its parameters: use {kinds}"
+
+
+def _is_context(annotation: Any) -> bool:
+    """Whether the library passes the parameter itself."""
+    return annotation is RunContext or get_origin(annotation) is RunContext
+
+
+def _has_type_in_json(annotation: Any) -> bool:
+    try:
+        TypeAdapter(annotation).json_schema()
+    except PydanticUserError:
+        return False
+    except Exception:
+        return True
+    return True
 
 
 def _mcp_connections(spec: AgentSpec) -> list[McpConnection]:

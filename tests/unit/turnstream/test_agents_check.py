@@ -273,6 +273,38 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, named: 
         assert words in wrong.value.public_text
 
 
+LEDGER = '''
+import datetime
+from collections.abc import Callable
+
+from pydantic_ai import RunContext
+
+
+class Ledger:
+    """No type that JSON has."""
+
+
+def pay(
+    ctx: RunContext[Ledger], amount: float, at: datetime.date, ledger: Ledger, then: Callable[[int], str]
+) -> Ledger:
+    """Pay."""
+    return ledger
+'''
+
+
+def test_a_tool_that_json_has_no_types_for_is_named_with_its_parameters(tmp_path: Path) -> None:
+    """One line, in words; what the library passes itself, and what is returned, may be of any type."""
+    (tmp_path / "ledger_tools.py").write_text(LEDGER)
+    path = written(tmp_path, "[agents.a]\nmodel = 'demo'\ntools = ['ledger_tools:pay']\n")
+    with pytest.raises(ConfigurationError) as wrong:
+        check(path)
+    assert wrong.value.public_text == (
+        f"{path}:3: agents.a.tools: 'ledger_tools:pay' cannot be a tool: JSON has no type for "
+        "'ledger: ledger_tools.Ledger', 'then: collections.abc.Callable[[int], str]' of its parameters: "
+        "use str, int, float, bool, list, dict, an Enum, a dataclass or a pydantic model"
+    )
+
+
 @pytest.mark.parametrize(
     "field",
     [
