@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from turnstream.escaping import escaped
 from turnstream.shared import without_rich  # noqa: F401 - before structlog
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def configure() -> None:
         # The default shows the values of local variables: keys, and what users said.
         [
             _in_order,
+            _shown,
             structlog.dev.ConsoleRenderer(
                 exception_formatter=structlog.dev.plain_traceback, sort_keys=False, pad_event_to=20
             ),
@@ -73,3 +75,8 @@ def configure() -> None:
 def _in_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """The line's fields with `_FIRST` before the others."""
     return {**{name: event[name] for name in _FIRST if name in event}, **event}
+
+
+def _shown(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """The line with a foreign process's ``text`` as a terminal shows it: JSON escapes what it would obey, this does not."""
+    return {**event, "text": escaped(event["text"])} if isinstance(event.get("text"), str) else event

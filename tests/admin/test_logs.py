@@ -76,15 +76,17 @@ import structlog
 from turnstream import logs
 logs.configure()
 structlog.get_logger().info("task.ended", worker="w1", attempt=1, status="completed", agent="shop", ref="dev/s1/t1")
+structlog.get_logger().info("mcp.said", server="files", text="\\x1b[2J\\x9bgone\\u202e")
 """
 
 
 def test_at_a_terminal_a_line_begins_with_its_turn() -> None:
-    """The time of day, what happened, and then `ref`, agent and status before all else; no JSON."""
+    """The time of day, what happened, and then `ref`, agent and status before all else; no JSON, and nothing obeyed."""
     child = pexpect.spawn(sys.executable, ["-c", TERMINAL], encoding="utf-8", dimensions=(24, 200))
     child.expect(pexpect.EOF)
-    line = re.sub(r"\x1b\[[0-9;]*m", "", child.before or "").strip()
+    line, said = re.sub(r"\x1b\[[0-9;]*m", "", child.before or "").strip().splitlines()
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d \[info *\] task\.ended +ref=dev/s1/t1 agent=shop status=completed worker=w1 attempt=1",
         line,
     )
+    assert said.endswith(r"server=files text=\u001b[2J\u009bgone\u202e")

@@ -170,6 +170,7 @@ ELSEWHERE = {
     "worker/agents/tools/effects": "behaviour/test_effects",
     "worker/agents/tools/mcp": "behaviour/test_mcp",
     "worker/agents/tools/mcp_connection": "behaviour/test_mcp",
+    "worker/agents/tools/mcp_stderr": "behaviour/test_mcp_stderr",
     "worker/agents/tools/results": "behaviour/test_misbehaving_tools",
     "worker/agents/tools/server": "behaviour/test_misbehaving_tools",
     "worker/agents/tools/subagents": "behaviour/test_dispatch",

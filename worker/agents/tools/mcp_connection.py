@@ -16,6 +16,7 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
 from pydantic_ai.mcp import MCPToolset
 
 from turnstream.shared.errors import AgentFieldError
+from turnstream.worker.agents.tools.mcp_stderr import Said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,6 +167,8 @@ class _Link:
         self.leave = asyncio.Event()
         self.failure = ""
         self._server = server
+        self._transport = transport
+        self._said = Said(server.label)
         self._failed_at = 0.0
         # Not in the context of the turn that happens to come first: its log lines would be that turn's.
         self.task = asyncio.create_task(self._hold(), name=f"mcp {server.label}", context=Context())
@@ -186,9 +189,20 @@ class _Link:
             raise McpTrouble(self.failure)
 
     async def _hold(self) -> None:
+        try:
+            if await self._begun():
+                await self.leave.wait()
+                await self._end()
+        finally:
+            await self._said.close()
+
+    async def _begun(self) -> bool:
+        """Whether it stands now; else ``failure`` says why not."""
         label, seconds = self._server.label, self._server.start_deadline
         try:
             async with asyncio.timeout(seconds):
+                if isinstance(self._transport, StdioTransport):
+                    self._transport.log_file = await self._said.open()
                 await self.toolset.__aenter__()
         except asyncio.CancelledError:
             self.failure = "The worker is stopping."
@@ -202,15 +216,18 @@ class _Link:
             self.failure = f"The MCP server cannot be reached: {words}"
             self._failed_at = asyncio.get_running_loop().time()
             log.warning("mcp.unreachable", server=label, error=words)
-            return
+            return False
         finally:
+            self._said.handed_over()
             self.settled.set()
         log.info("mcp.connected", server=label)
-        await self.leave.wait()
+        return True
+
+    async def _end(self) -> None:
         try:
             await self.toolset.__aexit__(None, None, None)
         except Exception as error:
-            log.info("mcp.closed_badly", server=label, error=_words(error))
+            log.info("mcp.closed_badly", server=self._server.label, error=_words(error))
 
 
 def _words(error: BaseException) -> str:
