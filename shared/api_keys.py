@@ -10,7 +10,7 @@ import hashlib
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -43,6 +43,14 @@ _TOKEN = re.compile(r"sk-[A-Za-z0-9_-]{16,128}", re.ASCII)
 Scope = Literal["chat", "admin"]
 
 ID_PREFIX = "key_"
+
+MOST_OF_A_NOTE = 200
+
+# What operators may write beside a key: one line, without control characters.
+Note = Annotated[
+    str,
+    Field(max_length=MOST_OF_A_NOTE, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", description="Who the key is for."),
+]
 
 
 class Limits(BaseModel):
@@ -85,6 +93,8 @@ class ApiKey(BaseModel):
         setting: the setting that names it, if one does: the next front end that starts will, too.
         revoked: kept only so that its setting does not bring it back.
         limits: what it may do at most.
+        note: who it is for, in an operator's words; empty: nobody said. It is never logged. New ones are a `Note`;
+            whatever is kept is read, so that no holder is locked out for it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -101,6 +111,7 @@ class ApiKey(BaseModel):
     setting: str = ""
     revoked: bool = False
     limits: Limits = Limits()
+    note: str = ""
 
     @field_validator("scopes", mode="before")
     @classmethod
@@ -146,10 +157,18 @@ class ApiKeys(Retrying):
         scopes: tuple[Scope, ...] = ("chat",),
         expires: int = 0,
         limits: Limits | None = None,
+        note: str = "",
     ) -> ApiKey:
         """Make ``token`` known; an existing one is replaced."""
         key = _made(
-            token, owner=owner, agent=agent, others=others, scopes=scopes, expires=expires, limits=limits
+            token,
+            owner=owner,
+            agent=agent,
+            others=others,
+            scopes=scopes,
+            expires=expires,
+            limits=limits,
+            note=note,
         )
         await command(self._redis, "HSET", keys.API_KEYS, digest(token), key.model_dump_json())
         return key
@@ -263,6 +282,7 @@ class ApiKeys(Retrying):
                 scopes=former.scopes,
                 expires=former.expires,
                 limits=former.limits,
+                note=former.note,
             )
             ends = int(time.time()) + seconds
             expires = min(former.expires, ends) if former.expires else ends
@@ -317,6 +337,7 @@ def _made(
     scopes: tuple[Scope, ...],
     expires: int = 0,
     limits: Limits | None = None,
+    note: str = "",
 ) -> ApiKey:
     return ApiKey(
         id=ID_PREFIX + digest(token)[:12],
@@ -328,6 +349,7 @@ def _made(
         created=int(time.time()),
         expires=expires,
         limits=limits or Limits(),
+        note=note,
     )
 
 

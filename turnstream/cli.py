@@ -304,6 +304,9 @@ def keys_create(
             help="What the owner's sessions may hold, as 200M; 0 is a quarter of the broker's `maxmemory`."
         ),
     ] = "0",
+    note: Annotated[
+        str, typer.Option(help="Who the key is for: one line of 200 characters at most, which lists tell.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Make a key. It is shown once, and kept only as a hash."""
@@ -319,13 +322,13 @@ def keys_create(
         limits = Limits(rate=rate, concurrency=concurrency, followers=followers, storage=sizes.read(storage))
     except ValueError as error:
         raise ConfigurationError(f"--storage: {error}") from None
-    key = asyncio.run(create(settings, owner, agent or ["demo"], scopes, days, limits))
+    key = asyncio.run(create(settings, owner, agent or ["demo"], scopes, days, limits, note))
     typer.echo(made(*key, as_json=as_json))
 
 
 @keys_app.command("list")
 def keys_list(as_json: AsJson = False) -> None:
-    """List all keys: what they may do, since when and until when, and their last use. The keys themselves are not kept."""
+    """List all keys: what they may do, since when and until when, their last use, and their notes. The keys themselves are not kept."""
     from turnstream.keys import listed
 
     for line in asyncio.run(listed(_scaled(settings_module.load(), "keys list"), as_json=as_json)):

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from turnstream.escaping import escaped
 from turnstream.shared.agents import config
-from turnstream.shared.api_keys import ApiKeys, make_token
+from turnstream.shared.api_keys import MOST_OF_A_NOTE, ApiKeys, Note, make_token
 from turnstream.shared.broker.client import Broker, let_in
 from turnstream.shared.broker.retry import retry
 from turnstream.shared.errors import ConfigurationError
@@ -46,16 +47,28 @@ _HEADINGS = (
 
 
 async def create(
-    settings: Settings, owner: str, agents: list[str], scopes: tuple[Scope, ...], days: int, limits: Limits
+    settings: Settings,
+    owner: str,
+    agents: list[str],
+    scopes: tuple[Scope, ...],
+    days: int,
+    limits: Limits,
+    note: str,
 ) -> tuple[str, ApiKey]:
     """Make and register a key, which selects the first of the agents; returns it, and what is kept of it.
 
     Raises:
-        ConfigurationError: the owner cannot be spelled so, or there is no such agent.
+        ConfigurationError: the owner cannot be spelled so, there is no such agent, or the note is no `Note`.
         BrokerAway: the broker did not answer.
     """
     if IDENTIFIER.fullmatch(owner) is None:
         raise ConfigurationError(f"--owner {owner!r}: use letters, digits and _ . : @ - (128 at most)")
+    try:
+        TypeAdapter(Note).validate_python(note)
+    except ValidationError:
+        raise ConfigurationError(
+            f"--note: give {MOST_OF_A_NOTE} characters at most, in one line, without control characters"
+        ) from None
     configured = config.load(settings.agents)
     for name in agents:
         if name not in configured:
@@ -74,6 +87,7 @@ async def create(
             scopes=scopes,
             expires=expires,
             limits=limits,
+            note=note,
         ),
     )
     return token, key
@@ -98,7 +112,11 @@ async def listed(settings: Settings, *, as_json: bool = False) -> list[str]:
     if as_json:
         told = [{**key.model_dump(), "used": int(used.get(key.id, 0))} for key in found]
         return [escaped(orjson.dumps(each).decode()) for each in told]
-    return [aligned([_HEADINGS, *(_row(key, used.get(key.id, 0)) for key in found)])]
+    rows = [_HEADINGS, *(_row(key, used.get(key.id, 0)) for key in found)]
+    if any(key.note for key in found):
+        notes = ["NOTE", *(escaped(key.note) for key in found)]
+        rows = [(*row, note) for row, note in zip(rows, notes, strict=True)]
+    return [aligned(rows)]
 
 
 async def revoke(settings: Settings, key_id: str) -> None:

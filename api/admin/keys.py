@@ -14,7 +14,7 @@ from turnstream.api.admin.schemas import KeyList, KeyMade, KeyRevoked
 from turnstream.api.admin.tasks import BASE
 from turnstream.api.http.answers import answer
 from turnstream.api.http.params import route
-from turnstream.shared.api_keys import Limits, Scope, make_token
+from turnstream.shared.api_keys import Limits, Note, Scope, make_token
 from turnstream.shared.errors import InvalidBody
 from turnstream.shared.names import IDENTIFIER
 
@@ -48,6 +48,7 @@ class NewKeyBody(Limits):
     ] = ()
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1, max_length=2)] = ("chat",)
     days: Annotated[int, Field(ge=0, le=_MOST_DAYS, description="Until it expires; 0: never.")] = 0
+    note: Note = ""
 
 
 class RotateBody(BaseModel):
@@ -101,6 +102,7 @@ class AdminKeyRoutes:
             scopes=body.scopes,
             expires=expires,
             limits=limits,
+            note=body.note,
         )
         log.info("admin.key_created", by=by.id, key=key.id, owner=key.owner, scopes=key.scopes)
         return answer(KeyMade, {**told(key), "token": token})
@@ -141,4 +143,6 @@ def told(key: ApiKey) -> dict[str, Any]:
         row["expires_at"] = key.expires
     if key.replaced_by:
         row["replaced_by"] = key.replaced_by
+    if key.note:
+        row["note"] = key.note
     return row | {name: limit for name, limit in key.limits.model_dump().items() if limit}

@@ -355,6 +355,7 @@ class KeyRow(Described):
     )
     expires_at: float | None = None
     replaced_by: str | None = None
+    note: str | None = Field(None, description="Who the key is for; absent where nobody said.")
     rate: int | None = None
     concurrency: int | None = None
     followers: int | None = None

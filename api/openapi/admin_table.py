@@ -333,6 +333,7 @@ ADMIN_OPERATIONS: tuple[Operation, ...] = (
                 "followers": 100,
                 "storage": 200_000_000,
                 "days": 90,
+                "note": "Anna's phone",
             }
         },
     ),

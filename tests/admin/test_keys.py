@@ -188,3 +188,46 @@ async def test_when_a_key_was_used_last_is_told(
     assert before <= told <= time.time()
     await ApiKeys(stack.broker.primary).note_used({key.id: told - 100})
     assert await used_at() == told
+
+
+async def test_a_note_says_who_a_key_is_for(client: Client, stack: Stack) -> None:
+    """It is told with the key and with its successor, also where a key has been kept without one; no log has it."""
+    admin = await operator(stack, client)
+    note = "Anna's phone <b>&amp; 2\u202e</b> 🦊"
+    with capture_logs() as logs:
+        made = (await admin.http.post("/admin/v1/keys", json={"owner": "acme", "note": note})).json()
+        successor = (await admin.http.post(f"/admin/v1/keys/{made['id']}/rotate", json={})).json()
+    assert [made["note"], successor["note"]] == [note, note]
+    assert "Anna" not in repr(logs)
+
+    # As a release kept it that knew no notes.
+    token = make_token()
+    kept = f'{{"id":"{id_of(token)}","owner":"acme","agent":"demo"}}'
+    await command(stack.broker.primary, "HSET", keys.API_KEYS, digest(token), kept)
+    plain = (await admin.http.post("/admin/v1/keys", json={"owner": "acme", "note": ""})).json()
+    told = await rows(admin)
+    assert told[made["id"]]["note"] == told[successor["id"]]["note"] == note
+    assert "note" not in told[id_of(token)] | told[plain["id"]]
+    assert (await stack.client(client.base_url, token).http.get("/console/key")).status_code == 200
+
+
+@pytest.mark.parametrize("note", ["n" * 201, "one\ntwo", "\x00", "\x1b[31m", "\x85", 5, None])
+async def test_a_note_is_one_short_line(client: Client, stack: Stack, note: object) -> None:
+    """Another one is refused, in words that name the field and not what was sent; no key is made."""
+    admin = await operator(stack, client)
+    refused = await admin.http.post("/admin/v1/keys", json={"owner": "acme", "note": note})
+    assert (refused.status_code, refused.json()["message"].partition(":")[0]) == (422, "note"), refused.text
+    assert "nnn" not in refused.text
+    assert not [row for row in (await rows(admin)).values() if row["owner"] == "acme"]
+    longest = await admin.http.post("/admin/v1/keys", json={"owner": "acme", "note": "ñ" * 200})
+    assert longest.json()["note"] == "ñ" * 200
+
+
+async def test_what_is_kept_as_a_note_locks_nobody_out(client: Client, stack: Stack) -> None:
+    """A note that another release let be longer is told; the key works."""
+    admin = await operator(stack, client)
+    token, note = make_token(), "n" * 300
+    kept = f'{{"id":"{id_of(token)}","owner":"acme","agent":"demo","note":"{note}"}}'
+    await command(stack.broker.primary, "HSET", keys.API_KEYS, digest(token), kept)
+    assert (await stack.client(client.base_url, token).http.get("/console/key")).status_code == 200
+    assert (await rows(admin))[id_of(token)]["note"] == note

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tests.conftest import Place
     from tests.support.client import Client
 
+# Of a key: text, whatever a page could take it for.
+NOTE = "Anna's phone <b>Loud</b>"
+
 pytestmark = pytest.mark.parametrize("backend", ["fakeredis"], indirect=True)
 
 
@@ -341,6 +344,7 @@ async def test_keys_are_made_listed_and_revoked(tabs: Tabs, stack: Stack) -> Non
     console = await operator(tabs, stack)
     page = console.page
     await page.get_by_label("Owner", exact=True).fill("acme")
+    await page.get_by_label("Note", exact=True).fill(f" {NOTE} ")
     await page.get_by_role("button", name="Make a key").click()
     made = page.locator(".made code")
     await console.sees(made, "sk-")
@@ -351,6 +355,9 @@ async def test_keys_are_made_listed_and_revoked(tabs: Tabs, stack: Stack) -> Non
     region = page.get_by_role("region", name="API keys")
     row = region.locator("tbody tr", has_text="acme")
     await console.sees(row, "demo")
+    await expect(row.locator("[data-label=Note]")).to_have_text(NOTE)
+    await expect(page.get_by_label("Note", exact=True)).to_have_value("")
+    assert not await page.get_by_text("Loud", exact=True).count()
     await row.scroll_into_view_if_needed()
     await console.axe("keys")
     page.once("dialog", lambda dialog: dialog.accept())

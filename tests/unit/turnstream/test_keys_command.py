@@ -95,6 +95,34 @@ async def test_a_key_that_outlives_the_calendar(stack: Stack, place: Place) -> N
     assert (listed.code, "never" in listed.out) == (0, True), listed.err
 
 
+@pytest.mark.parametrize("backend", ["valkey"])
+async def test_the_note_of_a_key(stack: Stack, place: Place) -> None:
+    """A column where a key has one, the last; always in JSON. A successor has it, too, and no terminal obeys it."""
+    env = {"TURNSTREAM_REDIS_URL": place.url}
+    await turnstream("keys", "create", "--owner", "acme", **env)
+    table = (await turnstream("keys", "list", **env)).out
+    assert table.splitlines()[0].split()[-1] == "EXPIRES"
+    lines = (await turnstream("keys", "list", "--json", **env)).out.splitlines()
+    assert [key["note"] for key in map(orjson.loads, lines)] == [""]
+
+    note = "Anna's phone \u202e 🦊"
+    made = await turnstream("keys", "create", "--owner", "anna", "--note", note, "--json", **env)
+    assert made.code == 0, made.err
+    assert (await turnstream("keys", "rotate", orjson.loads(made.out)["id"], **env)).code == 0
+    heading, *rows = (await turnstream("keys", "list", **env)).out.splitlines()
+    at = heading.index("NOTE")
+    assert heading.split()[-1] == "NOTE"
+    assert [row[at:] for row in rows] == ["", *["Anna's phone \\u202e 🦊"] * 2]
+    lines = (await turnstream("keys", "list", "--json", **env)).out.splitlines()
+    assert [key["note"] for key in map(orjson.loads, lines)] == ["", note, note]
+
+    for refused in ("n" * 201, "one\ntwo", "\x1b[31m", "\udcff"):
+        answer = await turnstream("keys", "create", "--owner", "bob", "--note", refused, **env)
+        assert (answer.code, answer.out) == (2, "")
+        assert "--note: give 200 characters at most, in one line" in answer.err
+    assert " bob " not in (await turnstream("keys", "list", **env)).out
+
+
 async def test_the_embedded_brokers_keys_are_elsewhere(tmp_path: Path) -> None:
     """No other process reaches that broker: who asks for its keys is told where they are."""
     refused = await turnstream_in(tmp_path, "keys", "list")
