@@ -69,18 +69,41 @@ MOST_RETRIES = 10
 @app.command("list")
 def list_tasks(
     url: Url = LOCAL,
-    status: Status = "live",
+    status: Status = None,
     owner: Owner = None,
     agent: Agent = None,
     session: Session = None,
     older_than: OlderThan = None,
+    younger_than: Annotated[float | None, typer.Option(help="Submitted at most so many seconds ago.")] = None,
+    worker: Annotated[
+        str | None, typer.Option(help="Of those that this worker runs, or ran last, only.")
+    ] = None,
+    why: Annotated[str | None, typer.Option(help="Of those only that ended with this code.")] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            help="Only those with this in their ref, agent, user, worker, code or error, in any case."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Tasks told at most.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List tasks, newest first; those that have not ended, unless --status says otherwise."""
+    """List tasks, newest first; those that have not ended, unless --status says otherwise, or --why is given."""
     from turnstream.table import listed
 
-    wanted = _conditions(status=status, owner=owner, agent=agent, session=session, older_than=older_than)
+    if status is None and why is None:
+        status = "live"
+    wanted = _conditions(
+        status=status,
+        owner=owner,
+        agent=agent,
+        session=session,
+        older_than=older_than,
+        younger_than=younger_than,
+        worker=worker,
+        why=why,
+        search=search,
+    )
     with admin(url) as asked:
         rows = list(_rows(asked, wanted, limit))
     for line in listed(rows, _HEADINGS, _row, as_json=as_json):
@@ -259,7 +282,7 @@ def _conditions(**given: str | float | None) -> dict[str, Any]:
     from turnstream.shared.errors import ConfigurationError
 
     for name, value in given.items():
-        if value == "":
+        if isinstance(value, str) and not value.strip():
             raise ConfigurationError(f"--{name} is empty: give a value, or leave the option out.")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigurationError(f"--{name.replace('_', '-')} = {value}: give a number of seconds.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING
 
 import orjson
@@ -76,6 +77,43 @@ async def test_tasks_are_listed_shown_watched_and_stopped(client: Client, stack:
 
 
 @on_one_broker
+async def test_tasks_are_found_as_at_the_route(client: Client, stack: Stack) -> None:
+    """By worker, by code, by a part of what is told of them, by age; what the route refuses is refused in its words."""
+    env = {"TURNSTREAM_ADMIN_KEY": stack.admin, "TURNSTREAM_URL": client.base_url}
+    await client.turn("s1", "hello", id="t1")
+    await client.turn("s2", "/fail no", id="t2")
+    admin = stack.client(client.base_url, stack.admin)
+    failed, _ = (await admin.http.get("/admin/v1/tasks")).json()["tasks"]
+    worker, why = failed["worker"], failed["why"]
+
+    async def found(*options: str) -> list[str]:
+        done = await turnstream("tasks", "list", "--json", *options, **env)
+        assert done.code == 0, done.err
+        return [orjson.loads(line)["task"] for line in done.out.splitlines()]
+
+    ended = ("--status", "completed,failed")
+    assert await asyncio.gather(
+        # Only what has ended has a code, so none has to be asked for that.
+        found("--why", why),
+        found("--why", why, "--status", "completed"),
+        found("--worker", worker, *ended),
+        found("--worker", worker[:-1], *ended),
+        found("--search", "DEV/S1", *ended),
+        found("--younger-than", "3600", *ended),
+        found("--younger-than", "0.001", *ended),
+        found("--younger-than", "3600"),
+    ) == [["t2"], [], ["t2", "t1"], [], ["t1"], ["t2", "t1"], [], []]
+    negative, endless = await asyncio.gather(
+        turnstream("tasks", "list", "--younger-than", "-1", **env),
+        turnstream("tasks", "list", "--younger-than", "1e9", **env),
+    )
+    for done in (negative, endless):
+        assert (done.code, "younger_than: give seconds, from 0 to 31536000" in done.err) == (3, True), (
+            done.err
+        )
+
+
+@on_one_broker
 async def test_what_is_missing_is_said(client: Client) -> None:
     """Without a key, with one that may not, and without a front end: said in words, each with its exit code."""
     chat_key = client.http.headers["authorization"].removeprefix("Bearer ")
@@ -91,8 +129,13 @@ async def test_what_is_missing_is_said(client: Client) -> None:
     assert chat_key not in forbidden.err + away.err
 
 
-@pytest.mark.parametrize("command", ["stop", "list"])
-@pytest.mark.parametrize("option", ["session", "owner", "agent", "status"])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *itertools.product(["stop", "list"], ["session", "owner", "agent", "status"]),
+        *itertools.product(["list"], ["worker", "why", "search"]),
+    ],
+)
 async def test_an_empty_option_does_not_mean_everything(command: str, option: str) -> None:
     """As from a variable of a script that is not set: it is refused before anything is asked."""
     env = {
@@ -122,13 +165,15 @@ async def test_what_was_said_moves_no_cursor(client: Client, stack: Stack) -> No
     assert f"You said: {hostile}" in [event.get("text") for event in events]
 
 
-@pytest.mark.parametrize("command", ["stop", "list"])
+@pytest.mark.parametrize(
+    ("command", "option"), [("stop", "older-than"), ("list", "older-than"), ("list", "younger-than")]
+)
 @pytest.mark.parametrize("age", ["nan", "inf"])
-async def test_an_age_must_be_a_number_of_seconds(command: str, age: str) -> None:
+async def test_an_age_must_be_a_number_of_seconds(command: str, option: str, age: str) -> None:
     """What JSON has no word for is refused before anything is asked."""
     env = {
         "TURNSTREAM_ADMIN_KEY": "sk-00000000000000000000000000000000",
         "TURNSTREAM_URL": "http://127.0.0.1:9",
     }
-    done = await turnstream("tasks", command, "--older-than", age, **env)
+    done = await turnstream("tasks", command, f"--{option}", age, **env)
     assert (done.code, "give a number of seconds" in done.err) == (2, True), done.err
