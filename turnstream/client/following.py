@@ -77,6 +77,11 @@ class AsyncFollowing:
         except StopAsyncIteration:
             self._connection.followings.discard(self)
             raise
+        except asyncio.CancelledError:
+            # That ended the generator, not the turn: whoever asks again goes on after the last event.
+            self._events = None
+            self._connection.followings.discard(self)
+            raise
 
     async def close(self) -> None:
         """Close the connection; iterating again goes on after the last event."""

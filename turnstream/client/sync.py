@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from turnstream.client.client import AsyncClient
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 
     import httpx
 
@@ -53,11 +54,11 @@ class _Loop:
             future.cancel()
             raise
 
-    def each(self, items: AsyncIterator[_Value]) -> Iterator[_Value]:
-        """The items of an asynchronous iterator; leaving early closes a generator."""
+    def each(self, items: AsyncIterator[_Value], limit: _Limit | None = None) -> Iterator[_Value]:
+        """The items of an asynchronous iterator, all within the limit; leaving early closes a generator."""
 
         async def following() -> _Value:
-            return await anext(items)
+            return await (limit.within(anext(items)) if limit else anext(items))
 
         try:
             while True:
@@ -78,6 +79,37 @@ class _Loop:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
+
+
+class _Limit:
+    """For how long a turn is waited for, from the first time that it is."""
+
+    def __init__(self, reply: AsyncReply, seconds: float | None) -> None:
+        self._reply = reply
+        self._seconds = seconds
+        self._ends: float | None = None
+
+    async def within(self, call: Awaitable[_Value]) -> _Value:
+        """What the call gives.
+
+        Raises:
+            TimeoutError: the time is over; the text says that the turn goes on, and what can be done.
+        """
+        if self._seconds is not None and self._ends is None:
+            self._ends = time.monotonic() + self._seconds
+        left = self._ends - time.monotonic() if self._ends is not None else None
+        try:
+            async with asyncio.timeout(left) as limit:
+                return await call
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            turn, session = self._reply.id, self._reply.session.id
+            raise TimeoutError(
+                f"The turn {turn!r} has not ended within {self._seconds} s. It goes on at the server, if it was "
+                f"accepted: ask this reply again, or follow it with client.session({session!r}).follow({turn!r}); "
+                "reply.stop() ends it."
+            ) from None
 
 
 async def _finished() -> None:
@@ -225,6 +257,10 @@ class Reply:
     """What the agent answers to one turn; iterate over it for events. See `AsyncReply`.
 
     The client's functions answer calls on the client's thread, also between two calls of these methods.
+
+    ``timeout``: seconds for all that is waited for, an iterator's from its first item on and with what its caller does
+    between them; None: no limit. When they are over, `TimeoutError` says how the turn, which goes on, can be followed or
+    stopped; this reply can be asked again.
     """
 
     def __init__(self, loop: _Loop, session: Session, reply: AsyncReply) -> None:
@@ -259,21 +295,21 @@ class Reply:
     def __iter__(self) -> Iterator[TurnEvent]:
         return self._loop.each(self._reply)
 
-    def deltas(self) -> Iterator[str]:
-        """As `AsyncReply.deltas`, with its errors."""
-        return self._loop.each(self._reply.deltas())
+    def deltas(self, timeout: float | None = None) -> Iterator[str]:
+        """As `AsyncReply.deltas`, with its errors, and TimeoutError."""
+        return self._loop.each(self._reply.deltas(), _Limit(self._reply, timeout))
 
-    def messages(self) -> Iterator[Message]:
-        """As `AsyncReply.messages`, with its errors."""
-        return self._loop.each(self._reply.messages())
+    def messages(self, timeout: float | None = None) -> Iterator[Message]:
+        """As `AsyncReply.messages`, with its errors, and TimeoutError."""
+        return self._loop.each(self._reply.messages(), _Limit(self._reply, timeout))
 
-    def text(self) -> str:
-        """As `AsyncReply.text`, with its errors."""
-        return self._loop.run(self._reply.text())
+    def text(self, timeout: float | None = None) -> str:
+        """As `AsyncReply.text`, with its errors, and TimeoutError."""
+        return self._loop.run(_Limit(self._reply, timeout).within(self._reply.text()))
 
-    def finished(self) -> AgentResponse:
-        """As `AsyncReply.finished`, with its errors."""
-        return self._loop.run(self._reply.finished())
+    def finished(self, timeout: float | None = None) -> AgentResponse:
+        """As `AsyncReply.finished`, with its errors, and TimeoutError."""
+        return self._loop.run(_Limit(self._reply, timeout).within(self._reply.finished()))
 
     def answer(self, call: str | Call | Approval, result: Any) -> None:
         """As `AsyncReply.answer`, with its errors."""

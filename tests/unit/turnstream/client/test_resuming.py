@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.support.stack import Stack
     from tests.unit.turnstream.client.conftest import Clients
     from tests.unit.turnstream.client.scripted import ScriptedServer
+    from turnstream import AsyncClient
     from turnstream.client import AsyncReply, ConnectionNews
 
 # A step that shares no factor with anything in the stream, so that cuts fall everywhere in a frame.
@@ -259,3 +260,17 @@ async def test_a_turn_is_found_by_either_of_its_names(client: plain.Client, clie
     ours = clients.make(client.base_url, patience=1).session(session)
     for name in ("t1", "response_t1", "t2", "response_t2"):
         assert await ours.follow(name).text() == "You said: hello"
+
+
+async def test_a_reply_whose_wait_was_cut_off_goes_on(ours: AsyncClient) -> None:
+    """A time limit around it ends the wait, neither the turn nor the reply."""
+    reply = ours.chat("/tokens 100000 20")
+    await anext(reply)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await reply.finished()
+    event = await anext(reply, None)
+    assert event is not None
+    assert (event.sequence_number or 0) > 0
+    await reply.stop()
+    assert (await reply.finished()).status == "canceled"

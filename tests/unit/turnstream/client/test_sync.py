@@ -28,7 +28,7 @@ PAIRS: list[tuple[type[Any], type[Any]]] = [
 
 @pytest.mark.parametrize(("awaited", "direct"), PAIRS)
 def test_it_has_the_asynchronous_ones_surface(awaited: type[Any], direct: type[Any]) -> None:
-    """Each public method and property, with the same parameters."""
+    """Each public method and property, with the same parameters, and a time limit where ``asyncio.timeout`` is none."""
     names = {name for name in vars(awaited) if not name.startswith("_")}
     assert names - {"id", "session"} <= set(vars(direct))
     for name in names & set(vars(direct)):
@@ -36,7 +36,8 @@ def test_it_has_the_asynchronous_ones_surface(awaited: type[Any], direct: type[A
             ours, theirs = (
                 list(inspect.signature(vars(each)[name]).parameters) for each in (direct, awaited)
             )
-            assert ours == theirs, name
+            limited = direct is Reply and name in ("text", "finished", "deltas", "messages")
+            assert ours == [*theirs, *(["timeout"] if limited else [])], name
     assert list(inspect.signature(Client).parameters) == list(inspect.signature(AsyncClient).parameters)
 
 
@@ -116,6 +117,48 @@ async def test_a_turn_is_stopped_and_errors_are_raised(client: plain.Client, sta
         program(Client(client.base_url, stack.key))
 
     await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize("asked", ["text", "finished", "deltas", "messages"])
+async def test_a_turn_is_waited_for_so_long(client: plain.Client, stack: Stack, asked: str) -> None:
+    """Then it is told how the turn can be followed or stopped; the same reply goes on with it. One that ends is not cut."""
+
+    def program(ours: Client) -> tuple[list[int | None], bool]:
+        def wait(reply: Reply, seconds: float | None) -> Any:
+            told = getattr(reply, asked)(timeout=seconds)
+            return told if asked in ("text", "finished") else list(told)
+
+        reply = ours.session("s1").chat("/tokens 1000000 5", id="t1")
+        first = next(iter(reply))
+        with pytest.raises(TimeoutError) as late:
+            wait(reply, 0.05)
+        assert str(late.value) == (
+            "The turn 't1' has not ended within 0.05 s. It goes on at the server, if it was accepted: ask this reply "
+            "again, or follow it with client.session('s1').follow('t1'); reply.stop() ends it."
+        )
+        second = next(iter(reply), None)
+        assert second is not None
+        ours.session("s1").follow("t1").stop()
+        assert reply.finished(timeout=60).status == "canceled"
+        return [first.sequence_number, second.sequence_number], bool(wait(ours.chat("hello"), 60))
+
+    (first, second), whole = await _in_a_thread(client, stack, program)
+    assert (first, whole) == (0, True)
+    assert second is not None
+    assert second > 0
+
+
+async def test_all_pieces_share_a_time_limit(client: plain.Client, stack: Stack) -> None:
+    """It is the whole turn's: pieces that come one after the other do not begin it anew."""
+
+    def program(ours: Client) -> None:
+        with ours.chat("/tokens 1000000 20") as reply:
+            next(reply.deltas())
+            with pytest.raises(TimeoutError):
+                list(reply.deltas(timeout=1.0))
+            reply.stop()
+
+    await _in_a_thread(client, stack, program)
 
 
 async def test_a_script_needs_two_variables_and_no_end(client: plain.Client, stack: Stack) -> None:
