@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -49,6 +49,7 @@ async def test_a_reply_is_had_as_pieces_as_messages_or_as_a_whole(ours: AsyncCli
 async def test_a_message_may_be_a_plain_object(ours: AsyncClient) -> None:
     """As other clients' users write it; not beside parts, which have no role."""
     assert await ours.chat({"role": "user", "content": "hi"}).text() == "You said: hi"
+    said: list[dict[str, Any] | Message]
     said = [{"role": "user", "content": "one"}, Message(role="user", content=[TextContent(text="two")])]
     assert await ours.chat(said).text() == "You said: two"
     with pytest.raises(ValueError, match="not both"):
