@@ -71,6 +71,9 @@ class Held:
         if loop.time() < self._cancel_again:
             return
         self._cancel_again = loop.time() + CLEANUP_SECONDS
+        if self._put_off is not None:
+            # The one that is put off comes anyway; two of them would come one after the other.
+            return
         if self._undisturbed:
             self._cancel_after(STEPS)
         else:

@@ -85,6 +85,35 @@ async def test_a_cancellation_does_not_wait_for_ever(monkeypatch: pytest.MonkeyP
     assert runs.started == 1
 
 
+async def test_a_cancellation_that_is_put_off_twice_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop stood still for longer than an agent may clean up, and the loss of the lease comes while the stop is still put off."""
+    monkeypatch.setattr(lease, "CLEANUP_SECONDS", 0)
+    monkeypatch.setattr(lease, "UNDISTURBED_SECONDS", 0.02)
+    go, begun = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def turn() -> bool:
+        held = Held(Attempt(ref(), Claim(1, "1", 1, 1), {}))
+        try:
+            with held.undisturbed():
+                begun.set_result(held)
+                await go.wait()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            # Cleans up for longer than any cancellation may be put off.
+            until = asyncio.get_running_loop().time() + 2 * lease.UNDISTURBED_SECONDS
+            await wait_until(lambda: asyncio.get_running_loop().time() > until, "the time to be over")
+        return True
+
+    running = asyncio.create_task(turn())
+    held = await begun
+    held.cancel(Reason.STOP)
+    held.cancel(Reason.LEASE_LOST)
+    go.set()
+    assert await running
+    assert running.cancelling() == 1
+    assert held.reason is Reason.STOP
+
+
 async def stream(_: list[ModelMessage], __: AgentInfo) -> AsyncIterator[str]:
     """A model that goes on speaking."""
     while True:
