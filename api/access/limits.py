@@ -83,7 +83,8 @@ class Limiter:
         self._front_end = front_end
         self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: Counter[str] = Counter()
-        self._asked: dict[str, float] = {}
+        # When an owner's turns were asked last, and why that failed.
+        self._asked: dict[str, tuple[float, Exception | None]] = {}
         self._slack: dict[str, tuple[float, int]] = {}
         # Owners whose followers the broker may have been told of.
         self._told: set[str] = set()
@@ -350,14 +351,27 @@ class Limiter:
         self._waiting[owner] += 1
         try:
             async with self._asking[owner]:
-                # One that was begun while this request waited serves it as well, unless that was long ago: the broker may be away.
-                if self._asked.get(owner, -math.inf) <= came or self._known_slack(owner) is None:
-                    self._asked[owner] = loop.time()
-                    parked = await self._caps.recount(owner)
-                    self._slack[owner] = loop.time() + SLACK_SECONDS, parked
+                # One that was begun while this request waited serves it as well, unless what it found is too old by now.
+                asked, failed = self._asked.get(owner, (-math.inf, None))
+                if asked > came and failed:
+                    # Or all who wait would find the broker away, one after the other.
+                    raise copy(failed)
+                if asked <= came or self._known_slack(owner) is None:
+                    await self._recount(owner)
                 return await self._ask(ref, op, caller, room)
         finally:
             self._waiting[owner] -= 1
             if not self._waiting[owner]:
                 del self._waiting[owner], self._asking[owner]
                 self._asked.pop(owner, None)
+
+    async def _recount(self, owner: str) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            parked = await self._caps.recount(owner)
+        except Exception as error:
+            self._asked[owner] = begun, error
+            raise
+        self._asked[owner] = begun, None
+        self._slack[owner] = loop.time() + SLACK_SECONDS, parked

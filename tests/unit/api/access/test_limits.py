@@ -11,7 +11,7 @@ from turnstream.api.access.limits import SLACK_SECONDS, Limiter
 from turnstream.shared.api_keys import Limits
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.errors import TooMany
+from turnstream.shared.errors import BrokerAway, TooMany
 from turnstream.shared.session.owner_limits import OwnerLimits
 from turnstream.shared.session.queue import LaunchQueue
 
@@ -84,3 +84,42 @@ async def test_who_waits_for_long_is_not_refused_for_turns_that_wait(place: Plac
     await wait_until(lambda: len(caps.asked) == 3 or came[2].done(), "the third to know")
     caps.asked[-1].set()
     assert all(await asyncio.gather(*came))
+
+
+class Away(OwnerLimits):
+    """Asks the turns in vain once a test says so: their broker is away."""
+
+    def __init__(self, *brokers: Any) -> None:
+        super().__init__(*brokers)
+        self.found_out = asyncio.Event()
+        self.recounts = 0
+
+    async def recount(self, owner: str) -> int:
+        """Ask the owner's turns."""
+        self.recounts += 1
+        await self.found_out.wait()
+        raise BrokerAway
+
+
+async def test_who_wait_find_the_broker_away_together(place: Place) -> None:
+    """The first finds it out after some seconds; the others, who came meanwhile, do not each wait for as long again."""
+    broker, settings = place.connect(), place.settings()
+    caps = Away(broker.primary, broker.sessions)
+    memory: Any = SimpleNamespace(most=0, servers=1, almost_full=False)
+    hub: Any = SimpleNamespace()
+    limiter = Limiter(settings, caps, LaunchQueue(broker.primary), hub, [memory], "f1")
+    caller: Any = SimpleNamespace(owner="o1", limits=Limits(concurrency=1))
+
+    async def admit(number: int) -> None:
+        await limiter.admit(TaskRef("o1", f"s{number}", "new"), str(number), caller, 0)
+
+    await admit(0)
+    first = asyncio.create_task(admit(1))
+    await wait_until(lambda: caps.recounts == 1, "the first to ask")
+    others = [asyncio.create_task(admit(number)) for number in range(2, 6)]
+    await wait_until(lambda: limiter._waiting["o1"] == 5, "the others to have come")
+    caps.found_out.set()
+    failures = await asyncio.gather(first, *others, return_exceptions=True)
+    assert {type(each) for each in failures} == {BrokerAway}
+    # The second asks for all who came after the first had asked.
+    assert caps.recounts == 2
