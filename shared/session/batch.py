@@ -50,7 +50,7 @@ class Batch:
     entries: list[Argument] = field(default_factory=list)
     groups: list[Argument] = field(default_factory=list)
     calls: list[Argument] = field(default_factory=list)
-    kept: list[Argument] = field(default_factory=list)
+    kept: dict[str, bytes] = field(default_factory=dict)
     dropped: list[Argument] = field(default_factory=list)
     withdrawn: list[Argument] = field(default_factory=list)
     opened: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Batch:
     @property
     def weight(self) -> int:
         """Bytes of all that goes along, about."""
-        beside = size_of(self.kept) + size_of(self.calls) if self.kept or self.calls else 0
+        beside = size_of(self.calls) + sum(map(len, self.kept.values()))
         return self.size + beside + sum(map(len, self.files.values()))
 
     def event(self, kind: str, body: bytes, *, path: str = "", extra: bytes = b"") -> None:
@@ -146,8 +146,8 @@ class Batch:
         self.withdrawn.append(call)
 
     def keep(self, name: str, value: bytes) -> None:
-        """Checkpoint ``value`` under ``name``."""
-        self.kept += (name, value)
+        """Checkpoint ``value`` under ``name``, in place of what this batch has there."""
+        self.kept[name] = value
         self.progress |= name not in (BACKGROUND, MODEL_CALLS)
         self._note(len(value))
 
@@ -164,8 +164,8 @@ class Batch:
         self._join()
         if self.uncut:
             self.uncut = False
-            for texts in (self.entries, self.kept):
-                texts[:] = [self.cut(each) if isinstance(each, bytes) else each for each in texts]
+            self.entries[:] = [self.cut(each) if isinstance(each, bytes) else each for each in self.entries]
+            self.kept = {name: self.cut(value) for name, value in self.kept.items()}
 
     def new_files(self) -> dict[str, bytes]:
         """The files that the session may not have yet."""
@@ -190,8 +190,8 @@ class Batch:
             *self.entries,
             len(self.calls) // 2,
             *self.calls,
-            len(self.kept) // 2,
-            *self.kept,
+            len(self.kept),
+            *(part for pair in self.kept.items() for part in pair),
             len(self.dropped),
             *self.dropped,
             len(self.withdrawn),

@@ -61,3 +61,14 @@ def test_an_event_stays_small(lengths: list[int]) -> None:
     assert sum(told) == sum(lengths)
     assert all(length <= JOINED_BYTES or length in lengths for length in told)
     assert all(first + second > JOINED_BYTES for first, second in pairwise(told))
+
+
+def test_a_checkpoint_stands_once() -> None:
+    """What is kept again before it was written takes the place of what was kept before."""
+    batch = Batch()
+    for value in (b"[1]", b"[1,2]"):
+        batch.keep("list", value)
+        batch.keep("other", b"1")
+    assert batch.weight == len(b"[1,2]") + len(b"1")
+    # No groups, entries or calls; nothing is dropped or withdrawn.
+    assert batch.all_arguments() == [0, 0, 0, 2, "list", b"[1,2]", "other", b"1", 0, 0]
