@@ -129,7 +129,7 @@ class ModelCallsLeftOut(Described):
     """Requests to models that are only counted."""
 
     calls: int
-    ms: int = Field(description="How long all of them took together.")
+    ms: int = Field(description="How long all of them took together, those left out that had not ended.")
 
 
 class TaskShown(TaskRow):

@@ -10,19 +10,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from pydantic import BaseModel, ValidationError
 
 from turnstream.shared import metrics
 
 # Requests of a turn that are kept; of more, the longest. Each has some hundred bytes, which go with each answer of a model.
 MOST_CALLS = 50
 
-# Characters of a model's name: a request may choose one.
+# Characters of a model's name, and of a path: a request may choose the one, and agents that ask each other make the other long.
 MOST_NAME = 120
 
 # What is kept of a request, in this order, as operators are told of it.
 FIELDS = (
     "agent", "path", "model", "asked_ms", "first_token_ms", "ended_ms", "input_tokens", "output_tokens", "error",
 )  # fmt: skip
+
+
+class _Checkpoint(BaseModel):
+    calls: list[tuple[str, str, str, int, int | None, int | None, int | None, int | None, str | None]]
+    more: int
+    more_ms: int
 
 
 @dataclass(slots=True)
@@ -70,7 +77,7 @@ class ModelCalls:
 
     def begin(self, agent: str, path: str, model: str, now_ms: int) -> ModelCall:
         """A request is made now."""
-        call = ModelCall(agent, path, model[:MOST_NAME], now_ms, current=True)
+        call = ModelCall(agent, path[:MOST_NAME], model[:MOST_NAME], now_ms, current=True)
         self._calls.append(call)
         if len(self._calls) > MOST_CALLS:
             self._leave_one_out()
@@ -105,10 +112,10 @@ def _read(kept: bytes | None) -> tuple[list[ModelCall], int, int]:
     if not kept:
         return [], 0, 0
     try:
-        known = orjson.loads(kept)
-        calls = [ModelCall(**dict(zip(FIELDS, each, strict=True))) for each in known["calls"]]
-        return calls, int(known["more"]), int(known["more_ms"])
-    except (ValueError, TypeError, KeyError):
+        known = _Checkpoint.model_validate_json(kept)
+    except ValidationError:
         # Of another release, or damaged: no reason for a turn to fail.
         metrics.unreadable.add("model calls")
         return [], 0, 0
+    calls = [ModelCall(*each) for each in known.calls]
+    return calls, known.more, known.more_ms

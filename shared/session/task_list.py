@@ -194,13 +194,9 @@ class TaskList(Retrying):
         """The task's requests to models, as far as they are kept: `turnstream.shared.session.model_calls.told`."""
         at = ref.keys
         # What a turn keeps while it lives moves to the task's hash with its end: read in this order it is in one of both.
-        kept, ended = await asyncio.gather(
-            *(
-                command(self._broker.sessions, "HMGET", key, MODEL_CALLS)
-                for key in (at.state(ref.task), at.task(ref.task))
-            )
-        )
-        return model_calls.told(ended[0] or kept[0])
+        kept = await command(self._broker.sessions, "HGET", at.state(ref.task), MODEL_CALLS)
+        ended = await command(self._broker.sessions, "HGET", at.task(ref.task), MODEL_CALLS)
+        return model_calls.told(ended or kept)
 
     async def states(self, entries: Sequence[bytes]) -> list[tuple[str, str]]:
         """The tasks' statuses by the entries of a list, ``gone`` where there is none, and what they wait for, if anything."""

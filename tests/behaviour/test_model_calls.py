@@ -17,6 +17,8 @@ from tests.support.fake_provider.server import Call, calls, says
 from tests.support.scripted import script
 from tests.support.waiting import wait_until
 from turnstream.shared import model_states
+from turnstream.shared.broker.client import command
+from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.session import model_calls
 from turnstream.worker.agents import failures
 
@@ -226,3 +228,26 @@ async def test_of_many_requests_the_longest_are_told(
     assert told["model_calls"][0]["ended_ms"] - told["model_calls"][0]["asked_ms"] >= 290
     assert told["model_calls_left_out"]["calls"] == 3
     assert told["model_calls_left_out"]["ms"] >= 0
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        b"{",
+        b"[]",
+        b'{"calls": [["a", "", "m", null, null, null, null, null, null]], "more": 0, "more_ms": 0}',
+        b'{"calls": [["a", "", "m", 1]], "more": 0, "more_ms": 0}',
+        b'{"calls": [], "more": "many", "more_ms": 0}',
+    ],
+)
+async def test_requests_that_cannot_be_read_are_left_out(
+    deploy: Deployments, provider: Provider, kept: bytes
+) -> None:
+    """Those of another release, say: operators are told of the task, and the turn goes on."""
+    client = await deploy()
+    stack = deploy.stack
+    provider.script = [says("Fine.")]
+    await client.turn("s1", "Hi", id="t1")
+    key = SessionKeys("dev", "s1").task("t1")
+    assert await command(stack.broker.sessions, "HSET", key, "model_calls", kept) == 0
+    assert (await asked(stack, client))["model_calls"] == []
