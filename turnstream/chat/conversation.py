@@ -315,8 +315,8 @@ def _spent(seconds: float, usage: dict[str, Any]) -> str:
     tokens = [usage.get(f"{way}_tokens") or 0 for way in ("input", "output")]
     if any(tokens):
         told.append("{:,} in, {:,} out".format(*tokens))
-    if "cost_usd" in usage:
-        told.append(f"${usage['cost_usd']:.4f}")
+    if (cost := usage.get("cost_usd")) is not None:
+        told.append(f"${cost:.4f}")
     return " · ".join(told)
 
 

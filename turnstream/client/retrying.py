@@ -77,7 +77,7 @@ class Retries:
     """The tries of one request, or of one stream that is to be followed to its end.
 
     What the server asked for comes before the random wait: it asks many for the same. When nobody has answered for
-    ``patience`` seconds, that is the end.
+    ``patience`` seconds, that is the end: the last try is made just before.
     """
 
     def __init__(
@@ -112,13 +112,14 @@ class Retries:
         if not self._tries:
             self._since = now
         self._tries += 1
-        seconds = self._backoff.wait(self._tries) + (trouble.after or 0)
-        if now + seconds - self._since > self._patience:
+        left = self._since + self._patience - now - (trouble.after or 0)
+        if left <= 0:
             raise Unavailable(
                 f"{trouble.reason}; tried {self._tries} times in {now - self._since:.0f} s",
                 self._where,
                 self._url,
             )
+        seconds = (trouble.after or 0) + min(self._backoff.wait(self._tries), left)
         self._tell(ConnectionLost(trouble.reason, seconds, self._tries))
         await asyncio.sleep(seconds)
 

@@ -141,6 +141,8 @@ export class Connection {
     if (PASSING.has(status)) {
       throw new Trouble(told.text || `The server answered ${status}`, askedWait(response.headers.get("Retry-After")));
     }
+    // A front end says what is not there.
+    if (status === 404 && !told.text) throw new BadAnswer(`The server answered ${status} without saying what is not there`, where);
     throw refusal(status, told.code, told.text || `The server answered ${status} without saying why.`, where);
   }
 }

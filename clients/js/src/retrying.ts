@@ -45,7 +45,8 @@ export class Retries {
   }
 
   /**
-   * Wait for the next try: what the server asked for, and then at random, since it asks many for the same.
+   * Wait for the next try: what the server asked for, and then at random, since it asks many for the same. The last try
+   * is made just before patience is over.
    *
    * @throws Unavailable when patience is over
    */
@@ -53,12 +54,13 @@ export class Retries {
     const now = performance.now();
     if (!this.tries) this.since = now;
     this.tries += 1;
-    const whole = Math.min(this.backoff.most, this.backoff.first * 2 ** Math.min(this.tries - 1, 30));
-    const retryIn = whole * Math.random() + trouble.after;
-    if (now + retryIn - this.since > this.patience) {
+    const left = this.since + this.patience - now - trouble.after;
+    if (left <= 0) {
       const tried = this.tries > 1 ? `; tried ${this.tries} times in ${Math.round((now - this.since) / 1000)} s` : "";
       throw new Unavailable(`${trouble.reason}${tried}`, this.where);
     }
+    const whole = Math.min(this.backoff.most, this.backoff.first * 2 ** Math.min(this.tries - 1, 30));
+    const retryIn = trouble.after + Math.min(whole * Math.random(), left);
     this.tell({ state: "lost", reason: trouble.reason, retryIn, tries: this.tries });
     await pause(retryIn, signal, ONLINE);
   }

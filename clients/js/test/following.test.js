@@ -1,9 +1,10 @@
 /** Turns are followed through cut connections: each event once, in order. */
 
 import assert from "node:assert/strict";
+import http from "node:http";
 import { after, before, beforeEach, test } from "node:test";
 
-import { Gone, InvalidRequest, KeyRefused, NotFound, TurnCanceled, TurnFailed, Unavailable } from "@turnstream/client";
+import { BadAnswer, Gone, InvalidRequest, KeyRefused, NotFound, TurnCanceled, TurnFailed, Unavailable } from "@turnstream/client";
 
 import { clientAt, dense, deployment, numbersOf, operator, Proxy, QUICK, tokens, until } from "./support.js";
 
@@ -171,6 +172,47 @@ test("what is refused is refused at once, and says why", async () => {
   await assert.rejects(client.session("never").history(), NotFound);
   await assert.rejects(client.chat("hello", { settings: { temperature: "warm" } }).text(), InvalidRequest);
   assert.throws(() => clientAt("ftp://there"), TypeError);
+});
+
+test("a 404 that no front end gave is told with the URL as the likely cause", async () => {
+  let page = "<html>nothing here</html>";
+  const elsewhere = http.createServer((_, response) => response.writeHead(404).end(page));
+  await new Promise((resolve) => elsewhere.listen(0, "127.0.0.1", resolve));
+  const lost = clientAt(`http://127.0.0.1:${elsewhere.address().port}/path`);
+  const told = /^The server answered 404 without saying what is not there \((POST|GET) \/\S+\)\. Check the URL/;
+  try {
+    for (page of [page, "", "{}"]) {
+      const asked = [() => lost.chat("hello").text(), () => lost.session("s1").history()];
+      for (const ask of asked) await assert.rejects(ask, (error) => error instanceof BadAnswer && told.test(error.message));
+    }
+    page = JSON.stringify({ code: "no_session", message: "No such session." });
+    await assert.rejects(lost.session("s1").history(), NotFound);
+  } finally {
+    elsewhere.close();
+    elsewhere.closeAllConnections();
+  }
+});
+
+test("patience is used up before a client gives up", async () => {
+  let busy = true;
+  const later = http.createServer((_, response) => {
+    response.writeHead(busy ? 503 : 404, { "Retry-After": "0.1", "Content-Type": "application/json" });
+    response.end(JSON.stringify({ code: "no_session", message: "No such session." }));
+    busy = false;
+  });
+  await new Promise((resolve) => later.listen(0, "127.0.0.1", resolve));
+  const news = [];
+  const late = { first: 1e9, most: 1e9 };
+  const patient = clientAt(`http://127.0.0.1:${later.address().port}`, { patience: 400, backoff: late, onConnection: (each) => news.push(each) });
+  try {
+    // A second try was made.
+    await assert.rejects(patient.session("s1").history(), NotFound);
+  } finally {
+    later.close();
+    later.closeAllConnections();
+  }
+  const { retryIn } = news.find((each) => each.state === "lost");
+  assert.ok(retryIn > 100 && retryIn < 401, `${retryIn} ms`);
 });
 
 test("patience ends", async () => {

@@ -13,7 +13,7 @@ import pytest
 from tests.support.client import large_text
 from tests.support.waiting import wait_until
 from tests.unit.turnstream.client.conftest import QUICK, port_of
-from turnstream.client import ConnectionLost, ConnectionRestored, Gone, TurnCanceled, Unavailable
+from turnstream.client import Backoff, ConnectionLost, ConnectionRestored, Gone, TurnCanceled, Unavailable
 from turnstream.shared.protocol import AgentResponse, TextContent
 
 if TYPE_CHECKING:
@@ -168,6 +168,20 @@ async def test_a_server_that_asks_for_time_gets_it(clients: Clients, scripted_se
     scripted_server.retry_after = "Fri, 31 Dec 2100 23:59:59 GMT"
     with pytest.raises(Unavailable, match="follow it with the same id"):
         await ours.session("s").history()
+
+
+async def test_patience_is_used_up_before_a_client_gives_up(
+    clients: Clients, scripted_server: ScriptedServer
+) -> None:
+    """A random wait that would end after it ends with it: the last try is made just before, and not left out."""
+    scripted_server.answers = [503, scripted_server.event("1-1", 0, status="completed")]
+    scripted_server.retry_after = "0.1"
+    news: list[ConnectionNews] = []
+    late = Backoff(first=1e6, most=1e6)
+    ours = clients.make(scripted_server.url, backoff=late, patience=0.4, on_connection=news.append)
+    assert (await ours.session("s").chat("hi", id="turn").finished()).status == "completed"
+    (lost,) = (each for each in news if isinstance(each, ConnectionLost))
+    assert 0.1 < lost.retry_in < 0.41
 
 
 async def test_a_client_gives_up_when_nobody_answers(clients: Clients, proxy: Link) -> None:
