@@ -16,7 +16,7 @@ from turnstream.shared import metrics
 from turnstream.shared.api_keys import Limits
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import is_transient
-from turnstream.shared.errors import BodyTooLarge, Overloaded, Refused, ShuttingDown, TooMany
+from turnstream.shared.errors import BodyTooLarge, BrokerAway, Overloaded, Refused, ShuttingDown, TooMany
 from turnstream.shared.session.owner_limits import NOTHING, Admitted, ManyBytes, ManyTurns, Room, TooFast
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES
 from turnstream.shared.session.tasks import EMPTY_MS, operation
@@ -356,22 +356,18 @@ class Limiter:
                 if asked > came and failed:
                     # Or all who wait would find the broker away, one after the other.
                     raise copy(failed)
-                if asked <= came or self._known_slack(owner) is None:
-                    await self._recount(owner)
-                return await self._ask(ref, op, caller, room)
+                try:
+                    if asked <= came or self._known_slack(owner) is None:
+                        asked = loop.time()
+                        parked = await self._caps.recount(owner)
+                        self._asked[owner] = asked, None
+                        self._slack[owner] = loop.time() + SLACK_SECONDS, parked
+                    return await self._ask(ref, op, caller, room)
+                except BrokerAway as error:
+                    self._asked[owner] = asked, error
+                    raise
         finally:
             self._waiting[owner] -= 1
             if not self._waiting[owner]:
                 del self._waiting[owner], self._asking[owner]
                 self._asked.pop(owner, None)
-
-    async def _recount(self, owner: str) -> None:
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        try:
-            parked = await self._caps.recount(owner)
-        except Exception as error:
-            self._asked[owner] = begun, error
-            raise
-        self._asked[owner] = begun, None
-        self._slack[owner] = loop.time() + SLACK_SECONDS, parked

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.support.waiting import wait_until
 from turnstream.api.access.limits import SLACK_SECONDS, Limiter
 from turnstream.shared.api_keys import Limits
@@ -87,24 +89,36 @@ async def test_who_waits_for_long_is_not_refused_for_turns_that_wait(place: Plac
 
 
 class Away(OwnerLimits):
-    """Asks the turns in vain once a test says so: their broker is away."""
+    """Asks the turns in vain once a test says so, or lets nobody in whose turns were asked: a broker is away, or takes no writes."""
 
-    def __init__(self, *brokers: Any) -> None:
+    def __init__(self, *brokers: Any, reads: bool) -> None:
         super().__init__(*brokers)
         self.found_out = asyncio.Event()
         self.recounts = 0
+        self._reads = reads
 
     async def recount(self, owner: str) -> int:
         """Ask the owner's turns."""
         self.recounts += 1
         await self.found_out.wait()
-        raise BrokerAway
+        if not self._reads:
+            raise BrokerAway
+        return 1
+
+    async def admit(
+        self, *given: Any, slack: int = 0, **more: Any
+    ) -> Admitted | ManyTurns | TooFast | ManyBytes:
+        """Count the submit of a turn."""
+        if slack:
+            raise BrokerAway
+        return await super().admit(*given, slack=slack, **more)
 
 
-async def test_who_wait_find_the_broker_away_together(place: Place) -> None:
+@pytest.mark.parametrize("reads", [False, True])
+async def test_who_wait_find_the_broker_away_together(place: Place, reads: bool) -> None:
     """The first finds it out after some seconds; the others, who came meanwhile, do not each wait for as long again."""
     broker, settings = place.connect(), place.settings()
-    caps = Away(broker.primary, broker.sessions)
+    caps = Away(broker.primary, broker.sessions, reads=reads)
     memory: Any = SimpleNamespace(most=0, servers=1, almost_full=False)
     hub: Any = SimpleNamespace()
     limiter = Limiter(settings, caps, LaunchQueue(broker.primary), hub, [memory], "f1")
