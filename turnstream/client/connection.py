@@ -151,8 +151,8 @@ def _check(response: httpx.Response, where: str) -> None:
         raise TroubleError(reason, asked_wait(response.headers.get("retry-after")))
     if response.is_redirect:
         raise BadAnswer(f"It redirects to {response.headers.get('location', 'nowhere')}", where)
-    if status == 404 and not text:
-        # A front end says what is not there.
+    if status == 404 and (not text or code == "not_found"):
+        # A front end says what is not there; this is its word for a path that it does not serve.
         raise BadAnswer(f"The server answered {status} without saying what is not there", where)
     raise refusal(status, code, text or f"The server answered {status} without saying why.", where)
 

@@ -77,7 +77,7 @@ class Retries:
     """The tries of one request, or of one stream that is to be followed to its end.
 
     What the server asked for comes before the random wait: it asks many for the same. When nobody has answered for
-    ``patience`` seconds, that is the end: the last try is made just before.
+    ``patience`` seconds, that is the end. A wait that would end after that is a shorter one, before the last try.
     """
 
     def __init__(
@@ -95,12 +95,14 @@ class Retries:
         self._tell = tell
         self._tries = 0
         self._since = 0.0
+        self._last = False
 
     def served(self) -> None:
         """A front end answered as it should."""
         if self._tries:
             self._tell(ConnectionRestored(asyncio.get_running_loop().time() - self._since))
             self._tries = 0
+            self._last = False
 
     async def wait(self, trouble: TroubleError) -> None:
         """Wait for the next try.
@@ -112,14 +114,18 @@ class Retries:
         if not self._tries:
             self._since = now
         self._tries += 1
-        left = self._since + self._patience - now - (trouble.after or 0)
-        if left <= 0:
+        asked, drawn = trouble.after or 0, self._backoff.wait(self._tries)
+        left = self._since + self._patience - now - asked
+        if self._last or left <= 0:
             raise Unavailable(
                 f"{trouble.reason}; tried {self._tries} times in {now - self._since:.0f} s",
                 self._where,
                 self._url,
             )
-        seconds = (trouble.after or 0) + min(self._backoff.wait(self._tries), left)
+        if drawn > left:
+            # At random, too: those who were cut together do not end together.
+            drawn, self._last = left * random.random(), True  # noqa: S311 - jitter, not a secret
+        seconds = asked + drawn
         self._tell(ConnectionLost(trouble.reason, seconds, self._tries))
         await asyncio.sleep(seconds)
 

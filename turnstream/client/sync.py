@@ -58,7 +58,7 @@ class _Loop:
         """The items of an asynchronous iterator, all within the limit; leaving early closes a generator."""
 
         async def following() -> _Value:
-            return await (limit.within(anext(items)) if limit else anext(items))
+            return await (limit.within(lambda: anext(items)) if limit else anext(items))
 
         try:
             while True:
@@ -89,7 +89,7 @@ class _Limit:
         self._seconds = seconds
         self._ends: float | None = None
 
-    async def within(self, call: Awaitable[_Value]) -> _Value:
+    async def within(self, call: Callable[[], Awaitable[_Value]]) -> _Value:
         """What the call gives.
 
         Raises:
@@ -100,7 +100,7 @@ class _Limit:
         left = self._ends - time.monotonic() if self._ends is not None else None
         try:
             async with asyncio.timeout(left) as limit:
-                return await call
+                return await call()
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -305,11 +305,11 @@ class Reply:
 
     def text(self, timeout: float | None = None) -> str:
         """As `AsyncReply.text`, with its errors, and TimeoutError."""
-        return self._loop.run(_Limit(self._reply, timeout).within(self._reply.text()))
+        return self._loop.run(_Limit(self._reply, timeout).within(self._reply.text))
 
     def finished(self, timeout: float | None = None) -> AgentResponse:
         """As `AsyncReply.finished`, with its errors, and TimeoutError."""
-        return self._loop.run(_Limit(self._reply, timeout).within(self._reply.finished()))
+        return self._loop.run(_Limit(self._reply, timeout).within(self._reply.finished))
 
     def answer(self, call: str | Call | Approval, result: Any) -> None:
         """As `AsyncReply.answer`, with its errors."""

@@ -141,8 +141,8 @@ export class Connection {
     if (PASSING.has(status)) {
       throw new Trouble(told.text || `The server answered ${status}`, askedWait(response.headers.get("Retry-After")));
     }
-    // A front end says what is not there.
-    if (status === 404 && !told.text) throw new BadAnswer(`The server answered ${status} without saying what is not there`, where);
+    // A front end says what is not there; this is its word for a path that it does not serve.
+    if (status === 404 && (!told.text || told.code === "not_found")) throw new BadAnswer(`The server answered ${status} without saying what is not there`, where);
     throw refusal(status, told.code, told.text || `The server answered ${status} without saying why.`, where);
   }
 }
@@ -172,17 +172,18 @@ function silence(signal?: AbortSignal): { signal: AbortSignal; heard: Heard; sil
 
 /** Code and text of an error's body; the body of a 409 is a response that was rejected. */
 async function toldBy(response: Response): Promise<{ code: string | number; text: string }> {
+  let body;
   try {
-    const body = await response.json();
-    const told = body.error && typeof body.error === "object" ? body.error : body;
-    // LiteAgent's codes are numbers; what they mean stands beside them.
-    const code = told.reason ?? told.code ?? "";
-    return {
-      code: typeof code === "string" || typeof code === "number" ? code : "",
-      text: typeof told.message === "string" ? told.message : "",
-    };
-  } catch {
+    body = JSON.parse(await response.text());
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw new Trouble("The connection broke");
     // A proxy's page, perhaps; the status says enough.
-    return { code: "", text: "" };
   }
+  const told = body?.error && typeof body.error === "object" ? body.error : body;
+  // LiteAgent's codes are numbers; what they mean stands beside them.
+  const code = told?.reason ?? told?.code ?? "";
+  return {
+    code: typeof code === "string" || typeof code === "number" ? code : "",
+    text: typeof told?.message === "string" ? told.message : "",
+  };
 }

@@ -30,6 +30,7 @@ export class Trouble extends Error {
 export class Retries {
   private tries = 0;
   private since = 0;
+  private last = false;
 
   constructor(
     private readonly backoff: Backoff,
@@ -42,11 +43,12 @@ export class Retries {
   served(): void {
     if (this.tries) this.tell({ state: "restored", after: performance.now() - this.since });
     this.tries = 0;
+    this.last = false;
   }
 
   /**
-   * Wait for the next try: what the server asked for, and then at random, since it asks many for the same. The last try
-   * is made just before patience is over.
+   * Wait for the next try: what the server asked for, and then at random, since it asks many for the same. A wait
+   * that would end after patience is over is a shorter one, before the last try.
    *
    * @throws Unavailable when patience is over
    */
@@ -55,12 +57,17 @@ export class Retries {
     if (!this.tries) this.since = now;
     this.tries += 1;
     const left = this.since + this.patience - now - trouble.after;
-    if (left <= 0) {
+    if (this.last || !(left > 0)) {
       const tried = this.tries > 1 ? `; tried ${this.tries} times in ${Math.round((now - this.since) / 1000)} s` : "";
       throw new Unavailable(`${trouble.reason}${tried}`, this.where);
     }
-    const whole = Math.min(this.backoff.most, this.backoff.first * 2 ** Math.min(this.tries - 1, 30));
-    const retryIn = trouble.after + Math.min(whole * Math.random(), left);
+    let drawn = Math.random() * Math.min(this.backoff.most, this.backoff.first * 2 ** Math.min(this.tries - 1, 30));
+    if (drawn > left) {
+      // At random, too: those who were cut together do not end together.
+      drawn = Math.random() * left;
+      this.last = true;
+    }
+    const retryIn = trouble.after + drawn;
     this.tell({ state: "lost", reason: trouble.reason, retryIn, tries: this.tries });
     await pause(retryIn, signal, ONLINE);
   }

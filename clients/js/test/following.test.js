@@ -181,7 +181,8 @@ test("a 404 that no front end gave is told with the URL as the likely cause", as
   const lost = clientAt(`http://127.0.0.1:${elsewhere.address().port}/path`);
   const told = /^The server answered 404 without saying what is not there \((POST|GET) \/\S+\)\. Check the URL/;
   try {
-    for (page of [page, "", "{}"]) {
+    const other = JSON.stringify({ code: "not_found", message: "Not Found" });
+    for (page of [page, "", "{}", "null", other]) {
       const asked = [() => lost.chat("hello").text(), () => lost.session("s1").history()];
       for (const ask of asked) await assert.rejects(ask, (error) => error instanceof BadAnswer && told.test(error.message));
     }

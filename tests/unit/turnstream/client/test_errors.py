@@ -105,3 +105,12 @@ def test_what_a_server_asks_for_is_read() -> None:
     soon = asked_wait(format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True))
     assert soon is not None
     assert 25 < soon <= 30
+
+
+async def test_a_path_that_no_front_end_serves_is_told_with_the_url(
+    client: plain.Client, clients: Clients
+) -> None:
+    """It is not the session that is not there."""
+    lost = clients.make(f"{client.base_url}/elsewhere")
+    with pytest.raises(BadAnswer, match=r"404.*Check the URL"):
+        await lost.session("s1").history()
