@@ -129,7 +129,7 @@ class ModelCallsLeftOut(Described):
     """Requests to models that are only counted."""
 
     calls: int
-    ms: int = Field(description="How long all of them took together, those left out that had not ended.")
+    ms: int = Field(description="How long all of them took together; one that had not ended counts as 0.")
 
 
 class TaskShown(TaskRow):
