@@ -5,7 +5,7 @@ import { Attachments, KINDS } from "./attachments.js";
 import { branchSwitch, forkAt, partings } from "./branching.js";
 import { Conversations, editTitle } from "./conversations.js";
 import { byId, h, say, short } from "./dom.js";
-import { TurnView } from "./messages.js";
+import { canEdit, TurnView } from "./messages.js";
 import { Outbox } from "./outbox.js";
 import { ask, clientOf, wordsOf } from "./server.js";
 import * as store from "./store.js";
@@ -55,7 +55,11 @@ export class Chat {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); this.send(); }
     });
     byId("leave-edit").addEventListener("click", () => this.leaveEdit());
-    said.addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing) this.leaveEdit(); });
+    said.addEventListener("keydown", (event) => {
+      if (event.isComposing) return;
+      if (event.key === "Escape") this.leaveEdit();
+      if (event.key === "ArrowUp" && !said.value && this.editLast()) event.preventDefault();
+    });
     said.addEventListener("input", () => { grow(said); this.keepDraft(); });
     said.addEventListener("paste", (event) => this.attachments.add(event.clipboardData?.files));
     byId("attach").addEventListener("change", (event) => { this.attachments.add(event.target.files); event.target.value = ""; });
@@ -420,6 +424,14 @@ export class Chat {
     this.attachments.set(turn.said.filter((part) => part.type !== "text" && (part.image || part.data)));
     byId("editing").hidden = false;
     byId("said").focus();
+  }
+
+  /** Write the last message anew, where nothing is written; whether there is one. */
+  editLast() {
+    const last = this.conversation.turns.findLast(canEdit);
+    if (!last || this.editing || this.attachments.parts.length) return false;
+    this.edit(last);
+    return true;
   }
 
   leaveEdit() {

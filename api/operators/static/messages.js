@@ -10,6 +10,9 @@ import { wordsOf } from "./server.js";
 const CALLS = new Set(["plugin_call", "mcp_call", "function_call"]);
 const STATUS = { [UNSENT]: "not sent yet", queued: "waiting", created: "starting", in_progress: "", canceled: "stopped", failed: "failed" };
 
+/** Whether something else may be said in a turn's place. */
+export const canEdit = (turn) => ENDED.has(turn.status) && turn.status !== "rejected" && Boolean(turn.said);
+
 /** One turn: what the user said, and all that came of it. */
 export class TurnView {
   /**
@@ -79,7 +82,7 @@ export class TurnView {
 
   /** What can be done about a turn that has ended, and what it took. */
   showFoot(turn) {
-    const known = ENDED.has(turn.status) && turn.status !== "rejected" && Boolean(turn.said);
+    const known = canEdit(turn);
     this.foot.hidden = !known;
     if (!known || this.footed === turn.status) return;
     this.footed = turn.status;
