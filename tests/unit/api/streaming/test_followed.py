@@ -96,7 +96,8 @@ class World:
             await self.redis.publish(KEYS.tail, b"\n".join([message, *lines]) if told else message)
 
     async def _add(self, seq: int, number: int) -> None:
-        created = number - self.epoch
+        # As the log spells it: milliseconds since the epoch, which is in microseconds.
+        created = number - self.epoch // 1000
         fields = {"t": "t", "a": "", "y": "message", "c": created, "e": number, "x": ""}
         await self.redis.xadd(KEYS.log, fields, id=f"{self.epoch}-{seq}")
 
