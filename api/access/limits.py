@@ -84,7 +84,7 @@ class Limiter:
         self._asking: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._waiting: Counter[str] = Counter()
         # When an owner's turns were asked last, and why that failed.
-        self._asked: dict[str, tuple[float, Exception | None]] = {}
+        self._asked: dict[str, tuple[float, BrokerAway | None]] = {}
         self._slack: dict[str, tuple[float, int]] = {}
         # Owners whose followers the broker may have been told of.
         self._told: set[str] = set()
