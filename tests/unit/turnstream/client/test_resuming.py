@@ -179,7 +179,9 @@ async def test_patience_is_used_up_before_a_client_gives_up(
     news: list[ConnectionNews] = []
     late = Backoff(first=1e6, most=1e6)
     ours = clients.make(scripted_server.url, backoff=late, patience=0.4, on_connection=news.append)
-    assert (await ours.session("s").chat("hi", id="turn").finished()).status == "completed"
+    async with asyncio.timeout(20):
+        response = await ours.session("s").chat("hi", id="turn").finished()
+    assert response.status == "completed"
     (lost,) = (each for each in news if isinstance(each, ConnectionLost))
     assert 0.1 < lost.retry_in < 0.41
 
