@@ -45,7 +45,7 @@ _report = Script(
     ),
 )
 
-# What workers hear on the doorbell when something is noted of a model of which nothing was.
+# What workers hear on the doorbell when something is noted of a model of which nothing was, or its breaker opened.
 NOTED = b"models"
 
 # Failures in a row that open the breaker. Fewer, and a provider that fails now and then is left alone by chance: at one of

@@ -3,7 +3,7 @@
 -- model; call: names the request; outcome: answered, failed, or none (it was broken off); over: 1: its permit is given
 -- back; most_failures: in a row, that open the breaker; first_ms, most_ms: how long it stays open the first time, doubled
 -- by each probe that fails, and at most; asked_ms: how long the provider wants to be left alone; doorbell: the channel on which
--- workers hear that something is noted of a model of which nothing was; message: how.
+-- workers hear that something is noted of a model of which nothing was, or that the breaker opened; message: how.
 -- → opened ms | closed | same
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
@@ -31,10 +31,11 @@ elseif opened > 0 and not probes then
   return { 'same' }
 end
 local failures = redis.call('HINCRBY', models, field('failures'), 1)
-if failures == 1 then
+local opens = failures >= tonumber(most_failures)
+if failures == 1 or opens and opened == 0 then
   redis.call('PUBLISH', doorbell, message)
 end
-if failures < tonumber(most_failures) then
+if not opens then
   return { 'same' }
 end
 local ms = math.min(tonumber(first_ms) * 2 ^ math.min(opened, 30), tonumber(most_ms))

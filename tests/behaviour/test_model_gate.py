@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.behaviour.test_model_retries import ONCE, SOON, answer_of, refusal, shown, waits
+from tests.behaviour.test_model_retries import LATER, ONCE, SOON, answer_of, refusal, shown, waits
 from tests.behaviour.test_reflection import drafts
 from tests.support.client import check_whole, terminal, text_of
 from tests.support.commands import turnstream
@@ -311,6 +311,30 @@ async def test_the_breaker_spares_a_model_that_fails(deploy: Deployments, provid
     assert probe - opened >= 0.2
     assert after - probe >= 0.4
     assert (await row(deploy, client, named(provider)))["state"] == "closed"
+
+
+async def test_all_workers_hear_that_the_breaker_opened(
+    deploy: Deployments, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, also those that none of its last requests met: they do not go on asking until they look again."""
+    monkeypatch.setattr(model_gate, "LOOK_SECONDS", 1_000)
+    monkeypatch.setattr(model_states, "FIRST_OPEN_MS", 60_000)
+    client = await deploy(settings=ONCE, retry_for=3600, fallback=[other(provider)])
+    await deploy.stack.worker()
+    model = named(provider)
+    provider.script = [refusal(503, LATER)] * 3
+    async with AsyncExitStack() as streams:
+        await streams.enter_async_context(client.process("s0", "Hi", id="t0"))
+        await waits(deploy, client, "dev/s0/t0")
+        # When they have seen the hold, they have seen the first failure.
+        await hold(deploy, client, named(provider, "openai:other"))
+        for n in (1, 2):
+            await streams.enter_async_context(client.process(f"s{n}", "Hi", id=f"t{n}"))
+        await becomes(deploy, client, model, "open")
+        gates = [worker.gate for worker, _ in deploy.stack.workers]
+        await wait_until(lambda: all(gate.refusal(model) for gate in gates), "the workers to see it")
+        for n in range(3):
+            await client.stop(f"s{n}", f"t{n}")
 
 
 @pytest.mark.parametrize("ends", ["answered", "stopped"])

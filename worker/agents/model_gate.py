@@ -1,7 +1,7 @@
 """The gate before each request to a model: whether it may be asked now, over all workers (`shared/model_states.py`).
 
-A worker looks at the states when it hears that something is noted, and once a second while anything is; it lets requests
-pass by what it saw. So a model that is not held, answers and has no limit costs nothing at the broker; a request to another one
+A worker looks at the states when it hears that something is noted or that a breaker opened, and once a second while anything
+is; it lets requests pass by what it saw. So a model that is not held, answers and has no limit costs nothing at the broker; a request to another one
 asks there, and a failure is noted there.
 """
 
