@@ -22,11 +22,11 @@ MOST_ASKED_SECONDS = 300.0
 class Backoff:
     """How long to wait between tries, in seconds: at random, up to a bound that doubles from ``first`` to ``most``.
 
-    So thousands of clients which lost the same front end come back over a second, and not all at once: another one
+    So thousands of clients which lost the same front end come back over two seconds, and not all at once: another one
     takes some 2,500 a second for each core.
     """
 
-    first: float = 1.0
+    first: float = 2.0
     most: float = 10.0
 
     def wait(self, tries: int) -> float:

@@ -52,7 +52,7 @@ export class Client {
     this.connection = new Connection(
       options.url ?? variable("TURNSTREAM_URL") ?? (isPage() ? location.origin : DEFAULT_URL),
       options.key ?? variable("TURNSTREAM_KEY") ?? "",
-      { first: 1_000, most: 10_000, ...options.backoff },
+      { first: 2_000, most: 10_000, ...options.backoff },
       options.patience ?? 120_000,
       options.onConnection ?? (() => {}),
       options.fetch ?? ((...given) => fetch(...given)),
