@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import structlog
@@ -29,11 +28,6 @@ CLEANUP_SECONDS = 5.0
 # Between two looks at the host's clock, which tells that it was suspended.
 CLOCK_SECONDS = 0.5
 
-# How long a cancellation may be put off. It is felt by whoever presses stop. It is counted in steps: a loop that stood
-# still has spent only one of them, so that what waited for it still gets to its end.
-UNDISTURBED_SECONDS = 0.25
-STEPS = 5
-
 
 class Held:
     """One attempt that this worker runs, and the way to cancel it with a reason."""
@@ -52,8 +46,6 @@ class Held:
         self.ends = math.inf
         self._task = asyncio.current_task()
         self._cancel_again = 0.0
-        self._undisturbed = 0
-        self._put_off: asyncio.TimerHandle | None = None
 
     def cancel(self, reason: Reason) -> None:
         """Cancel the turn. Keeps the first reason; LEASE_LOST replaces any but STOP, and STOP replaces all."""
@@ -71,41 +63,7 @@ class Held:
         if loop.time() < self._cancel_again:
             return
         self._cancel_again = loop.time() + CLEANUP_SECONDS
-        if self._put_off is not None:
-            # The one that is put off comes anyway; two of them would come one after the other.
-            return
-        if self._undisturbed:
-            self._cancel_after(STEPS)
-        else:
-            self._cancel()
-
-    @contextmanager
-    def undisturbed(self) -> Iterator[None]:
-        """A cancellation waits for the end of the block, for `UNDISTURBED_SECONDS` of a loop that runs at most.
-
-        For what leaves tasks behind when it is cancelled while it starts.
-        """
-        self._undisturbed += 1
-        try:
-            yield
-        finally:
-            self._undisturbed -= 1
-            if self._put_off is not None and not self._undisturbed:
-                self._cancel()
-
-    def _cancel_after(self, steps: int) -> None:
-        if steps:
-            step = UNDISTURBED_SECONDS / STEPS
-            self._put_off = asyncio.get_running_loop().call_later(step, self._cancel_after, steps - 1)
-        else:
-            self._cancel()
-
-    def _cancel(self) -> None:
-        if self._put_off is not None:
-            self._put_off.cancel()
-            self._put_off = None
-        if self._task is not None:
-            self._task.cancel(msg=self.reason)
+        self._task.cancel(msg=self.reason)
 
     def refused(self, outcome: Refusal) -> None:
         """The log or the lease refused the attempt."""

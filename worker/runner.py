@@ -58,7 +58,6 @@ from turnstream.worker.agents.model_gate import GIVEN_UP, TurnModels
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
 from turnstream.worker.flush_window import FlushWindow
-from turnstream.worker.lease import UNDISTURBED_SECONDS
 from turnstream.worker.publisher import LostAttempt, Publisher
 from turnstream.worker.turn import RunningTurn
 
@@ -97,6 +96,9 @@ _MODEL = "model"
 # task is still cancelled again (`CLEANUP_SECONDS`). Longer, and a deadline takes effect late; shorter, and an agent that
 # cleans up is overtaken by its next attempt.
 HEED_SECONDS = 1.0
+
+# An agent that is told by `LostAttempt` that its attempt is over is cancelled so long after that, unless it has ended.
+RAISED_SECONDS = 0.25
 
 
 class Runner:
@@ -323,7 +325,7 @@ class Runner:
             try:
                 if turn.publisher.raised:
                     # `LostAttempt` is on its way through the agent, and a cancellation would cut short what it does about that.
-                    await asyncio.wait([running], timeout=UNDISTURBED_SECONDS)
+                    await asyncio.wait([running], timeout=RAISED_SECONDS)
                 running.cancel(msg=held.reason)
                 await asyncio.wait([running], timeout=HEED_SECONDS)
             finally:

@@ -77,7 +77,6 @@ class RunningTurn:
         self.attempt = attempt
         self.spec = spec
         self.publisher = publisher
-        self.undisturbed = held.undisturbed
         self.models = models
         self._held = held
         self.request = request

@@ -159,6 +159,7 @@ ELSEWHERE = {
     "worker/agents/demo": "behaviour/test_one_chat",
     "worker/agents/delta_listener": "unit/worker/agents/test_openai_stream",
     "worker/agents/failures": "behaviour/test_model_failures",
+    "worker/agents/library_tasks": "behaviour/test_cancelled_starts",
     "worker/agents/model_gate": "behaviour/test_model_gate",
     "worker/agents/models": "behaviour/test_real_models",
     "worker/agents/reflection": "behaviour/test_reflection",

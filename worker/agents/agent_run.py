@@ -37,6 +37,7 @@ from turnstream.shared.session.endings import ANSWERED_BY, CUT_SHORT
 from turnstream.worker.agents import memory, models, structured_output
 from turnstream.worker.agents.background import BackgroundResponse, keeping
 from turnstream.worker.agents.delta_listener import DeltaListener, listening
+from turnstream.worker.agents.library_tasks import LibraryTasks
 from turnstream.worker.agents.model_gate import noting
 from turnstream.worker.agents.structured_output import OutputForm
 from turnstream.worker.turn import Group, new_call_id, now_ms
@@ -146,6 +147,7 @@ class Run:
                 mine.pop()
         # Of an input that ends with something else than a prompt, the history's end is what is asked.
         asked = mine or (not prompt and history and isinstance(history[-1], ModelRequest))
+        tasks = LibraryTasks()
         iterating: AbstractAsyncContextManager[LibraryRun[Any, Any]] = agent.iter(
             None if asked else prompt,
             message_history=[*history, *mine],
@@ -154,11 +156,9 @@ class Run:
             model=model.model,
             model_settings=settings,
             deps=deps,
+            capabilities=[tasks],
         )
-        async with AsyncExitStack() as stack:
-            # A run that is cancelled while it starts leaves a task behind that waits for ever.
-            with self.turn.undisturbed():
-                run = await stack.enter_async_context(iterating)
+        async with tasks, iterating as run:
             async for node in run:
                 if Agent.is_model_request_node(node):
                     await self._say_answer(node, run)
@@ -192,9 +192,7 @@ class Run:
                 )
                 self._call = call
                 begun = time.monotonic()
-                # One that is cancelled while it is handed over leaves a task behind that waits for ever, too.
-                with self.turn.undisturbed():
-                    stream = await stack.enter_async_context(node.stream(run.ctx))
+                stream = await stack.enter_async_context(node.stream(run.ctx))
                 asked = True
                 async for event in stream:
                     if asked:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from turnstream.shared import metrics, tracing
 from turnstream.worker.agents import memory
 from turnstream.worker.agents.agent_run import RunResult
+from turnstream.worker.agents.library_tasks import LibraryTasks
 from turnstream.worker.agents.model_gate import noting
 from turnstream.worker.agents.models import count
 
@@ -126,13 +127,15 @@ class Reflection:
                     metrics.answer_seconds.timing(critic.spec.name, run.turn.models.label(model.name)),
                     noting(run.turn, critic.spec.name, run.speaker.path, model.name) as call,
                 ):
-                    result = await critic.library_agent.run(
-                        question,
-                        output_type=Verdict,
-                        deps=deps,
-                        model=model.model,
-                        conversation_id=tracing.conversation(run.turn.attempt.ref),
-                    )
+                    async with LibraryTasks() as tasks:
+                        result = await critic.library_agent.run(
+                            question,
+                            output_type=Verdict,
+                            deps=deps,
+                            model=model.model,
+                            conversation_id=tracing.conversation(run.turn.attempt.ref),
+                            capabilities=[tasks],
+                        )
                 await answered()
         except (Exception, asyncio.CancelledError):
             raise
