@@ -597,6 +597,13 @@ MUTANTS = [
         "late = False",
         (*COUNTED, "drain_front_end"),
     ),
+    Mutant(
+        "what a run leaves behind is not ended",
+        "worker/agents/library_tasks.py",
+        "            self._tasks.add(task)\n",
+        "",
+        STOPPED,
+    ),
 ]
 
 
