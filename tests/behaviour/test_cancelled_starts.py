@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic_ai import Agent
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 
 from tests.support.client import check_whole, terminal
 from tests.support.scripted import judge, player, script
 from turnstream.shared.session.cancellation import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from pydantic_ai import RunContext
+    from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import ModelRequestContext
 
     from turnstream.worker.lease import Leases
@@ -58,7 +59,38 @@ class Canceller(AbstractCapability[Any]):
             held.cancel(Reason.DEADLINE)
 
 
+class Queue(AbstractCapability[Any]):
+    """Sends all requests from one task of its own, which goes on when a run has ended."""
+
+    _asked: asyncio.Queue[tuple[asyncio.Future[ModelResponse], Awaitable[ModelResponse]]]
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """Around all else."""
+        return CapabilityOrdering(position="outermost")
+
+    async def wrap_model_request(
+        self,
+        ctx: RunContext[Any],
+        *,
+        request_context: ModelRequestContext,
+        handler: Callable[[ModelRequestContext], Awaitable[ModelResponse]],
+    ) -> ModelResponse:
+        """Have it sent."""
+        answered: asyncio.Future[ModelResponse] = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait((answered, handler(request_context)))
+        return await answered
+
+    async def work(self) -> None:
+        """Send what is asked for, one after the other."""
+        self._asked = asyncio.Queue()
+        while True:
+            answered, request = await self._asked.get()
+            answered.set_result(await request)
+
+
 canceller = Canceller()
+queue = Queue()
+queued: Agent[None, str] = Agent(player.model, capabilities=[queue])
 speaker: Agent[None, str] = Agent(player.model, capabilities=[canceller])
 critic: Agent[None, str] = Agent(judge.model, capabilities=[canceller])
 
@@ -100,3 +132,17 @@ async def test_nothing_is_left_of_a_run_that_is_cancelled_as_it_starts(
         ended = terminal(frames)
         assert ended is not None
         assert ended["status"] in ("failed", "completed")
+
+
+async def test_a_task_of_an_agents_own_goes_on_behind_a_run_that_ends_well(serve: Any) -> None:
+    """Each turn's requests are sent by the same one."""
+    client, _ = await serve(lead={"python": f"{__name__}:queued"})
+    working = asyncio.create_task(queue.work())
+    try:
+        for turn in ("first", "second"):
+            ended = terminal(await client.turn("s", script(turn)))
+            assert ended is not None
+            assert ended["status"] == "completed"
+            assert not working.done()
+    finally:
+        working.cancel()

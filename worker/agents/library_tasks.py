@@ -22,6 +22,7 @@ class LibraryTasks(AbstractCapability[Any]):
     The library has a task wait while a run goes on, and another one while an answer is streamed; each holds what the
     run has open, as the model's connection. A run that is cancelled after such a task is ready, and before the run
     has taken it over, leaves it waiting for ever. Those are single steps of the loop, but a turn is stopped at any of them.
+    A run that ends well leaves nothing, and a task that goes on behind it is the agent's own.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,9 @@ class LibraryTasks(AbstractCapability[Any]):
         self._runs_in = asyncio.current_task()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
         left = list(self._tasks)
         for task in left:
             task.cancel()
