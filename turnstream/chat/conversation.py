@@ -18,6 +18,7 @@ from turnstream.chat.telling import Telling, arguments, clean, short
 from turnstream.client import (
     Approval,
     AsyncClient,
+    Backoff,
     Call,
     ClientError,
     ConnectionLost,
@@ -39,6 +40,8 @@ STOP_SECONDS = 5.0
 
 # The first request is given up soon: most likely the URL is wrong, or nothing runs there yet.
 FIRST_CONTACT_SECONDS = 3.0
+# Tried more often for that: nobody but this user has lost anything.
+FIRST_CONTACT = Backoff(first=0.5)
 
 # Waits between tries that a user should know of; the first one is always told.
 WORTH_TELLING_SECONDS = 5.0
@@ -100,7 +103,11 @@ class _Talk:
         """Talk to the end."""
         options = self._options
         async with AsyncClient(
-            options.url, options.key, patience=FIRST_CONTACT_SECONDS, on_connection=lambda _: None
+            options.url,
+            options.key,
+            patience=FIRST_CONTACT_SECONDS,
+            backoff=FIRST_CONTACT,
+            on_connection=lambda _: None,
         ) as first:
             identity = await first.identity()
         async with AsyncClient(options.url, options.key, on_connection=self._connection) as client:
