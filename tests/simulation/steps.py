@@ -283,6 +283,9 @@ class _Step:
         self._args = args
         self.ref = keys[_AT["meta"]].decode()[4:-6] + "/" + args[_TASK].decode()
         self._now = broker.now_ms()
+        # A server that was replaced takes, after its time, what was sent to it before, and what its replacement has begun: that
+        # is lost.
+        self._kept = broker.on_lost_write is None
         self._before = self._task()
 
     def wrong(self, reply: Any) -> Iterator[str]:
@@ -328,9 +331,7 @@ class _Step:
         if before.get("attempt") != attempt or (holder and before.get("holder") != holder):
             now = f"{before.get('attempt')} of {before.get('holder')}"
             yield f"a_superseded_attempt_writes_nothing: attempt {attempt} of {holder}, now is {now}"
-        # A server that was replaced takes, after its time, what was sent to it before; that is lost.
-        kept_here = self._broker.on_lost_write is None
-        if (operation := int(self._args[_OPERATION] or 0)) and reply[0] != b"behind" and kept_here:
+        if (operation := int(self._args[_OPERATION] or 0)) and reply[0] != b"behind" and self._kept:
             # Who writes the next has heard of the last, and goes on from it.
             written, kept = self._broker.steps.written, int(before.get("op", "0"))
             last = written.get((self.ref, holder), operation)
@@ -383,7 +384,8 @@ class _Step:
             return
         # One that waits for its agent's version is offered to workers that serve it, to be begun at once.
         offered = self._name == "begin" and self._before.get("waits_for") == WAITS_FOR
-        if (left := int(self._before.get("not_before", "0")) - self._now) > SET_BACK_MS and not offered:
+        left = int(self._before.get("not_before", "0")) - self._now
+        if left > SET_BACK_MS and not offered and self._kept:
             yield f"nothing_is_launched_before_its_time: {left} ms"
         if "not_before" in after or "waits_for" in after:
             yield f"who_is_launched_waits_no_more: for {after.get('waits_for')}"
