@@ -563,15 +563,13 @@ class Socket(FakeSocket):
             return result
         if type(result) is bool or lupa.lua51.lua_type(result) != "table":
             return super()._convert_lua_result(result, nested)
-        server: Any = self._server
-        unpack = server.__dict__.get("_unpack")
-        if unpack is None:
-            unpack = server._unpack = self._get_server_runtime(server).eval(_UNPACK)
-        found = unpack(result)
-        if type(found) is int:
+        # Asked for one by one, a table's values cost as much as the script.
+        found = self._get_server_runtime(self._server).globals()[b"unpack"](result)
+        if found is None:
             # An error, a status, or nothing at all.
             return super()._convert_lua_result(result, nested)
-        items = list(itertools.takewhile(lambda each: each is not None, found[1:]))
+        values = found if type(found) is tuple else (found,)
+        items = list(itertools.takewhile(lambda each: each is not None, values))
         if _PLAIN.issuperset(map(type, items)):
             return items
         return [each if type(each) in _PLAIN else self._convert_lua_result(each) for each in items]
@@ -586,9 +584,6 @@ def _signature(socket: Any, name: bytes) -> Any:
         found = _BY_NAME[name] = socket._name_to_func(decode_command_bytes(name))[1]
     return found
 
-
-# A table's size and what stands in it: asked for one by one, they cost as much as the script.
-_UNPACK = b"function(table) return #table, unpack(table) end"
 
 # Commands that come often, and mean the same in whatever state a connection is.
 _OFTEN = frozenset(
