@@ -41,15 +41,6 @@ AT_ONCE = 500
 
 WAIT_SECONDS = 300
 
-# Keys of a session whose name begins with ARGV[1] to sessions of other names.
-_COPY = """
-for target = 3 + ARGV[2], #ARGV do
-  for word = 3, 2 + ARGV[2] do
-    redis.call('COPY', ARGV[1] .. ARGV[word], ARGV[target] .. ARGV[word])
-  end
-end
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
@@ -80,10 +71,13 @@ class Crowd:
 
     def copy(self, pattern: Pattern, refs: list[TaskRef]) -> None:
         """Make sessions for the turns, which are like it."""
-        script = self._client.register_script(_COPY)
+        source = pattern.ref.keys.prefix
+        pipeline = self._client.pipeline(transaction=False)
         for at in range(0, len(refs), AT_ONCE):
-            targets = [ref.keys.prefix for ref in refs[at : at + AT_ONCE]]
-            script(args=[pattern.ref.keys.prefix, len(pattern.endings), *pattern.endings, *targets])
+            for ref in refs[at : at + AT_ONCE]:
+                for ending in pattern.endings:
+                    pipeline.copy(source + ending, ref.keys.prefix + ending)
+            pipeline.execute()
 
     def parked(self, refs: list[TaskRef]) -> None:
         """Note turns that are to be looked at by rescuers, and count them against limits, as front ends do."""
