@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 
+from tests.support.waiting import block_until
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -30,6 +32,7 @@ class Watch:
         self._port = port
         self._worst = 0.0
         self._asked = 0.0
+        self._answers = 0
         self._answered = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -41,6 +44,11 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stopping = True
         self._thread.join()
+
+    def at_rest(self) -> float:
+        """The longest of a hundred answers while nothing is done."""
+        enough = self._answers + 100
+        return self.worst(lambda: block_until(lambda: self._answers >= enough, "answers", PATIENCE_SECONDS))
 
     def worst(self, during: Callable[[], object]) -> float:
         """The longest that an answer took while something was done, and a moment after."""
@@ -65,6 +73,7 @@ class Watch:
                 self._worst = max(self._worst, time.monotonic() - begun)
                 with self._answered:
                     self._asked = begun
+                    self._answers += 1
                     self._answered.notify()
                 time.sleep(LOOK_SECONDS)
 

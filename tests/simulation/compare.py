@@ -13,7 +13,6 @@ import asyncio
 import re
 import socket
 import sys
-import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from random import Random
@@ -33,6 +32,7 @@ from tests.simulation.nodes import Node, SlotMap
 from tests.simulation.recording import Closed, Command, Kept, Moved, Put
 from tests.simulation.run import Plan
 from tests.simulation.steps import Steps
+from tests.support.waiting import block_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -306,8 +306,9 @@ class _Real:
         self._full = self._replica = False
         if of_cluster:
             self._ask("CLUSTER", "ADDSLOTSRANGE", 0, REDIS_CLUSTER_HASH_SLOTS - 1)
-            while b"cluster_state:ok" not in self._ask("CLUSTER", "INFO"):
-                time.sleep(0.1)
+            block_until(
+                lambda: b"cluster_state:ok" in self._ask("CLUSTER", "INFO"), "the cluster to be whole"
+            )
 
     def _ask(self, *words: bytes | str | int) -> Any:
         [reply] = self._ask_all([words])

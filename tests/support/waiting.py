@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,3 +31,17 @@ async def wait_until(condition: Callable[[], Any], what: str, seconds: float = 2
         if loop.time() > end:
             raise AssertionError(f"waited {seconds:g} s in vain for {what}")
         await asyncio.sleep(LOOK_SECONDS)
+
+
+def block_until(condition: Callable[[], Any], what: str, seconds: float = 20) -> Any:
+    """The same where no event loop runs.
+
+    Raises:
+        AssertionError: as `wait_until`.
+    """
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(LOOK_SECONDS)
+    return value

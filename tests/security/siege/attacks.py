@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 
+# By then the events of a turn that ended are cut, in a siege.
+CUT_SECONDS = 8
+
 
 @dataclass
 class Attacker:
@@ -329,7 +332,7 @@ async def returning(attacker: Attacker) -> None:
         if answer is not None:
             ids = [line[4:] for line in answer.text.splitlines() if line.startswith("id: ")]
             cursors[name] = ids[len(ids) // 2] if ids else ""
-    await asyncio.sleep(8)
+    await asyncio.sleep(CUT_SECONDS)
 
     async def back() -> None:
         name = secrets.choice(names)

@@ -118,7 +118,7 @@ async def test_a_turn_that_is_given_back_is_launched(place: Place) -> None:
 
     async def run(turn: RunningTurn) -> Done:
         worker.cancel(Reason.SHUTDOWN)
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return Done(b"{}")
 
     worker = Worker(desk, run)

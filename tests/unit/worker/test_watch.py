@@ -212,7 +212,6 @@ async def test_it_looks_while_there_may_be_something_to_look_at(
     post.sees.seen = Seen(idle=True)
     tending = asyncio.create_task(post.watch.tend())
     try:
-        await asyncio.sleep(0)
         since = asyncio.get_running_loop().time()
         await wait_until(
             lambda: asyncio.get_running_loop().time() - since > 2 * watching.PUNCTUAL_SECONDS, "time to pass"

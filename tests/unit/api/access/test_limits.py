@@ -31,7 +31,7 @@ async def test_who_leaves_while_waiting_takes_no_place(place: Place) -> None:
     caller: Any = SimpleNamespace(owner="o1", limits=SimpleNamespace(followers=2))
     async with limiter._telling("o1"):
         came = [asyncio.create_task(limiter.admit_follower(caller)) for _ in range(5)]
-        await asyncio.sleep(0)
+        await wait_until(lambda: len(limiter._coming.get(("o1", 2), ())) == len(came), "all to wait")
         for each in came[:2]:
             each.cancel()
         await asyncio.gather(*came[:2], return_exceptions=True)

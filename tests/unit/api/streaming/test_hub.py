@@ -301,7 +301,7 @@ async def test_close_ends_feeds_and_refuses_new_ones(session: Session) -> None:
         with hub.follow(KEYS) as feed:
             assert await gather(feed, session.cursor(0), 1) == [1]
             waiting = asyncio.create_task(entries(feed, session.cursor(1), LONG))
-            await asyncio.sleep(0)
+            await wait_until(lambda: feed._waiter is not None, "it to wait")
             hub.close()
             assert await waiting is Over.CLOSED
             with pytest.raises(ShuttingDown):

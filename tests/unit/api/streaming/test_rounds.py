@@ -285,9 +285,7 @@ async def test_reads_of_many_followers_do_not_stand_before_another_owners(place:
     await wait_until(lambda: log.asked == PAGES_AT_ONCE, "as many reads as may be")
     few = Plain(SessionKeys("few", "s"))
     reads.append(asyncio.create_task(pages.read(few, Cursor(0, 0))))
-    # It stands in line.
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await wait_until(lambda: "few" in pages._places._waiting, "it to stand in line")
     for count in range(1, 102):
         log.gate.release()
         await wait_until(lambda count=count: len(log.read) == count, "the next page")  # type: ignore[misc]
