@@ -484,7 +484,7 @@ MUTANTS = [
         "broker/shards.py",
         "if now is None or (now == before and channel in self._acknowledged):",
         "if now is None or now == before:",
-        ("move_slots", "part_process"),
+        ("move_slots", "part_process", "delay"),
     ),
     _of_cluster(
         "a node in trouble is asked again",
