@@ -24,6 +24,9 @@ local clock = redis.call('TIME')
 local NOW = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 -- What an epoch is that begins now: in microseconds, so that two servers that begin the same session do not give it the same one.
 local NEW_EPOCH = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+-- Where this server's clock is behind the epoch that is to end, the next one is so much greater, in microseconds, and as much again at
+-- most by the server's incarnation: two servers that go on behind the same epoch do not give the next one the same name.
+local STEP = 1048576
 
 -- A tail message above this size carries only its last seq; the hub reads the rest from the log.
 local TAIL_BYTES = 65536
@@ -44,9 +47,6 @@ local TERMINAL = { completed = true, failed = true, canceled = true }
 
 -- Epochs remembered of a log: one for each time that its broker failed over or restarted, the newest and the first.
 local MOST_FORMER = 16
--- When an entry was created, its field `c`, counts from its epoch; from 1970 where it is no less than this: an earlier release
--- wrote the entry, or its id is of another epoch now. It is the 8th of an entry's fields and values.
-local OLDEST = 1000000000000
 -- Characters of the names of the servers that it was written on: five of them. With more, the broker would keep the whole
 -- meta in its larger form (hash-max-listpack-value).
 local MOST_NAMES = 64
@@ -59,6 +59,14 @@ end
 -- When an epoch began, in ms.
 local function began_at(epoch)
   return math.floor(tonumber(epoch) / 1000)
+end
+
+-- The epoch that begins now behind those up to `last`, as a text.
+local function next_epoch(last)
+  if NEW_EPOCH > last then
+    return int(NEW_EPOCH)
+  end
+  return int(last + STEP + tonumber(string.match('0' .. INCARNATION, '^%x%x?%x?%x?%x?%x?'), 16))
 end
 
 -- Whether the session has files. `bytes`: the meta's field `files`.
@@ -127,9 +135,10 @@ local function make(agent, user)
 end
 
 -- What the session's meta says: epoch, seq and incarnation, and with `all`, for those who write: head, bytes, dropped, kept,
--- forgotten, and the bytes of files that entries of log and history ever referred to. Read once in a script, and kept as
--- `write` leaves them. `incarnation` holds those of the servers which the log was written on, with spaces between, the newest first; it and the
--- epoch are texts.
+-- forgotten, the bytes of files that entries of log and history ever referred to, and the base: the log's first epoch, which all ids
+-- of log and history begin with, whatever epochs came after it. Read once in a script, and kept as
+-- `write` leaves them. `incarnation` holds those of the servers which the log was written on, with spaces between, the newest first; it, the
+-- epoch and the base are texts.
 local SESSION
 local function session(all)
   if SESSION and (SESSION[4] or not all) then
@@ -137,7 +146,8 @@ local function session(all)
   elseif not all then
     SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'incarnation')
   else
-    SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'incarnation', 'head', 'bytes', 'dropped', 'kept', 'forgotten', 'log_lent')
+    SESSION = redis.call('HMGET', META, 'epoch', 'seq', 'incarnation', 'head', 'bytes', 'dropped', 'kept', 'forgotten', 'log_lent', 'base')
+    SESSION[11] = SESSION[10] or SESSION[1]
     -- Both are there, or none is.
     SESSION[10] = SESSION[9] and redis.call('HGET', META, 'history_lent')
     for index = 4, 10 do
@@ -180,8 +190,8 @@ local function slow_paths()
   -- The bytes that a stream holds from `seq` on, of `sum` that were ever written into it: each entry says how many were
   -- before it, and how many of these were files'. nil where that is not known: an earlier release wrote the entry.
   -- → bytes from there on, files' bytes before it
-  local function bytes_from(stream, epoch, seq, sum)
-    local found = redis.call('XRANGE', stream, epoch .. '-' .. int(seq), '+', 'COUNT', 1)[1]
+  local function bytes_from(stream, base, seq, sum)
+    local found = redis.call('XRANGE', stream, base .. '-' .. int(seq), '+', 'COUNT', 1)[1]
     if not found then
       return 0
     end
@@ -202,17 +212,17 @@ local function slow_paths()
   -- from `high` on. However many entries that are, it looks at a few.
   -- → the seq from which entries are left, and their bytes (nil: not known), and the bytes of files that entries before
   -- them ever referred to (nil: all)
-  local function drop(stream, epoch, low, high, sum)
+  local function drop(stream, base, low, high, sum)
     while low < high do
       local middle = math.floor((low + high) / 2)
-      if (bytes_from(stream, epoch, middle, sum) or math.huge) <= MAX_BYTES then
+      if (bytes_from(stream, base, middle, sum) or math.huge) <= MAX_BYTES then
         high = middle
       else
         low = middle + 1
       end
     end
-    redis.call('XTRIM', stream, 'MINID', epoch .. '-' .. int(low))
-    return low, bytes_from(stream, epoch, low, sum)
+    redis.call('XTRIM', stream, 'MINID', base .. '-' .. int(low))
+    return low, bytes_from(stream, base, low, sum)
   end
 
   -- Note how many of the files' bytes that a stream's entries ever referred to, those that were trimmed did. It has `left`
@@ -225,12 +235,12 @@ local function slow_paths()
   end
 
   -- Cut the log's head off before `target`, but never past what a live task needs.
-  local function cut(epoch, target)
-    local known = redis.call('HMGET', META, 'head', 'bytes', 'dropped')
+  local function cut(target)
+    local known = redis.call('HMGET', META, 'head', 'bytes', 'dropped', 'base', 'epoch')
     local bytes, dropped = tonumber(known[2]), tonumber(known[3] or '0')
     target = math.min(target, first_needed() or target)
     if target > tonumber(known[1]) then
-      local _, left, trimmed = drop(LOG, epoch, target, target, bytes + dropped)
+      local _, left, trimmed = drop(LOG, known[4] or known[5], target, target, bytes + dropped)
       left = left or bytes
       count_trimmed_files('log', left, trimmed)
       redis.call('HSET', META, 'head', int(target), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
@@ -239,13 +249,13 @@ local function slow_paths()
 
   -- `trim`, where log (long) or history (old) are to be cut.
   local function cut_down(long, old)
-    local epoch, seq, _, head, bytes, dropped, kept, forgotten = unpack(session(true), 1, 8)
+    local _, seq, _, head, bytes, dropped, kept, forgotten, _, _, base = unpack(session(true), 1, 11)
     local first = first_needed() or seq + 1
     if long then
       local high = bytes > 4 * MAX_BYTES and seq + 1 or first
       if head < high then
         local left, trimmed
-        head, left, trimmed = drop(LOG, epoch, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
+        head, left, trimmed = drop(LOG, base, math.min(high, math.max(head, seq - MAX_EVENTS + 1)), high, bytes + dropped)
         left = left or bytes
         count_trimmed_files('log', left, trimmed)
         redis.call('HSET', META, 'head', int(head), 'bytes', int(left), 'dropped', int(dropped + bytes - left))
@@ -254,7 +264,7 @@ local function slow_paths()
     end
     if old then
       local high = kept > 4 * MAX_BYTES and seq or math.min(first, seq)
-      local _, left, trimmed = drop(HISTORY, epoch, 1, high, kept + forgotten)
+      local _, left, trimmed = drop(HISTORY, base, 1, high, kept + forgotten)
       left = left or kept
       count_trimmed_files('history', left, trimmed)
       redis.call('HSET', META, 'kept', int(left), 'forgotten', int(forgotten + kept - left))
@@ -341,28 +351,13 @@ local function slow_paths()
     return string.sub(names == '' and INCARNATION or INCARNATION .. ' ' .. names, 1, MOST_NAMES)
   end
 
-  -- Begin a new epoch, greater than `seen`: what is left of the log keeps its places, but what comes next gets none that
+  -- Begin a new epoch, greater than `seen`: what is left of the log keeps its places and ids, but what comes next gets no cursor that
   -- was given before. Cursors of the former epoch hold up to its last entry (`former`); followers get the same message as after a clear.
   local function begin_epoch(seen)
     local known = session()
     local names = with_incarnation(known[3] or '')
-    local epoch = int(math.max(tonumber(known[1]) + 1, NEW_EPOCH, seen + 1))
-    for _, stream in ipairs({ LOG, HISTORY }) do
-      local at, page = '-', nil
-      repeat
-        page = redis.call('XRANGE', stream, at, known[1] .. '-18446744073709551615', 'COUNT', 256)
-        for _, entry in ipairs(page) do
-          at = '(' .. entry[1]
-          local created = tonumber(entry[2][8])
-          if created < OLDEST then
-            -- It counts from the epoch that the entry's id had.
-            entry[2][8] = int(created + began_at(string.match(entry[1], '^%d+')))
-          end
-          redis.call('XADD', stream, epoch .. string.match(entry[1], '%-%d+$'), unpack(entry[2]))
-        end
-      until #page < 256
-      redis.call('XTRIM', stream, 'MINID', epoch .. '-0')
-    end
+    local epoch = next_epoch(math.max(tonumber(known[1]), seen))
+    redis.call('HSETNX', META, 'base', known[1])
     local cursors = { known[1] .. '-' .. int(known[2]) }
     for cursor in string.gmatch(former(), '%S+') do
       cursors[#cursors + 1] = cursor
@@ -460,6 +455,14 @@ local function files_before(bytes)
   end
 end
 
+-- More fields of an entry: the epoch that it is written in, where that is not the one its id begins with.
+local function written_in(epoch, base, ...)
+  if epoch == base then
+    return ...
+  end
+  return 'n', epoch, ...
+end
+
 -- Whether a file that came without its data is not here. To be asked before anything is written: the caller repeats the
 -- script with the data.
 local function files_missing()
@@ -548,7 +551,8 @@ local function write(at, number)
     dropped = 0
   end
   local first = seq + 1
-  local now, created = int(NOW), int(NOW - began_at(epoch))
+  local base = meta[11]
+  local now, created = int(NOW), int(NOW - began_at(base))
   local lines, size = {}, 0
   local log_files, history_files = meta[9], meta[10]
   for index = 1, count do
@@ -556,7 +560,7 @@ local function write(at, number)
     at = at + 5
     seq = seq + 1
     local place = int(seq)
-    local id = epoch .. '-' .. place
+    local id = base .. '-' .. place
     local opened = place
     if string.byte(body) ~= 123 then
       body = '{"sequence_number":' .. int(number) .. ',' .. body
@@ -583,12 +587,12 @@ local function write(at, number)
       size = size + TAIL_BYTES
     end
     redis.call('XADD', LOG, id, 't', TID, 'a', path, 'y', kind, 'c', created, 'e', body, 'x', extra, 's',
-      int(dropped + bytes), files_before(log_files))
+      int(dropped + bytes), written_in(epoch, base, files_before(log_files)))
     log_files = log_files + of_files
     bytes = bytes + costs
     if op == 'c' or op == 's' or op == 'h' then
       redis.call('XADD', HISTORY, id, 't', TID, 'a', path, 'y', kind, 'c', created, 'e', body, 'x', extra, 'o', opened,
-        's', int(forgotten + kept), files_before(history_files))
+        's', int(forgotten + kept), written_in(epoch, base, files_before(history_files)))
       history_files = history_files + of_files
       kept = kept + costs
     end

@@ -28,10 +28,10 @@ if #live > 1 then
 end
 redis.call('DEL', LOG, MEMORY, HISTORY, WAITING, LIVE, FILES)
 redis.call('HDEL', META, 'files', 'log_lent', 'log_back', 'history_lent', 'history_back', 'memory_lent')
-local epoch = int(math.max(tonumber(meta[1]) + 1, NEW_EPOCH))
+local epoch = next_epoch(tonumber(meta[1]))
 redis.call('HSET', META, 'epoch', epoch, 'seq', '0', 'bytes', '0', 'head', '1', 'dropped', '0', 'kept', '0', 'forgotten', '0',
   'memory', '0', 'active', '', 'former', '', 'incarnation', slow_paths().with_incarnation(session()[3] or ''))
-redis.call('HDEL', META, 'hold', 'cleared_by')
+redis.call('HDEL', META, 'hold', 'cleared_by', 'base')
 if idempotency ~= '' then
   redis.call('HSET', META, 'cleared_by', idempotency)
 end

@@ -1,18 +1,27 @@
 #!lua flags=no-writes
 -- Read a session's log or history from a place on, no more at once than is good for the broker and the reader.
 -- Keys: meta; stream: log or history; files.
--- place: an id; stop: the id of the last entry that is wanted; most_bytes: of the entries, with their files.
+-- place: a cursor, of another epoch than the log's: nothing stands behind it; 0-0: the first; stop: the last cursor that is wanted, as XRANGE
+-- takes it; most_bytes: of the entries, with their files.
 -- → meta written entries files whole cut | nothing, when there is no such session
---   meta: agent, user, epoch, seq, head, active, former, as META of event_log.py has them, then bytes and
---   forgotten: see _session.lua;
+--   meta: agent, user, epoch, seq, head, active, former, as META of event_log.py has them, then bytes,
+--   forgotten and base: see _session.lua;
 --   written: when the entry at the place was written, '' if none stands there; entries: those behind the place;
 --   files: digests of what the entries refer to, whose bytes count as often as they do;
 --   whole: 1 if that is all that stands behind the place, 0 if it was too much
 --   cut: 1 if entries of a history that stood behind the place may have been cut, 0 if none was
-local known = redis.call('HMGET', meta, 'agent', 'user', 'epoch', 'seq', 'head', 'active', 'former', 'bytes', 'forgotten')
-local epoch, seq, head, size_of_log = known[3], known[4], known[5], known[8]
+local known = redis.call('HMGET', meta, 'agent', 'user', 'epoch', 'seq', 'head', 'active', 'former', 'bytes', 'forgotten', 'base')
+local epoch, seq, head, size_of_log, base = known[3], known[4], known[5], known[8], known[10]
 if not epoch then
   return {}
+end
+local of = string.match(place, '^%d+')
+if of ~= epoch and of ~= '0' then
+  return { known, '', {}, {}, 1, 0 }
+elseif base then
+  -- All ids begin with the log's first epoch.
+  local at = '^(%(?)' .. epoch .. '%-'
+  place, stop = string.gsub(place, at, '%1' .. base .. '-'), (string.gsub(stop, at, '%1' .. base .. '-'))
 end
 most_bytes = tonumber(most_bytes)
 -- What an entry costs a reader beside its texts, about.

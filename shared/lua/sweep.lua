@@ -66,7 +66,7 @@ elseif TERMINAL[status] then
   -- Its messages stand whole in the history; the pieces they came in can go.
   local epoch = redis.call('HGET', META, 'epoch')
   if epoch and task[14] and slow_paths().has_epoch(task[14]) then
-    slow_paths().cut(epoch, num(task[13]) + 1)
+    slow_paths().cut(num(task[13]) + 1)
   end
   return { 'drop' }
 end

@@ -27,7 +27,7 @@ _CURSOR = re.compile(r"(\d{1,16})-(\d{1,15})", re.ASCII)
 class Cursor(NamedTuple):
     """A place in a session's log: ``<epoch>-<seq>``.
 
-    It is the entry's Redis stream id, the SSE ``id:`` and the client's ``Last-Event-ID``. ``epoch`` is
+    It is the SSE ``id:`` and the client's ``Last-Event-ID``; the entry's Redis stream id is ``<base>-<seq>``, of the log's first epoch. ``epoch`` is
     the log's generation (Unix microseconds at its creation, larger after each clear and each detected loss); ``seq`` counts its
     entries, dense from 1. ``seq`` 0 is the place before the first entry.
     """
@@ -76,6 +76,7 @@ class Entry:
             with those of a chat completion's request, both on the user's first message of a turn;
             ``agui``: the ids that an AG-UI client gave to the user's messages, there, too.
         opened: in the history, the seq of the message's first entry; 0 in the log.
+        epoch: in which it was written: the log's present one, or one before it. 0: it was made for a reader.
     """
 
     seq: int
@@ -86,3 +87,4 @@ class Entry:
     event: bytes
     extra: bytes = b""
     opened: int = field(default=0, compare=False)
+    epoch: int = field(default=0, compare=False)

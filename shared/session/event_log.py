@@ -1,7 +1,7 @@
 """A session's log and history as readers see them: from a cursor, forward, never from the start.
 
-The log is written by lua/_session.lua alone. Its stream id is the cursor, so reading on costs what
-was missed, however long the log is.
+The log is written by lua/_session.lua alone. Its stream ids are the places of cursors, so reading on costs what
+was missed, however long the log is; they begin with the log's first epoch, whatever epochs came after that.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ PAGE_BYTES = 128 * 1024
 
 _read = Script("read", keys=("meta", "stream", "files"), args=("place", "stop", "most_bytes"), large=True)
 _FIRST = "0-0"
-# An entry's `c` counts from its epoch; from 1970 where it is no less than this, see lua/_session.lua.
+# An entry's `c` counts from the epoch of its id; an earlier release counted from 1970: no less than this.
 _OLDEST = 10**12
 _LAST_SEQ = 2**64 - 1
 # What readers get of a session's meta hash, in this order; lua/read.lua has the same.
 META = ("agent", "user", "epoch", "seq", "head", "active", "former")
+# Where the base stands in what that script says of the meta.
+_BASE = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +156,16 @@ class Log(Retrying):
 
     @whole
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
-        """The entry at the cursor, if it still stands in the log or in the history; without its large data."""
+        """The entry at the cursor, if it still stands in the log or in the history; that of a former epoch counts, too."""
         for key in (keys.log, keys.history):
-            found = await command(self._redis, "XRANGE", key, str(cursor), str(cursor), large=True)
-            for entry_id, fields in found:
-                return _entry(entry_id, [part for pair in fields.items() for part in pair], {})
+            page = await self._read(keys, key, str(cursor._replace(seq=cursor.seq - 1)), str(cursor), 1)
+            if page is None:
+                return None
+            if page.meta.epoch != cursor.epoch:
+                place = page.meta.place(cursor)
+                return place and await self.at(keys, place)
+            if page.entries:
+                return page.entries[0]
         return None
 
     @whole
@@ -220,11 +227,11 @@ class Log(Retrying):
             rows = reply[2]
             for entry_id, pairs in rows:
                 fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
-                fields[b"c"] = b"%d" % _created(entry_id, fields[b"c"])
-                yield int(entry_id.partition(b"-")[2]), fields
+                fields[b"c"] = b"%d" % _created(entry_id.partition(b"-")[0], fields[b"c"])
+                yield _seq_of(entry_id), fields
             if reply[4] or not rows:
                 return
-            after = rows[-1][0].decode()
+            after = f"{last.epoch}-{_seq_of(rows[-1][0])}"
 
     @whole
     async def _rows(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> list[Any]:
@@ -274,7 +281,7 @@ class Log(Retrying):
             return None
         return Page(
             meta=meta,
-            written=_created(start.encode(), written) if written else 0,
+            written=_created(known[_BASE] or known[2], written) if written else 0,
             entries=[_entry(entry_id, pairs, files) for entry_id, pairs in rows],
             whole=bool(whole),
             cut=bool(cut),
@@ -303,23 +310,30 @@ def _former(text: str) -> dict[int, int]:
     return {int(epoch): int(last) for epoch, _, last in (ended.partition("-") for ended in text.split())}
 
 
-def _created(entry_id: bytes, text: bytes) -> int:
+def _seq_of(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[2])
+
+
+def _created(base: bytes, text: bytes) -> int:
+    """When an entry was written, by the first number of its id and its field `c`."""
     created = int(text)
-    return created if created >= _OLDEST else int(entry_id.partition(b"-")[0]) // 1000 + created
+    return created if created >= _OLDEST else int(base) // 1000 + created
 
 
 def _entry(entry_id: bytes, pairs: list[bytes], files: Mapping[str, bytes]) -> Entry:
     fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    base, _, seq = entry_id.partition(b"-")
     return Entry(
-        seq=int(entry_id.partition(b"-")[2]),
+        seq=int(seq),
         # Rings and pages hold many entries of few tasks and kinds: one text serves all.
         task=intern(fields[b"t"].decode()),
         path=intern(fields[b"a"].decode()),
         kind=intern(fields[b"y"].decode()),
-        created=_created(entry_id, fields[b"c"]),
+        created=_created(base, fields[b"c"]),
         event=fill(fields[b"e"], files),
         extra=fill(fields[b"x"], files),
         opened=int(fields.get(b"o", 0)),
+        epoch=int(fields.get(b"n", base)),
     )
 
 
@@ -343,6 +357,7 @@ def parse_tail(message: bytes) -> Tail:
                     int(created),
                     event,
                     extra,
+                    epoch=epoch,
                 )
             )
     return Tail(epoch, first, last, written, entries)

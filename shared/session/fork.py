@@ -202,7 +202,8 @@ async def _told(
         if fields[b"y"] == END.encode():
             was, becomes = (b'"session_id":"%b"' % each.session.encode() for each in (source, target))
             fields[b"e"] = fields[b"e"].replace(was, becomes, 1)
-        fields.pop(b"l", None)
+        for field in (b"l", b"n"):
+            fields.pop(field, None)
         entries.append((seq, fields))
     return entries
 

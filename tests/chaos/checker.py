@@ -55,7 +55,7 @@ def check(account: Account) -> list[Violation]:
 
 @rule
 def logs_are_dense(account: Account) -> Iterator[str]:
-    """A log begins at 1 and leaves no place out; its entries are of one epoch."""
+    """A log begins at 1 and leaves no place out; the ids of all entries begin with its first epoch."""
     for session in account.sessions.values():
         if [row.seq for row in session.log] != list(range(1, len(session.log) + 1)):
             yield session.name

@@ -443,6 +443,66 @@ async def test_a_turn_outlives_any_number_of_epochs(desk: Desk, incarnation: Cal
     await desk.sound()
 
 
+async def test_a_new_epoch_copies_nothing(
+    desk: Desk, incarnation: Callable[[str], None], place: Place
+) -> None:
+    """However long the log is, it costs what a batch costs: after a failover, every session begins one at about the same time."""
+    attempt = await desk.running()
+    await desk.append(attempt, opened("m"))
+    for _ in range(8):
+        batch = Batch()
+        for _ in range(250):
+            delta("m", "word ", batch)
+        await desk.append(attempt, batch)
+    before = await desk.redis.xrange(keys_of().log)
+    former, meta = attempt.epoch, await _meta(desk)
+    incarnation("second")
+    written = await _added(desk) if place.real else 0
+    await _said(desk, attempt, "more")
+    if place.real:
+        assert await _added(desk) - written == 1
+    assert (await desk.redis.xrange(keys_of().log))[:-1] == before
+    entries = await desk.entries()
+    assert {entry.epoch for entry in entries[:-1]} == {former}
+    assert entries[-1].epoch == attempt.epoch > former
+    page = await desk.log.page(keys_of(), Cursor(attempt.epoch, meta.seq))
+    assert page is not None
+    assert page.entries == entries[-1:]
+    assert page.written == entries[-2].created
+    for cursor in (Cursor(former, 7), Cursor(attempt.epoch, 7)):
+        assert await desk.log.at(keys_of(), cursor) == entries[6]
+    assert await desk.log.at(keys_of(), Cursor(former, meta.seq + 1)) is None
+    await desk.sound()
+
+
+async def _added(desk: Desk) -> int:
+    known = (await desk.redis.info("commandstats")).get("cmdstat_xadd")
+    return int(known["calls"]) if known else 0
+
+
+async def test_two_servers_give_no_epoch_twice_behind_a_clock_that_was_ahead(
+    desk: Desk, incarnation: Callable[[str], None]
+) -> None:
+    """One goes on behind the epoch and is lost, another one goes on behind it, too: neither's clock has come to it yet."""
+    attempt = await desk.running()
+    await desk.append(attempt, closed("m1", "x"))
+    await desk.finish(attempt)
+    meta = await _meta(desk)
+    ahead = meta.epoch + 60_000_000
+    former = f"{meta.epoch}-{meta.seq}"
+    await desk.redis.hset(keys_of().meta, mapping={"epoch": ahead, "base": meta.epoch, "former": former})
+    state = await desk.state()
+    epochs = {ahead}
+    for name in ("a5b2c", "a5b2d", "0c0ffee"):
+        incarnation(name)
+        turn = await desk.running(ref(f"t{name}"))
+        await desk.append(turn, closed("m2", name))
+        assert turn.epoch > ahead
+        epochs.add(turn.epoch)
+        await desk.go_back(state)
+    assert len(epochs) == 4
+
+
 async def test_an_unnamed_broker_is_never_another_one(desk: Desk, incarnation: Callable[[str], None]) -> None:
     """Where no one may ask for the name, only a writer that has seen more tells of a loss."""
     incarnation("")
