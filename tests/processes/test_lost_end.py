@@ -273,3 +273,52 @@ async def test_what_an_idle_session_lost_is_not_told_as_something_else(
         assert stream.response.status_code == 404
     async with client.follow("s1", "t1", cursor=kept[2].id) as stream:
         assert [frame.data for frame in await stream.all()] == [frame.data for frame in kept[3:]]
+
+
+async def test_a_number_of_a_response_is_never_that_of_two_events(stack: Stack, unlucky: Unlucky) -> None:
+    """OpenAI's clients go on by number. Whose last event was lost is told so, also when the log is beyond it again; others go on."""
+    client = await stack.front_end()
+    await stack.worker()
+    tokens = 250
+    got: list[dict[str, Any]] = []
+    asked = {"input": f"/tokens {tokens} 10", "stream": True}
+    async with client.http.stream("POST", "/v1/responses", json=asked) as answer:
+        frames = _events(answer)
+        while len(got) < 40:
+            got.append(await anext(frames))
+        name, kept = got[0]["response"]["id"], got[20]["sequence_number"]
+        session = name.removeprefix("resp_").partition("~")[0]
+        await unlucky.from_now_on()
+        while len(got) < 110:
+            got.append(await anext(frames))
+    path, lost = f"/v1/responses/{name}", got[-1]["sequence_number"]
+    await unlucky.lose()
+
+    async def completed() -> bool:
+        try:
+            there = await client.http.get(path)
+        except httpx.HTTPError:
+            return False
+        return there.status_code == 200 and there.json()["status"] == "completed"
+
+    await wait_until(completed, "the response to be completed")
+    assert await _seq(stack, session) > len(got) + 30
+
+    async def behind(number: int | None) -> tuple[int, list[dict[str, Any]]]:
+        params: dict[str, Any] = {"stream": "true"} | ({} if number is None else {"starting_after": number})
+        async with client.http.stream("GET", path, params=params) as answer:
+            return answer.status_code, [event async for event in _events(answer)]
+
+    _, whole = await behind(None)
+    assert "".join(each.get("delta", "") for each in whole).endswith(f"tok{tokens - 1} ")
+    told = {each["sequence_number"]: each for each in got}
+    assert all(told.get(each["sequence_number"], each) == each for each in whole)
+    assert (await behind(lost))[0] == 410
+    for number in (kept, whole[len(whole) // 2]["sequence_number"], whole[-2]["sequence_number"]):
+        assert await behind(number) == (200, [each for each in whole if each["sequence_number"] > number])
+
+
+async def _events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    async for line in answer.aiter_lines():
+        if line.startswith("data: {"):
+            yield orjson.loads(line[6:])

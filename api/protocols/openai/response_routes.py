@@ -121,13 +121,13 @@ class ResponseRoutes:
         async with following(services, keys, caller) as feed:
             told = await self._found(caller, name, seen=seen)
             if seen >= 0:
-                await self._check_was_sent(keys, await self._found(caller, name), seen)
+                await self._check_was_told(keys, await self._found(caller, name), seen)
             return await self._respond(feed, told, stream=True)
 
-    async def _check_was_sent(self, keys: SessionKeys, told: Encoded[ResponseStream], seen: int) -> None:
-        """Refuse a place behind the last event: the log may have lost its end, and now goes on with other events."""
+    async def _check_was_told(self, keys: SessionKeys, told: Encoded[ResponseStream], seen: int) -> None:
+        """Refuse a number of no event: the log may have lost its end, and now goes on with other events."""
         await so_far(self._services, keys, told)
-        if seen >= told.encoder.count:
+        if not told.encoder.has_told(seen):
             raise CursorGone(
                 "starting_after: the response has no event of that number. Follow it without starting_after."
             )
@@ -291,7 +291,9 @@ class ResponseRoutes:
         start = await start_position.start_of(log, keys, meta, part)
         if seen >= 0 and part.after.seq < meta.head - 1:
             raise CursorGone("The events of this response are no longer kept: retrieve it without stream.")
-        stream = ResponseStream(name, echo, caller.spec.name, part.submitted // 1000, seen=seen)
+        stream = ResponseStream(
+            name, echo, caller.spec.name, part.submitted // 1000, epoch=int(known["epoch"]), seen=seen
+        )
         return Encoded(start, stream)
 
     async def _respond(
@@ -332,7 +334,7 @@ def _starting_after(request: Request) -> int:
     text = request.query_params.get("starting_after", "")
     if not text:
         return -1
-    if not (text.isascii() and text.isdigit() and len(text) < 13):
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise BadRequest("starting_after: the sequence_number of the last event that was received")
     return int(text)
 

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+# Where a log goes on in another epoch, numbers jump at least so far, and in ten thousands for each second since the turn's first
+# epoch: farther than what was told, and then lost, had come.
+JUMP = 10_000
+EPOCH_PER_NUMBER = 1_000_000 // JUMP
+
 # The few codes that a response's error may have.
 _ERRORS = {"too_many": "rate_limit_exceeded", "rate_limit": "rate_limit_exceeded"}
 
@@ -37,16 +42,25 @@ class ResponseStream(SegmentEncoder):
 
     1. Its events are numbered densely from 0; those up to ``seen`` are made and not written, so that any front end goes on
        where another one was cut.
-    2. At its end all of its items are done.
+    2. Where the log went on in another epoch (its broker failed over or restarted, and may have lost what was told), numbers go on
+       at one that no other epoch of this log gives: a number is never that of two events.
+    3. At its end all of its items are done.
 
     Attributes:
         output: its items, so far.
     """
 
     def __init__(
-        self, name: ResponseId, echo: Mapping[str, Any], agent: str, created_at: int = 0, *, seen: int = -1
+        self,
+        name: ResponseId,
+        echo: Mapping[str, Any],
+        agent: str,
+        created_at: int = 0,
+        *,
+        epoch: int = 0,
+        seen: int = -1,
     ) -> None:
-        """Without a time at which the turn was taken, that is the time of its first entry."""
+        """Without a time at which the turn was taken, and an ``epoch``, these are its first entry's."""
         super().__init__(name.segment)
         self.output: list[Json] = []
         self._name = name
@@ -58,6 +72,10 @@ class ResponseStream(SegmentEncoder):
         self._created_at = created_at
         self._seen = seen
         self._number = 0
+        # The turn's epoch, that of the last entry, the first number of this one, and the numbers of those before.
+        self._first_epoch = self._epoch = epoch
+        self._first_number = 0
+        self._former: list[range] = []
         self._status = ""
         self._end: Json = {}
         # The messages that are items, and are not done; call → the index of its item, while that has no result.
@@ -82,10 +100,29 @@ class ResponseStream(SegmentEncoder):
             **self._end,
         )
 
-    @property
-    def count(self) -> int:
-        """How many events there were."""
-        return self._number
+    def feed(self, epoch: int, entry: Entry) -> bytes:
+        """The frames of an entry."""
+        if entry.epoch != self._epoch:
+            self._go_on_in(entry.epoch)
+        return super().feed(epoch, entry)
+
+    def has_told(self, number: int) -> bool:
+        """Whether there was an event of that number."""
+        numbers = range(self._first_number, self._number)
+        return any(number in each for each in (*self._former, numbers))
+
+    def _go_on_in(self, epoch: int) -> None:
+        """The log is of another epoch from here on."""
+        if not epoch:
+            # It was made for a reader.
+            return
+        if self._first_epoch:
+            self._former.append(range(self._first_number, self._number))
+            far = (epoch - self._first_epoch) // EPOCH_PER_NUMBER
+            self._first_number = self._number = max(self._number + JUMP, far)
+        else:
+            self._first_epoch = epoch
+        self._epoch = epoch
 
     def outcome(self) -> tuple[int, Json, Headers]:
         """The response, whatever became of its turn."""
