@@ -151,6 +151,29 @@ class Crowd:
         uvloop.run(self._each([LARGE], make))
         return token
 
+    def limited_key(self, owner: str, agent: str, most: int) -> str:
+        """A key of this owner's, who may have so many turns at once; those that wait for their client do not count."""
+        token, limits = make_token(), Limits(concurrency=most, storage=LIMITS.storage)
+
+        async def make(broker: Broker, owner: str) -> None:
+            await ApiKeys(broker.primary).register(token, owner=owner, agent=agent, limits=limits)
+
+        uvloop.run(self._each([owner], make))
+        return token
+
+    def taken(self, key: str, count: int) -> None:
+        """Post so many turns, each in a session of its own.
+
+        Raises:
+            asyncio.IncompleteReadError: one was refused.
+        """
+
+        async def post() -> None:
+            for number in range(count):
+                await self._post_and_leave(key, "1", f"taken-{number}")
+
+        asyncio.run(post())
+
     async def _each(self, of: list[Any], do: Callable[[Broker, Any], Awaitable[None]]) -> None:
         broker = Broker(load(redis_url=self._built.url))
         try:

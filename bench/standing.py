@@ -130,7 +130,7 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
         begun = time.monotonic()
         client.config_set("auto-aof-rewrite-percentage", 0)
         owners = [f"owner-{number}" for number in range(scale.many(OWNERS))]
-        standing = parked.others(_in_turn(owners, scale.many(PARKED)), "parked")
+        standing = parked.others(_in_turn([LARGE, *owners], scale.many(PARKED)), "parked")
         gone = ended.others(_in_turn([LARGE, *owners], scale.many(ENDED)), "ended")
         crowd.copy(parked, standing)
         crowd.copy(ended, gone)
@@ -150,6 +150,7 @@ def run(built: Topology, scale: Scale) -> Iterator[Row]:
         until(lambda: _due_now(client) < len(standing) / 100, "the first sweeps")
         yield from _due(built, watch, crowd, standing, max(1.0, IDLE_SECONDS * scale.length))
         yield from _asked(built, watch, admin)
+        yield from _limited(watch, crowd, sum(ref.owner == LARGE for ref in standing))
         yield from _queue(built, watch, crowd, workers, owners)
 
 
@@ -225,6 +226,14 @@ def _asked(built: Topology, watch: Watch, admin: str) -> Iterator[Row]:
     yield watch.row("sessions of the owner of a tenth", lambda: ask("/admin/v1/sessions", owner=LARGE))
     yield watch.row("stats, workers, metrics", overview)
     yield watch.row("list of keys", lambda: ask("/admin/v1/keys"))
+
+
+def _limited(watch: Watch, crowd: Crowd, parked: int) -> Iterator[Row]:
+    """Who has as many turns as it may is let in, as they wait for their clients: these are asked first."""
+    key = crowd.limited_key(LARGE, "stream", parked)
+    yield watch.row(
+        f"turns of an owner with {parked:,} parked ones, which is its limit", lambda: crowd.taken(key, 50)
+    )
 
 
 def _queue(
