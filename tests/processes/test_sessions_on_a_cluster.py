@@ -168,6 +168,47 @@ async def test_a_node_without_a_replica_comes_back(stack: Stack, cluster: RedisC
         await cluster.restart(owner)
 
 
+async def test_a_node_that_reads_its_file_for_long_is_waited_for(stack: Stack, cluster: RedisCluster) -> None:
+    """It says LOADING meanwhile, and is the only one that has the turn."""
+    slot, owner, _ = await _whereabouts(cluster)
+    cluster.replicas[cluster.primaries.index(owner)].kill()
+    # It answers others each 1,024 commands of its file.
+    with (owner.folder / "server.conf").open("a") as configuration:
+        configuration.write("key-load-delay 500\n")
+    client = stack.broker.sessions
+    async with _turn(stack, 400):
+        await _beyond(stack, 40)
+        for number in range(6000):
+            await command(client, "SET", f"{{{KEYS.owner}/{KEYS.session}}}:filler:{number % 10}", "x")
+        await owner.ask("WAITAOF", 1, 0, 5000)
+        owner.kill()
+        await cluster.restart(owner)
+        assert await _refused(owner, "LOADING")
+    assert await cluster.owner(slot) is owner
+
+
+async def test_a_node_whose_slot_is_down_is_waited_for(stack: Stack, cluster: RedisCluster) -> None:
+    """It says CLUSTERDOWN, as it would where too many others are gone."""
+    slot, owner, _ = await _whereabouts(cluster)
+    async with _turn(stack, 400) as followers:
+        await _beyond(stack, 40)
+        await owner.ask("CLUSTER", "DELSLOTS", slot)
+
+        async def refused() -> bool:
+            return await _refused(owner, "CLUSTERDOWN") > 5
+
+        await wait_until(refused, "the node to refuse commands")
+        await owner.ask("CLUSTER", "ADDSLOTS", slot)
+        await _beyond(stack, 80)
+    assert all(set(each.statuses) == {200} for each in followers), [each.statuses for each in followers]
+
+
+async def _refused(node: ClusterNode, why: str) -> int:
+    """How many commands a node has refused for that reason."""
+    _, _, count = (await node.ask("INFO", "errorstats")).partition(f"errorstat_{why}:count=")
+    return int(count.split()[0]) if count else 0
+
+
 async def test_a_replica_that_lagged_takes_over(stack: Stack, cluster: RedisCluster) -> None:
     """Who has seen what it lacks is told so, and nothing is told under an id of something else."""
     _, owner, _ = await _whereabouts(cluster)
