@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import Place
-from tests.processes.servers import Sentinels
+from tests.processes.servers import RedisCluster, Sentinels
 from tests.support import users
 from tests.support.client import check_whole, terminal, text_of
 from tests.support.commands import turnstream
@@ -106,6 +106,42 @@ async def test_turns_go_on_at_the_promoted_replica(
     redis: Any = stack.broker.primary
     assert (await redis.info("replication"))["role"] == "master"
     assert redis.connection_pool.master_address[1] == watched.replica.port
+
+
+async def test_sessions_are_on_a_cluster_beside_it(watched: Sentinels, tmp_path: Path) -> None:
+    """The whole of a large deployment: the primary dies, and then a node of the sessions'. Turns go on, new ones are taken."""
+    async with RedisCluster(tmp_path / "cluster", with_users=True) as cluster:
+        place = Place(watched.url, None, f"redis+cluster://127.0.0.1:{cluster.primaries[1].port}")
+        stack = Stack(place, flush_seconds=0, lease_seconds=2, heartbeat_seconds=1)
+        try:
+            front = await stack.front_end()
+            await stack.worker()
+            await stack.worker()
+            followers = {f"s{number}": Follower(front) for number in range(6)}
+            for session in followers:
+                async with front.process(session, f"/tokens {2 * TOKENS} 20", id="t1") as stream:
+                    await stream.until(lambda frames: len(frames) > 5)
+
+            async def lose() -> None:
+                watched.primary.kill()
+                await watched.promoted()
+                cluster.primaries[0].kill()
+                await cluster.failed_over(cluster.replicas[0])
+
+            async with asyncio.TaskGroup() as group:
+                for session, follower in followers.items():
+                    group.create_task(follower.follow(session, "t1"))
+                group.create_task(lose())
+            for session, follower in followers.items():
+                assert not follower.twice
+                check_whole(follower.frames)
+                end = terminal(follower.frames)
+                assert end is not None
+                assert end["status"] == "completed"
+                assert text_of(await front.turn(session, "hi", id="t2")) == "You said: hi"
+        finally:
+            await stack.close()
+            await place.close()
 
 
 async def test_what_is_read_is_read_where_it_was_written(watched: Sentinels, stack: Stack) -> None:
