@@ -10,7 +10,7 @@ PORT ?= 8080
 BROKERS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve secrets cluster test test-cluster check format lint types protocol docs pictures fuzz streams simulate simulate-mutants simulate-servers chaos siege rolling soak bench lock clean
+.PHONY: help serve secrets cluster test test-cluster check format lint types protocol docs pictures fuzz streams simulate simulate-mutants simulate-servers chaos siege lifelines storm rolling soak bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,12 @@ simulate-servers: $(INSTALLED) ## Compare simulated brokers with real ones, by w
 
 siege: $(INSTALLED) ## Attack a deployment with one key for MINUTES (10); a neighbour's turns must complete, and soon
 	$(BIN)/python -m tests.security.siege --minutes $(MINUTES)
+
+lifelines: $(INSTALLED) ## Kill 40 workers, and disturb living ones for an hour: how soon are they missed, and is any wrongly?
+	$(BIN)/python -m tests.chaos.lifelines --kills 40 --minutes 60
+
+storm: $(INSTALLED) ## Cut 5,000 followers of 500 speaking sessions all at once, in five ways: how soon do they hear again?
+	STORM_FOLLOWERS=5000 STORM_SESSIONS=500 STORM_PACE_MS=3000 $(BIN)/pytest -q -s tests/processes/test_storms.py
 
 rolling: $(INSTALLED) ## Replace every process of a deployment under load, 20 times
 	$(BIN)/python -m tests.chaos --rolls 20 --seeds 1 --minutes 120
