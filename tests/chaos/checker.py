@@ -226,7 +226,7 @@ def streams_are_the_log(account: Account) -> Iterator[str]:
         if view.lost and any(session.may_have(frame) for frame in view.frames):
             continue
         if same == view.lost and view.frames:
-            yield f"{turn}: told to be gone" if view.lost else str(turn)
+            yield f"{turn}: told to be gone {view.gone}" if view.lost else str(turn)
         elif view.ended and not view.lost and len(rows) != len(view.frames):
             yield f"{turn}: {len(rows) - len(view.frames)} more in the log"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import random
 import time
 from collections import Counter
@@ -233,7 +234,9 @@ async def account_of(redis: Any, town: Town) -> Account:
                 session.told = await _told(http, url, session.name, headers)
         for turn in town.turns if town.losses else ():
             for view in turn.views:
-                view.lost = view.lost or bool(view.frames and await _is_gone(http, town, turn, view))
+                if view.frames and not view.lost:
+                    view.gone = await _gone(http, town, turn, view)
+                    view.lost = bool(view.gone)
     await redis.aclose()
     return account
 
@@ -249,12 +252,15 @@ async def _told(http: httpx.AsyncClient, url: str, session: str, headers: dict[s
     return answer.json()
 
 
-async def _is_gone(http: httpx.AsyncClient, town: Town, turn: Turn, view: View) -> bool:
-    """Whether a client that comes back is told that what it has is gone."""
+async def _gone(http: httpx.AsyncClient, town: Town, turn: Turn, view: View) -> str:
+    """How a client that comes back is told that what it has is gone; empty: it is there."""
     url, params = f"{town.fronts[-1]}/process", {"session_id": turn.session, "response_id": turn.task}
     headers = {**town.headers_of(turn.session), "Last-Event-ID": view.frames[-1].id}
     async with http.stream("GET", url, params=params, headers=headers) as answer:
-        return answer.status_code in (404, 410)
+        if answer.status_code not in (404, 410):
+            return ""
+        told = (await answer.aread()).decode()
+    return f"behind {view.frames[-1].id}: {answer.status_code} {told}, {dt.datetime.now(dt.UTC):%H:%M:%S.%f}"
 
 
 def _key(session: str, rest: str) -> str:

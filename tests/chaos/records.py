@@ -24,6 +24,7 @@ class View:
         forgotten: what it had received before.
         ended: it has seen the turn's end.
         lost: it was told that what it has is gone, and there is nothing to begin anew with.
+        gone: what it was told then, and when, where it was asked for at the end.
     """
 
     frames: list[Frame] = field(default_factory=list)
@@ -31,6 +32,7 @@ class View:
     forgotten: list[Frame] = field(default_factory=list)
     ended: bool = False
     lost: bool = False
+    gone: str = ""
 
     def forget(self) -> None:
         """The broker lost what it had seen, and it was told so: it begins anew."""
