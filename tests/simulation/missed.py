@@ -31,7 +31,7 @@ from turnstream.worker.worker import WorkerProcess
 if TYPE_CHECKING:
     from tests.simulation.cluster import Running
 
-LEASE_SECONDS = Settings().lease_seconds
+LEASE_SECONDS: float = Settings.model_fields["lease_seconds"].default
 SOON_SECONDS = 2.0
 
 # What is done to the worker that runs the turn → whether it is missed.

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.simulation.cluster import CLUSTER, FORMS, ONE, SENTINEL
 from tests.simulation.mutants import MUTANTS, ROOT
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 # What a run may take at most; `make simulate` does many more.
 LONGEST_SECONDS = 600
 
 
+# A simulation on a machine of another name, which has more or fewer cores.
+ELSEWHERE = """
+import os, runpy, socket
+os.cpu_count = lambda: 7
+socket.gethostname = lambda: "another-machine.example"
+runpy.run_module("tests.simulation", run_name="__main__", alter_sys=True)
+"""
+
+
 def simulated(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     """What a command of the simulation prints."""
+    return printed("-m", module, *words)
+
+
+def printed(*words: str, cwd: Path = ROOT, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What Python prints that is begun there, with these variables on top of the environment."""
     return subprocess.run(
-        [sys.executable, "-m", module, *words],
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         check=False,
@@ -57,17 +78,30 @@ def test_mutants_are_found() -> None:
 
 
 @pytest.mark.parametrize("brokers", [ONE, SENTINEL, CLUSTER])
-def test_a_seed_gives_the_same_run_again(brokers: str) -> None:
-    """In another process, at another time: the same bytes arrived everywhere at the same moments."""
-    (first, other), [again] = (
-        re.findall(r"(\d+) turns, ([\d.]+) s virtual.*trace (\w+)", done.stdout)
-        for done in (
-            simulated("tests.simulation", "--turns", "40", "--brokers", brokers, "--seeds", *seeds)
-            for seeds in (("7", "8"), "7")
-        )
+def test_a_seed_gives_the_same_run_again(brokers: str, tmp_path: Path) -> None:
+    """In another process, at another time, on another machine: the same bytes arrived everywhere at the same moments."""
+    given = ("--turns", "40", "--brokers", brokers, "--seeds")
+    first, other = _runs(simulated("tests.simulation", *given, "7", "8"))
+    # A setting's variable in small letters is one, too: tests/conftest.py takes those in capital letters away.
+    elsewhere = printed(
+        *("-c", ELSEWHERE, *given, "7"),
+        cwd=tmp_path,
+        PYTHONPATH=str(ROOT),
+        PYTHONHASHSEED="0",
+        HOME=str(tmp_path),
+        TZ="Asia/Kathmandu",
+        LC_ALL="C",
+        turnstream_session_ttl="100",
+        turnstream_log_max_events="101",
     )
-    assert first == again
+    assert _runs(simulated("tests.simulation", *given, "7")) == [first]
+    assert _runs(elsewhere) == [first], elsewhere.stdout + elsewhere.stderr
     assert first != other
+
+
+def _runs(done: subprocess.CompletedProcess[str]) -> list[tuple[str, ...]]:
+    """Turns, virtual seconds and digest of each seed."""
+    return re.findall(r"(\d+) turns, ([\d.]+) s virtual.*trace (\w+)", done.stdout)
 
 
 def test_the_simulated_broker_answers_as_a_real_one() -> None:

@@ -1,10 +1,11 @@
-"""What a program learns of the world, under a seed: time, random numbers, and identifiers."""
+"""What a program learns of the world, under a seed: time, random numbers, identifiers, and the machine that it is on."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import random
+import socket
 import time
 import uuid
 from contextlib import contextmanager
@@ -55,10 +56,13 @@ class _Datetime(datetime):
 # Where virtual time begins, Unix seconds.
 BEGIN = 1_750_000_000.0
 
+# The machine's name: in ids of processes, which go over the wire, and whose length and order matter there.
+HOST = "vm"
+
 
 @contextmanager
 def seeded(loop: SimulatedLoop, seed: int) -> Iterator[None]:
-    """While it lasts: virtual time, and random numbers of the seed."""
+    """While it lasts: virtual time, random numbers of the seed, and nothing of this machine."""
     rng = random.Random(f"world {seed}")
     state = random.getstate()
     random.seed(f"module {seed}")
@@ -83,7 +87,7 @@ def seeded(loop: SimulatedLoop, seed: int) -> Iterator[None]:
     async def beside(function: Callable[..., Any], args: tuple[Any, ...], **_: Any) -> Any:
         return await loop.run_in_executor(None, partial(function, *args))
 
-    patched = [
+    patched: list[Any] = [
         mock.patch.object(time, "time", unix),
         mock.patch.object(time, "monotonic", clock),
         mock.patch.object(time, "perf_counter", clock),
@@ -102,6 +106,9 @@ def seeded(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         # In some runs processes are idle, in others so busy that text waits for more.
         mock.patch.object(flush_window, "cpu_wanted", wanted),
         mock.patch.object(os, "getpid", return_value=1),
+        mock.patch.object(socket, "gethostname", return_value=HOST),
+        # Settings are read from it that are not given, by names in letters of any size.
+        mock.patch.dict(os.environ, clear=True),
         mock.patch.object(uuid, "uuid4", uuid4),
     ]
     for each in patched:
