@@ -135,6 +135,14 @@ class Store:
         found = dict(item.value.items()).get(field.encode()) if item is not None else None
         return found.decode() if found else ""
 
+    def stream(self, key: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """A stream's entries as they are now, as XRANGE has them."""
+        item = self.item(key.encode())
+        if item is None:
+            return []
+        words = ((each.encode(), item.value._values_dict[each]) for each in item.value._ids)
+        return [(entry, dict(zip(pairs[::2], pairs[1::2], strict=True))) for entry, pairs in words]
+
     def expire(self, prefix: str) -> None:
         """Have the time of some keys be over."""
         for each in self.serving:

@@ -15,6 +15,7 @@ from tests.chaos.clients import ChaosClient, Town, _all
 from tests.chaos.records import ENDS
 from tests.simulation.agents import ON_LOST
 from tests.simulation.cluster import OWNER
+from tests.simulation.forgotten import wrong_so_far
 from tests.simulation.http_client import NoCookies, SimulatedTransport
 from tests.simulation.liteagent import LiteView
 from tests.support.client import asked, read_frame
@@ -108,7 +109,7 @@ class SimulatedTown(Town):
         cluster: where what a client is promised can be looked up, past all front ends.
         broken: promises that were not kept.
         lite: turns that a LiteAgent client follows, and what it saw.
-        cleared: turns that ended well, and whose sessions were cleared, or expired, then.
+        forgotten: turns that ended well, and whose sessions were cleared, or expired, then.
         clears: whether sessions are cleared now and then: what the broker loses would bring back what was cleared.
     """
 
@@ -118,7 +119,7 @@ class SimulatedTown(Town):
         self.clears = clears
         self.broken: list[str] = []
         self.lite: list[tuple[Turn, LiteView]] = []
-        self.cleared = 0
+        self.forgotten: list[Turn] = []
 
     @override
     def transport(self) -> httpx.AsyncBaseTransport:
@@ -126,7 +127,7 @@ class SimulatedTown(Town):
 
     def begun(self) -> int:
         """How many turns were."""
-        return len(self.turns) + self.cleared
+        return len(self.turns) + len(self.forgotten)
 
     @override
     def headers_of(self, session: str) -> dict[str, str]:
@@ -373,17 +374,19 @@ class SimulatedClient(ChaosClient):
         if not all(turn.own.ended and turn.accepted for turn in turns):
             return
         if self._rng.random() < 0.5:
+            self._town.broken += wrong_so_far(self._town, turns)
             await self._clear(session)
             gone = {410}
         else:
             await asyncio.sleep(UNUSED_SECONDS)
+            self._town.broken += wrong_so_far(self._town, turns)
             self._town.cluster.sessions.expire(f"ts:{{dev/{session}}}:")
             # A request that was held up may have begun it anew.
             gone = {404, 410}
         for number, turn in enumerate(turns):
             self._town.turns.remove(turn)
             self._turns.remove(turn)
-            self._town.cleared += 1
+            self._town.forgotten.append(turn)
             if (status := await self._status(turn, cursor=not number % 2)) not in gone:
                 self._town.broken.append(f"what_is_forgotten_is_gone: {turn}: {status}")
         self._town.lite = [(turn, view) for turn, view in self._town.lite if turn not in turns]

@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from redis.asyncio import Redis
-
 from tests.conformance.capture import Capture
 from tests.conformance.checker import check
 from turnstream.api.protocols.liteagent.frames import LITEAGENT_STREAM, LITEAGENT_WHOLE
@@ -77,11 +75,10 @@ class LiteView:
         return {"method": "GET", "params": params}
 
 
-async def wrong_streams(port: int, town: SimulatedTown) -> list[str]:
+def wrong_streams(town: SimulatedTown, lite: list[tuple[Turn, LiteView]]) -> list[str]:
     """What LiteAgent clients received that their wire does not allow, or that is not what the log says."""
-    redis: Any = Redis(port=port)
     found = []
-    for turn, view in town.lite:
+    for turn, view in lite:
         if not view.ended:
             if turn.accepted and not view.lost:
                 found.append(f"liteagent_turns_end: {turn}")
@@ -89,17 +86,16 @@ async def wrong_streams(port: int, town: SimulatedTown) -> list[str]:
         body = b"".join(frame.raw + b"\n\n" for frame in view.frames)
         capture = Capture("liteagent", (body,), stream=view.stream, chosen=frozenset({turn.task}))
         found += [f"liteagent_is_spoken: {turn}: {each}" for each in check(capture)]
-        if not town.losses and _EPOCH.sub(b"id:", body) != _EPOCH.sub(b"id:", await _told(redis, turn, view)):
+        if not town.losses and _EPOCH.sub(b"id:", body) != _EPOCH.sub(b"id:", _told(town, turn, view)):
             found.append(f"liteagent_streams_are_the_log: {turn}")
-    await redis.aclose()
     return found
 
 
-async def _told(redis: Any, turn: Turn, view: LiteView) -> bytes:
+def _told(town: SimulatedTown, turn: Turn, view: LiteView) -> bytes:
     """What the log's entries are for a LiteAgent client that was there from the beginning."""
     dialect = LITEAGENT_STREAM if view.stream else LITEAGENT_WHOLE
     frames = b""
-    for cursor, fields in await redis.xrange(f"ts:{{dev/{turn.session}}}:log"):
+    for cursor, fields in town.cluster.sessions.stream(f"ts:{{dev/{turn.session}}}:log"):
         entry = _entry(cursor, [word for pair in fields.items() for word in pair], {})
         if entry.task == turn.task:
             frames += dialect.frames(turn.session, int(cursor.partition(b"-")[0]), entry)

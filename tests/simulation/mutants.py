@@ -401,6 +401,13 @@ MUTANTS = [
         "    before",
         LATE,
     ),
+    _lua(
+        "a session that has expired begins with the same epoch",
+        "_session",
+        "redis.call('HSET', META, 'epoch', int(NEW_EPOCH), ",
+        "redis.call('HSET', META, 'epoch', '1', ",
+        LATE,
+    ),
     Mutant(
         "who comes back gets one event less",
         "api/streaming/start_position.py",

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from redis.asyncio import Redis
 
-from tests.chaos.checker import Violation, check
+from tests.chaos.checker import Violation, check, ids_mean_one_event
 from tests.chaos.driver import account_of, unended
-from tests.chaos.records import ENDS
+from tests.chaos.records import ENDS, Account
 from tests.simulation.clients import KEYS, LIMITS, SimulatedClient, SimulatedTown
 from tests.simulation.cluster import CLUSTER, FORMS, ONE, SENTINEL, TWO, Cluster
 from tests.simulation.faults import CONNECTED, FORMS_OF, LOSING, WEIGHTS, WHOLE, Faults
@@ -31,7 +31,6 @@ from turnstream.worker.agents import memory
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
-    from tests.chaos.records import Account
     from tests.simulation.recording import Recorded
 
 # The agent library prepares this when it is used first: here, for all seeds that this process begins others for.
@@ -305,7 +304,9 @@ class _Run:
         ]
         outcome.wrong += [f"stuck: {each}" for each in unended(account)]
         outcome.wrong += map(str, check(account))
-        outcome.wrong += await wrong_streams(port, town)
+        # Also of what was cleared since: no id is given twice.
+        outcome.wrong += map(str, check(Account(turns=town.forgotten + town.turns), [ids_mean_one_event]))
+        outcome.wrong += wrong_streams(town, town.lite)
         outcome.wrong += self._cluster.outside.wrong_answers(account)
         # Nothing is waited for: what is late shows only when so much time has passed.
         await self._wait(REST_SECONDS, [asyncio.create_task(asyncio.sleep(REST_SECONDS))])

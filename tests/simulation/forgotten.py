@@ -1,0 +1,46 @@
+"""Sessions that are about to be cleared or to expire: they are held to what the others are held to when all is over.
+
+They are read past all connections: that they are looked at changes nothing about a run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.chaos.checker import RULES, check, history_is_told
+from tests.chaos.records import Account, Session, rows
+from tests.simulation.liteagent import wrong_streams
+
+if TYPE_CHECKING:
+    from tests.chaos.records import Turn
+    from tests.simulation.clients import SimulatedTown
+
+# What `/history` tells would have to be asked for.
+_LOOKED_AT = [each for each in RULES if each is not history_is_told]
+
+# Of a task's hash.
+_FIELDS = ("status", "why", "crashes", "attempt", "launch", "parks")
+
+
+def wrong_so_far(town: SimulatedTown, turns: list[Turn]) -> list[str]:
+    """What does not hold of a session whose turns these are; all have ended before their clients' eyes."""
+    account = Account(turns=turns, losses=town.losses)
+    for turn in turns:
+        account.sessions.setdefault(turn.session, _session(town, turn.session, turns))
+    lite = [(turn, view) for turn, view in town.lite if turn in turns]
+    found = [*map(str, check(account, _LOOKED_AT)), *wrong_streams(town, lite)]
+    return [*found, *town.cluster.outside.wrong_answers(account)]
+
+
+def _session(town: SimulatedTown, name: str, turns: list[Turn]) -> Session:
+    store, key = town.cluster.sessions, f"ts:{{dev/{name}}}:"
+    session = Session(name, rows(store.stream(f"{key}log")), rows(store.stream(f"{key}history")))
+    for turn in turns:
+        task = f"{key}task:{turn.task}"
+        if store.field(task, "status"):
+            known = {field: store.field(task, field) for field in _FIELDS}
+            session.tasks[turn.task] = {field: value for field, value in known.items() if value}
+    epoch, seq, former = (store.field(f"{key}meta", field) for field in ("epoch", "seq", "former"))
+    ended = [f"{epoch}-{seq}", *former.split()] if epoch else []
+    session.epochs = {int(one): int(last) for one, _, last in (each.partition("-") for each in ended)}
+    return session
