@@ -67,6 +67,7 @@ WEIGHTS = {
     "half_close": 3,
     "silence": 3,
     "lose_host": 3,
+    "kill_asking": 3,
     # How it is from the beginning on, rather than what happens.
     "skew": 0,
 }
@@ -452,12 +453,19 @@ class Faults:
 
     async def kill_booking(self) -> None:
         """A worker dies between an effect and its result, and maybe the one that runs the call again, too."""
+        await self._kill_each("booking", self._cluster.outside.bank.on_booked, self._rng.randint(1, 2))
+
+    async def kill_asking(self) -> None:
+        """A turn takes worker after worker with it when it asks the model: as many as end it, or one less."""
+        await self._kill_each("asking", self._cluster.outside.provider.on_asked, self._rng.randint(2, 3))
+
+    async def _kill_each(self, what: str, hooks: list[Callable[[str, str], bool]], times: int) -> None:
         ref = ""
-        for _ in range(self._rng.randint(1, 2)):
-            who, ref = await self._next(self._cluster.outside.bank.on_booked, ref)
+        for _ in range(times):
+            who, ref = await self._next(hooks, ref)
             for each in self._able("worker"):
                 if str(each.process) == who:
-                    self._note("kill worker booking", f"{each.process} {ref}")
+                    self._note(f"kill worker {what}", f"{each.process} {ref}")
                     self._cluster.kill(each)
                     await self._again(each)
 

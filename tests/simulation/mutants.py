@@ -259,6 +259,20 @@ MUTANTS = [
         "if true then",
         ("kill_unheard", "kill_worker"),
     ),
+    _lua(
+        "a turn goes on whatever number of workers it loses",
+        "sweep",
+        "if crashes >= tonumber(max_crashes) then",
+        "if false then",
+        ("kill_asking",),
+    ),
+    _lua(
+        "a lost worker is not counted",
+        "sweep",
+        "redis.call('HSET', TASK, 'crashes', int(crashes))",
+        "",
+        KILLED,
+    ),
     # ── a model whose provider is away ──
     Mutant(
         "a connection that is lost does not pass",

@@ -41,6 +41,9 @@ _TASK, _OPERATION = 2, 3
 # A broker's clock is set back by less, between two looks at it.
 SET_BACK_MS = 1000
 
+# A turn that has taken so many workers with it is not tried again.
+_MOST_LOST = 3
+
 # What those that write for an attempt show of it, and where an append's batch begins.
 _ATTEMPT, _HOLDER = 8, 9
 BATCH = 13
@@ -303,6 +306,7 @@ class _Step:
             yield from self._open(after)
         yield from self._hint(reply)
         yield from self._launched(after, reply)
+        yield from self._crashed(after, reply)
         if reply[0] == b"ok" and self._name == "finish":
             yield from self._passed()
 
@@ -389,6 +393,23 @@ class _Step:
             yield f"nothing_is_launched_before_its_time: {left} ms"
         if "not_before" in after or "waits_for" in after:
             yield f"who_is_launched_waits_no_more: for {after.get('waits_for')}"
+
+    def _crashed(self, after: Fields, reply: Any) -> Iterator[str]:
+        """A worker that is lost with a turn counts, and the last one that may be ends it; who ends it does it for that reason."""
+        before = self._before
+        lost, known = (int(each.get("crashes", "0")) for each in (after, before))
+        if self._name == "sweep" and (before.get("status"), after.get("status")) == ("running", "queued"):
+            known += 1
+        if after and lost < known:
+            yield f"lost_workers_are_counted: {lost}, not {known}"
+        if self._name == "sweep" and lost > int(before.get("crashes", "0")):
+            ends = reply[0] == b"end" and reply[3] == b"failed worker_lost"
+            if ends != (lost >= _MOST_LOST):
+                yield f"as_many_lost_workers_end_a_turn: {lost} are lost: {_short(reply)}"
+        if (self._name, reply[0]) == ("finish", b"ok") and "ending" in before:
+            told = f"{after.get('status')} {after.get('why', '')}".strip()
+            if told != before["ending"].strip():
+                yield f"a_turn_ends_as_was_said: {told}, not {before['ending']}"
 
     def _passed(self) -> Iterator[str]:
         active = self._hash("meta").get("active", "")
