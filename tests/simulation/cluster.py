@@ -143,6 +143,7 @@ class Cluster:
         self._given = {**GIVEN, **given, "redis_url": self.primary.url}
         if self.sessions is not self.primary:
             self._given["session_redis_url"] = self.sessions.url
+            self.sessions.steps.hints = self.primary
         self._agents = {version: agents(version) for version in (None, OTHER_VERSION)}
         self.running: list[Running] = []
         # Whether every process can tell the brokers what it has to: what they count is true.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.simulation.__main__ import beside, with_fixed_hashes
-from tests.simulation.cluster import CLUSTER
+from tests.simulation.cluster import CLUSTER, TWO
 from tests.simulation.run import ALONE, Plan
 
 ROOT = Path(__file__).parents[2]
@@ -231,6 +231,14 @@ MUTANTS = [
     _lua("no hint from submit", "submit", "remind(due, ref, look_ms)", "", KILLED),
     _lua("no hint from callback", "callback", "remind(due, ref, look_ms)", "", KILLED),
     _lua("no hint from take", "take", "remind(due, ref, look_ms)", "", KILLED),
+    Mutant(
+        "a hint behind what it is for",
+        "shared/session/queue.py",
+        "            if not here:\n                await self.remind(ref, LAUNCH_GRACE_MS)\n            outcome = await ask(look)\n",
+        "            outcome = await ask(look)\n            if not here:\n                await self.remind(ref, LAUNCH_GRACE_MS)\n",
+        KILLED,
+        (TWO,),
+    ),
     _lua("no hint from claim", "claim", "redis.call('ZADD', due, unpack(hints))", "", KILLED),
     _lua(
         "the next turn not launched",

@@ -13,6 +13,7 @@ from tests.conftest import LASTING
 from turnstream.shared.broker.keys import DUE, FOR_SCRIPTS
 from turnstream.shared.broker.scripts import LUA
 from turnstream.shared.session.queue import LAUNCH_GRACE_MS
+from turnstream.shared.session.tasks import NOT_APART
 from turnstream.worker.agent_versions import GONE, WAITS_FOR
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Steps:
     Attributes:
         lives: whether a worker, by its id, is one that others must not take for dead.
         before: called with each script on a session, before it is carried out: where, its name, and its arguments.
+        hints: where hints are, if not where the sessions are.
         on_script: called with each script's name, who asked for it, and the reply, which is not sent yet.
         on_key: called with the name of each script on a session, and its first key, behind it.
         repeated: the share of operations that are carried out twice; who asked gets the second reply.
@@ -99,6 +101,7 @@ class Steps:
         self._rng = rng
         self.lives: Callable[[str], bool] = bool
         self.before: Callable[[SimulatedBroker, str, Sequence[bytes]], None] | None = None
+        self.hints: Store | None = None
         self.on_script: Callable[[str, str, Any], None] | None = None
         self.on_key: list[Callable[[str, bytes], None]] = []
         self._names: dict[bytes, str] = {}
@@ -222,7 +225,7 @@ class Steps:
         for job in jobs:
             if left is not None and job in left.value:
                 yield f"a_launch_is_claimed_once: {job.decode()}"
-            yield from _looked_at_soon(self._broker, job.rpartition(b":")[0])
+            yield from _looked_at_soon(self._broker, job.rpartition(b":")[0], self._broker.now_ms())
 
     def _counts(self, keys: Sequence[bytes]) -> tuple[dict[bytes, float], dict[bytes, float], int]:
         """An owner's turns that count, those of the last minute, and the bytes of its sessions."""
@@ -304,7 +307,7 @@ class _Step:
         if after and after.get("status") not in ENDS:
             yield from self._counts(after)
             yield from self._open(after)
-        yield from self._hint(reply)
+        yield from self._hint(after, reply)
         yield from self._launched(after, reply)
         yield from self._crashed(after, reply)
         if reply[0] == b"ok" and self._name == "finish":
@@ -374,13 +377,27 @@ class _Step:
             if (place := int(words[words.index(b"o") + 1])) in opened:
                 yield f"what_is_said_is_not_open: {opened[place]}"
 
-    def _hint(self, reply: Any) -> Iterator[str]:
-        if reply[0] not in _HINTED.get(self._name, ()) or DUE.encode() not in self._keys:
+    def _hint(self, after: Fields, reply: Any) -> Iterator[str]:
+        if reply[0] not in _HINTED.get(self._name, ()):
+            return
+        if DUE.encode() not in self._keys:
+            yield from self._hint_apart(after)
             return
         if self._name == "submit" and self._before:
             # Repeated after a rescuer has launched the turn: it is looked at again when its deadline has passed.
             return
-        yield from _looked_at_soon(self._broker, self.ref.encode())
+        yield from _looked_at_soon(self._broker, self.ref.encode(), self._now)
+
+    def _hint_apart(self, after: Fields) -> Iterator[str]:
+        """Where hints are on another server, one was there before; it may be in a rescuer's hands, who looks soon."""
+        hints = self._broker.steps.hints
+        unchanged = all(self._before.get(name) == after.get(name) for name in ("status", "attempt"))
+        # A rescuer that takes a turn has its hint in hand.
+        in_hand = self._name == "take" and self._args[-1] == NOT_APART.encode()
+        if hints is None or hints.losses or not self._kept or unchanged or in_hand:
+            return
+        # Hints were dated by another clock, which may have been set back since.
+        yield from _looked_at_soon(hints, self.ref.encode(), hints.clock_ms() + SET_BACK_MS)
 
     def _launched(self, after: Fields, reply: Any) -> Iterator[str]:
         """A turn that waits is launched when its time has come, and waits no more then."""
@@ -437,13 +454,13 @@ class _Step:
         }
 
 
-def _looked_at_soon(broker: Store, ref: bytes) -> Iterator[str]:
-    """A rescuer looks at the task, whoever dies with it in hand."""
-    due, now = broker.item(DUE.encode()), broker.now_ms()
+def _looked_at_soon(broker: Store, ref: bytes, now: float) -> Iterator[str]:
+    """A rescuer looks at the task, whoever dies with it in hand. ``now``: by the broker's clock, Unix milliseconds."""
+    due = broker.item(DUE.encode())
     at = due.value[ref] if due is not None and ref in due.value else None
     # Clocks are read in whole milliseconds, here and there.
     if at is None or at > now + LAUNCH_GRACE_MS + 2:
-        yield f"a_rescuer_looks_soon: {ref.decode()} at {at}, now is {now}"
+        yield f"a_rescuer_looks_soon: {ref.decode()} at {at}, now is {now:.0f}"
 
 
 def _body(text: str) -> str:
