@@ -54,6 +54,13 @@ _SCRIPT = re.compile(r" script: .*on @user_script:\d+\.$")
 # Commands whose reply has no order.
 _UNORDERED = frozenset(b"KEYS SMEMBERS".split())
 
+# Commands whose reply is names and values, in no order: that of a hash's fields is nobody's promise.
+_FIELDS = frozenset(b"HGETALL ZRANDMEMBER".split())
+
+# Scripts' replies, by their first word, that hold a snapshot of a task (shared/lua/_session.lua), and at which place.
+_WITH_SNAPSHOT = ([b"begun"], [b"taken"])
+_SNAPSHOT = 2
+
 # Type → what tells all that such a key holds.
 _READING = {
     b"string": (b"GET",),
@@ -196,10 +203,10 @@ class _Comparison:
     def _compare(self, port: int, who: int, words: list[bytes]) -> Any:
         """Compare what has come to a connection since it was compared; the newest of that."""
         ours, theirs = self._connections[port, who]
-        name, mine = words[0].upper(), None
+        mine = None
         while (reply := ours.next()) is not False:
-            mine, other = _plain(name, reply), _plain(name, theirs.next())
-            if not _same(mine, other):
+            mine, other = _plain(words, reply), _plain(words, theirs.next())
+            if mine != other:
                 shown = f"{port}: {b' '.join(words[:6])[:200]!r}"
                 self.found.append(f"{shown}: simulated {str(mine)[:200]}, real {str(other)[:200]}")
         return mine
@@ -361,30 +368,34 @@ class _Real:
 # ── replies ──
 
 
-def _plain(name: bytes, reply: Any) -> Any:
-    """What is to be the same of a reply: an error as a text."""
+def _plain(words: list[bytes], reply: Any) -> Any:
+    """What is to be the same of a reply to a command: an error as a text."""
+    name = words[0].upper()
     if isinstance(reply, Exception):
         text = _SCRIPT.sub("", str(reply))
         return next((word for word in _WORDED if text.startswith(word)), text)
     if name in _UNORDERED:
         return sorted(reply)
+    if name == b"ZRANDMEMBER" and len(reply) == 2 * int(words[2]):
+        # Some of more, by chance.
+        return len(reply)
+    if name in _FIELDS:
+        return _fields(reply)
+    if name == b"EVAL" and isinstance(reply, list) and reply[:1] in _WITH_SNAPSHOT:
+        return [*reply[:_SNAPSHOT], _plain_snapshot(reply[_SNAPSHOT]), *reply[_SNAPSHOT + 1 :]]
     # Both run by their own clocks: only whether a key lives, and for ever, is the same.
     return (reply > 0) - (reply < -1) if name == b"PTTL" else reply
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two replies are equal; the order of a hash's fields is nobody's promise."""
-    if one == other:
-        return True
-    if not (isinstance(one, list) and isinstance(other, list)) or len(one) != len(other):
-        return False
-    if all(isinstance(each, bytes) for each in (*one, *other)):
-        return len(one) % 2 == 0 and dict(_pairs(one)) == dict(_pairs(other))
-    return all(map(_same, one, other))
+def _plain_snapshot(snapshot: list[Any]) -> list[Any]:
+    """What an attempt's holder is given: epoch, task, calls, state, seq, and the digests that these hashes refer to."""
+    epoch, task, calls, state, seq, files = snapshot
+    return [epoch, _fields(task), _fields(calls), _fields(state), seq, sorted(files)]
 
 
-def _pairs(words: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(words[::2], words[1::2], strict=True)
+def _fields(words: Any) -> Any:
+    """Names and values, in whatever order."""
+    return dict(zip(words[::2], words[1::2], strict=True)) if isinstance(words, list) else words
 
 
 if __name__ == "__main__":
