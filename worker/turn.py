@@ -36,6 +36,9 @@ T = TypeVar("T")
 
 _TYPES = frozenset(MessageType)
 
+# What becomes of a call that was taken back, for the model and the client.
+WITHDRAWN = "The agent failed before this was done."
+
 _current: ContextVar[RunningTurn] = ContextVar("turnstream_turn")
 
 
@@ -251,8 +254,17 @@ class RunningTurn:
         self.batch.call(call, orjson.dumps(record))
         self.publisher.kick()
 
+    def withdrawn(self, call: str) -> bool:
+        """Whether a call was taken back, by this attempt or an earlier one: nobody is asked it again."""
+        return self.kept(f"withdrawn:{call}") is not None
+
     async def withdraw(self, calls: Sequence[str]) -> set[str]:
-        """Take calls back that nobody waits for any more; those that were answered by then."""
+        """Take calls back that nobody waits for any more; those that were answered by then.
+
+        What becomes of them is said later, perhaps by another attempt.
+        """
+        for call in calls:
+            self.keep(f"withdrawn:{call}", b"1")
         answered = await self.publisher.withdraw(calls)
         self._calls.difference_update(calls)
         return answered

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from tests.support.client import calls_of, check_whole, terminal, text_of
 from tests.support.scripted import script
 from tests.support.waiting import wait_until
+from turnstream.shared.broker.keys import SessionKeys
+from turnstream.worker.publisher import Publisher
+from turnstream.worker.turn import WITHDRAWN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
 
 ASK = {"name": "where", "parameters": {"type": "object", "properties": {}}}
 
@@ -179,6 +188,49 @@ async def test_a_call_that_was_taken_back_is_gone_while_the_turn_goes_on(serve: 
         frames = await stream.all()
     check_whole(frames)
     assert text_of(frames).endswith("The agent failed (RuntimeError). (agent_error) | in Rome  ")
+
+
+async def test_what_was_taken_back_is_not_asked_again_by_the_next_attempt(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker goes between taking the calls back and saying what becomes of them: the client has been told that they are gone."""
+    client, stack = await serve(
+        lead={"subagents": ["helper"]},
+        helper={"client_tools": [ASK], "python": "tests.support.scripted:guarded"},
+    )
+    withdraw, withdrawn = Publisher.withdraw, asyncio.Event()
+
+    async def withdraw_and_wait(publisher: Publisher, calls: Sequence[str]) -> set[str]:
+        answered = await withdraw(publisher, calls)
+        if not withdrawn.is_set():
+            withdrawn.set()
+            await asyncio.Event().wait()
+        return answered
+
+    monkeypatch.setattr(Publisher, "withdraw", withdraw_and_wait)
+    asks: list[Any] = [("where", {}), ("risky", {}), ("broken", {})]
+    async with client.process("s1", script([("helper", [asks, "never"])], "{results}"), id="t1") as stream:
+        await withdrawn.wait()
+        await stack.worker()
+        await stack.stop_worker(stack.workers[0][0])
+        # It would wait for the client, if that were asked again.
+        async with asyncio.timeout(30):
+            frames = await stream.all()
+    check_whole(frames)
+    ended = terminal(frames)
+    assert ended is not None
+    assert ended["status"] == "completed"
+    assert (await stack.log.task(SessionKeys("dev", "s1"), "t1"))["attempt"] == "2"
+    (call,) = calls_of(frames)
+    (consent,) = calls_of(frames, "mcp_approval_request")
+    (output,) = calls_of(frames, "function_call_output")
+    assert output == {"call_id": call["call_id"], "name": "where", "output": WITHDRAWN}
+    told = [each for each in calls_of(frames, "plugin_call_output") if each["call_id"] == consent["id"]]
+    assert len(told) == 1
+    assert WITHDRAWN in told[0]["output"]
+    for late in (call["call_id"], consent["id"]):
+        answer = await client.callback("s1", late, True)
+        assert (answer.status_code, answer.json()["reason"]) == (410, "call_withdrawn")
 
 
 def _delta(event: bytes) -> str:

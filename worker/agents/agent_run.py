@@ -40,7 +40,7 @@ from turnstream.worker.agents.delta_listener import DeltaListener, listening
 from turnstream.worker.agents.library_tasks import LibraryTasks
 from turnstream.worker.agents.model_gate import noting
 from turnstream.worker.agents.structured_output import OutputForm
-from turnstream.worker.turn import Group, new_call_id, now_ms
+from turnstream.worker.turn import WITHDRAWN, Group, new_call_id, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -367,10 +367,11 @@ class Run:
         result: Any,
         extra: dict[str, Any] | None = None,
     ) -> None:
-        """Say how a call was settled, and keep its result with that."""
+        """Say how a call was settled, unless an earlier attempt did, and keep its result with that."""
         self._settled.add(call)
         self.turn.keep(f"result:{call}", pydantic_core.to_json(result))
-        self.speaker.say(message_type, "tool", _data(data), extra=extra, group=self.group)
+        if not self._was_told(call):
+            self.speaker.say(message_type, "tool", _data(data), extra=extra, group=self.group)
 
     def result(self, call: str) -> tuple[bool, Any]:
         """Whether the call was settled by an earlier attempt, and its result."""
@@ -420,13 +421,13 @@ class Run:
         self._inner.append(run)
         return run
 
-    async def abandon(self, why: str) -> None:
+    async def abandon(self) -> None:
         """Bring to an end what a run that failed has begun: the turn goes on without it.
 
         What it asked the client is taken back, and the client is told.
         """
         for run in self._inner:
-            await run.abandon(why)
+            await run.abandon()
         if self._speech is not None:
             self._speech.break_off()
             self._speech = None
@@ -434,22 +435,32 @@ class Run:
         asked = [name for name in named if self.turn.asked(name)]
         answered = await self.turn.withdraw(asked) if asked else set()
         for call in self._calls:
-            if call in self._settled or self.turn.kept(f"result:{call}"):
+            if call in self._settled or self.turn.kept(f"result:{call}") or self._was_told(call):
                 continue
             # The answer to a function's call was said when it came; a consent settles nothing.
             if call in answered and self.called(call):
                 continue
             if self.called(call) or call in asked or self.group.begun:
-                self._say_settled(call, why)
+                self._say_settled(call, WITHDRAWN)
 
     def answered(self, call: str) -> None:
         """The client's answer was said when it came; nothing is left to say about the call."""
         self._settled.add(call)
 
+    def settle_withdrawn(self, call: str) -> None:
+        """An earlier attempt took the call back: say so, unless it did."""
+        if not self._was_told(call):
+            self._say_settled(call, WITHDRAWN)
+        self._settled.add(call)
+
+    def _was_told(self, call: str) -> bool:
+        """Whether an outcome was said for which no toolset spoke."""
+        return self.turn.kept(f"told:{call}") is not None
+
     def _say_unsettled(self, event: FunctionToolResultEvent) -> None:
         """A call that never reached its tool: unknown name, arguments that do not fit, a tool that asks again."""
         call = event.tool_call_id
-        if call in self._settled or call not in self._calls or self.turn.kept(f"told:{call}") is not None:
+        if call in self._settled or call not in self._calls or self._was_told(call):
             return
         self._say_settled(call, event.part.model_response_str())
 

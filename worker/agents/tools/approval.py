@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from turnstream.worker.turn import WITHDRAWN
+
 if TYPE_CHECKING:
     from turnstream.worker.agents.agent_run import Run
 
@@ -13,8 +15,10 @@ _DENIED = "The tool call was denied."
 def decided(
     run: Run, name: str, call: str, server_label: str, *, question: str = "", reason: str | None = None
 ) -> Any:
-    """The client's decision; None: it was asked, now or before. One that cannot be asked says no. Otherwise as `ask`."""
+    """The client's decision; None: it was asked, now or before. A no, where it cannot be asked, or its question was taken back. Otherwise as `ask`."""
     decision = run.turn.results.get(question or call)
+    if decision is None and run.turn.withdrawn(question or call):
+        return {"approve": False, "reason": WITHDRAWN}
     if decision is None and not run.turn.approves(name):
         return {"approve": False, "reason": "This client cannot be asked."}
     if decision is None:

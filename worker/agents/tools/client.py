@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai import CallDeferred, ModelRetry
+from pydantic_ai import CallDeferred, ModelRetry, ToolFailed
 from pydantic_ai.tools import ToolDefinition
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from turnstream.shared.agents import json_schema
 from turnstream.worker.agents.tools import results
+from turnstream.worker.turn import WITHDRAWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,12 +71,16 @@ class ClientTools(AbstractToolset[Any]):
         Raises:
             CallDeferred: the client was asked.
             ModelRetry: the arguments do not fit the schema; says how.
+            ToolFailed: an earlier attempt took the call back.
         """
         run, call = self._run, str(ctx.tool_call_id)
         turn = run.turn
         if call in turn.results:
             run.answered(call)
             return results.never_a_file(turn.results[call])
+        if turn.withdrawn(call):
+            run.settle_withdrawn(call)
+            raise ToolFailed(WITHDRAWN)
         if not turn.asked(call):
             run.check_arguments(call)
             if wrong := json_schema.misfits(self._tools[name].parameters, tool_args):

@@ -117,7 +117,7 @@ class SubAgents(AbstractToolset[Any]):
                 raise
             code, text = explain(error)
             log.warning("subagent.failed", agent=name, code=code, **for_operators(error))
-            await inner.abandon("The agent failed before this was done.")
+            await inner.abandon()
             return self._settled(name, call, error=f"{text} ({code})")
         if answer.waits:
             raise CallDeferred
