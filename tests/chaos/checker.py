@@ -24,6 +24,9 @@ CLOSED = frozenset({"completed", "incomplete"})
 # What tells a client's call and its answer.
 CALLS = {"function_call": "function_call_output", "plugin_call": "plugin_call_output"}
 
+# What is said of a call that was taken back.
+ABANDONED = "The agent failed before this was done."
+
 # What the client is asked, and how it answers.
 ASKED = {"function_call": "function_call_output", "mcp_approval_request": "mcp_approval_response"}
 
@@ -139,6 +142,18 @@ def calls_are_made_and_answered_once(account: Account) -> Iterator[str]:
                 yield f"{session.name}/{task}: {call} twice"
             if rows[-1].event.get("status") == "completed" and set(made) != set(answered):
                 yield f"{session.name}/{task}: {len(made)} {call}, {len(answered)} answers"
+
+
+@rule
+def answers_are_taken_or_not(account: Account) -> Iterator[str]:
+    """An answer that was taken is in the log; where the client was told that the call was withdrawn, the log says so, too."""
+    for turn in account.turns:
+        for row in _closings(account.session_of(turn).of(turn.task)):
+            if row.kind in CALLS.values() and not account.losses:
+                data = row.event["content"][0]["data"]
+                withdrawn = data.get("output") == ABANDONED
+                if turn.taken.get(str(data["call_id"]), not withdrawn) == withdrawn:
+                    yield f"{turn}: {data}"
 
 
 @rule
@@ -270,7 +285,7 @@ def answers_are_right(account: Account) -> Iterator[str]:
         if end.get("status") != "completed":
             continue
         texts = [_text(message) for message in end["output"] if message.get("type") == "message"]
-        expected = expected_text(turn)
+        expected = turn.answer or expected_text(turn)
         if expected is not None and (not texts or texts[-1] != expected):
             yield f"{turn}: {texts[-1:]} instead of {expected!r}"
 

@@ -37,6 +37,9 @@ LOOK_BACK_SECONDS = 1.0
 # What a client is asked, and what shows its answer in the stream.
 ANSWERS = {"function_call": "function_call_output", "mcp_approval_request": "mcp_approval_response"}
 
+# Why a call takes no answer that nobody waits for any more.
+WITHDRAWN = "call_withdrawn"
+
 PROMPTS = ("tokens", "tokens", "tokens", "tokens", "words", "tool", "call", "calls", "dispatch", "slow")
 
 
@@ -310,19 +313,19 @@ class ChaosClient:
             await asyncio.sleep(self._rng.uniform(*ANSWERED_LATE_SECONDS))
 
         def waits() -> bool:
-            return (
-                not (view.ended or view.lost)
-                and len(view.forgotten) == known
-                and not any(
-                    frame.data.get("type") in ANSWERS.values() and call in str(frame.data)
-                    for frame in view.frames
-                )
-            )
+            gone = view.ended or view.lost or len(view.forgotten) != known
+            return not (gone or self._is_settled(view, call))
 
         while waits():
             await self._ask(turn, "callback", {"sessionId": turn.session}, body)
             # Lost before the stream has shown it, it is missed by nobody else.
             await self._while(waits)
+
+    def _is_settled(self, view: View, call: str) -> bool:
+        """Whether the stream has shown the answer to a call, or that there will be none."""
+        return any(
+            frame.data.get("type") in ANSWERS.values() and call in str(frame.data) for frame in view.frames
+        )
 
     async def _while(self, condition: Callable[[], bool]) -> None:
         """Wait for as long as something is so, `ANSWER_SECONDS` at most."""
@@ -347,7 +350,10 @@ class ChaosClient:
             await asyncio.sleep(self._again())
         ended_meanwhile = answer.status_code in (409, 410) and _may_have_ended(turn)
         gone = self._town.losses and answer.status_code in (404, 409, 410)
-        if answer.status_code != 200 and not ended_meanwhile and not gone:
+        withdrawn = turn.withdraws and answer.status_code == 410 and answer.json()["reason"] == WITHDRAWN
+        if what == "callback" and (withdrawn or answer.status_code == 200):
+            turn.taken[body["id"]] = not withdrawn
+        if answer.status_code != 200 and not ended_meanwhile and not gone and not withdrawn:
             turn.refusals.append(f"{what} {answer.status_code} {answer.text[:200]}")
         return answer
 

@@ -60,6 +60,9 @@ class Turn:
         repeats_by_key: its requests carry an idempotency key.
         may_fail: why it may fail by itself, beside the loss of its workers.
         unanswered: so many of its calls the client leaves without an answer, and stops it then.
+        answer: the last text of its answer, where its command does not say that.
+        withdraws: it may take calls back that it has made.
+        taken: of its calls, what the newest answer was told: that it was taken, or that the call was withdrawn.
         refusals: answers that no client should get, as ``what status body``.
         trouble: answers and errors that a client has to live with, counted.
     """
@@ -72,6 +75,9 @@ class Turn:
     repeats_by_key: bool = False
     may_fail: str = ""
     unanswered: int = 0
+    answer: str = ""
+    withdraws: bool = False
+    taken: dict[str, bool] = field(default_factory=dict)
     views: list[View] = field(default_factory=lambda: [View()])
     refusals: list[str] = field(default_factory=list)
     trouble: Counter[str] = field(default_factory=Counter)

@@ -177,6 +177,11 @@ def _never_answer(account: Account) -> None:
     _renumber(account)
 
 
+def _take_an_answer_back(account: Account) -> None:
+    turn = account.turns[3]
+    turn.taken = dict.fromkeys((calls_of(turn.own.frames)[0]["call_id"],), False)
+
+
 def _forget_history(account: Account) -> None:
     del account.sessions["s1"].history[1]
 
@@ -268,6 +273,7 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
     "attempts_do_not_interleave": (_interleave,),
     "ends_hold_the_output": (_forget_output,),
     "calls_are_made_and_answered_once": (_call_twice, _never_answer),
+    "answers_are_taken_or_not": (_take_an_answer_back,),
     "history_is_what_was_streamed": (_forget_history,),
     "parks_are_in_the_log": (_forget_a_park, _park_for_nothing, _count_parks_wrongly),
     "history_is_told": (_tell_otherwise,),

@@ -1,6 +1,6 @@
 """Agents that are cheap to simulate: generators that answer the demo agent's commands as it does, without a model.
 
-And a command more for the demo agent's model, which asks its client while a tool runs; and an agent whose model's provider
+And commands more for the demo agents' models, which ask their client while a tool runs; and an agent whose model's provider
 and whose bank are of the simulation.
 """
 
@@ -14,8 +14,9 @@ from pydantic_ai import Agent, Tool
 from pydantic_ai.models.function import FunctionModel
 
 from tests.simulation.outside import MODEL, outside
-from turnstream import Call, ClientCall, Thinking, Turn, agent
+from turnstream import AgentError, Call, ClientCall, Thinking, Turn, agent
 from turnstream.worker.agents import demo
+from turnstream.worker.agents.calls import effects
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,17 +58,37 @@ async def coded(turn: Turn) -> AsyncIterator[Any]:
 
 _demo = demo._demo
 
+# What is told of a sub-agent that has failed.
+BROKEN_DOWN = "I broke down."
+
 
 async def demo_script(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[demo.Said]:
-    """As the demo agent's; ``/call beside`` asks the client, who may have answered before the tool is done."""
+    """As the demo agents'.
+
+    ``/call beside`` asks the client, who may have answered before the tool is done. ``/call lost``, which is for the sub-agent,
+    asks while a tool runs that raises: the call is taken back, unless it was answered by then. ``/call apart`` has the
+    sub-agent do that, and asks beside it.
+    """
     prompt, returns = demo._situation(messages)
-    if prompt.startswith("/call beside") and not returns:
-        arguments = prompt.split(maxsplit=2)[2]
-        yield demo._call(0, "beside", arguments)
-        yield demo._call(1, "slow", arguments)
+    command, name, arguments = (*prompt.split(maxsplit=2), "", "", "")[:3]
+    tools = {
+        "beside": ("slow", arguments),
+        "lost": ("break_down", arguments),
+        "apart": ("demo-researcher", json.dumps({"task": f"/call lost {arguments}"})),
+    }
+    if command == "/call" and name in tools and not returns:
+        yield demo._call(0, name, arguments)
+        yield demo._call(1, *tools[name])
         return
     async for said in _demo(messages, info):
         yield said
+
+
+@effects(read_only=True)
+async def break_down(seconds: float) -> str:
+    """Fail after so many seconds, and with it the agent whose tool it is."""
+    await asyncio.sleep(seconds)
+    raise AgentError("broken_down", BROKEN_DOWN)
 
 
 def _ask_provider(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from tests.chaos.clients import ChaosClient, Town, _all
 from tests.chaos.records import ENDS
-from tests.simulation.agents import ON_LOST
+from tests.simulation.agents import BROKEN_DOWN, ON_LOST
 from tests.simulation.cluster import OWNER
 from tests.simulation.forgotten import wrong_so_far
 from tests.simulation.http_client import NoCookies, SimulatedTransport
@@ -66,13 +66,19 @@ PROMPTS = (
     "call",
     "calls",
     "beside",
+    "lost",
     "dispatch",
     "reflect",
     "slow",
 )
 
+# A sub-agent asks its client and fails; beside a call that is the turn's own.
+LOST, APART = "/dispatch /call lost", "/call apart"
+
 # What a coded agent can do of it, see `tests.simulation.agents`.
-CODED_PROMPTS = tuple(each for each in PROMPTS if each not in ("tool", "beside", "dispatch", "reflect"))
+CODED_PROMPTS = tuple(
+    each for each in PROMPTS if each not in ("tool", "beside", "lost", "dispatch", "reflect")
+)
 
 
 # What the agents' clients say whose model's provider is one of the simulation.
@@ -97,6 +103,9 @@ LITEAGENT_SHARE = 0.25
 # The share of rounds with a turn whose client sends it once, and never comes back, whatever became of it; how long it stays.
 LEAVES_SHARE = 0.1
 STAYS_SECONDS = 6.0
+
+# The share of calls that may be taken back to which a client waits with its answer until they were.
+TOO_LATE_SHARE = 0.5
 
 # The share of lost calls that a client wants to be run again.
 APPROVED_SHARE = 0.7
@@ -246,6 +255,9 @@ class SimulatedClient(ChaosClient):
         turn.repeats_by_key = self._rng.random() < 0.2
         if turn.prompt.startswith("/calls") and self._rng.random() < 0.3:
             turn.unanswered = 1
+        turn.withdraws = turn.prompt.startswith((LOST, APART))
+        if turn.prompt.startswith(LOST):
+            turn.answer = f'The result is {{"error":"{BROKEN_DOWN} (broken_down)"}}.'
         turn.may_fail = _MAY_FAIL.get(self._agent, "")
         if self._agent.endswith("interrupt"):
             # The next one may end it.
@@ -269,6 +281,10 @@ class SimulatedClient(ChaosClient):
                 return "/think"
             case "beside":
                 return f'/call beside {{"seconds": {self._rng.choice((0, 0.05, 0.3))}}}'
+            case "lost":
+                return (
+                    f'{self._rng.choice((LOST, APART))} {{"seconds": {self._rng.choice((0, 0.05, 0.3, 1))}}}'
+                )
             case "reflect":
                 return "/reflect on it"
             case "ask":
@@ -285,6 +301,15 @@ class SimulatedClient(ChaosClient):
             if told != params or not found:
                 self._town.broken.append(f"a_stops_receipt_is_true: {turn}: {told}, {found!r} is in the log")
         return answer
+
+    @override
+    async def _answer(self, turn: Turn, view: View, call: str, body: Any) -> None:
+        """Answer a call; one that may be taken back by then now and then after that."""
+        if turn.withdraws and self._rng.random() < TOO_LATE_SHARE:
+            await self._while(lambda: not (view.ended or view.lost or self._is_settled(view, call)))
+            if self._is_settled(view, call):
+                await self._ask(turn, "callback", {"sessionId": turn.session}, body)
+        await super()._answer(turn, view, call, body)
 
     @override
     def _result(self, turn: Turn, kind: str, call: str) -> Any:

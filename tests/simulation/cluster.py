@@ -104,11 +104,17 @@ def agents(version: str | None = None) -> Agents:
     coded = AgentSpec(name="coded", python="tests.simulation.agents:coded", version=version)
     teller = AgentSpec(name="teller", python="tests.simulation.agents:teller", on_lost=ON_LOST)
     hurried = teller.model_copy(update={"name": "hurried", "deadline": HURRIED_SECONDS})
-    found = [*config.load(None), coded, teller, hurried]
+    found = [*(_with_tools(each) for each in config.load(None)), coded, teller, hurried]
     for busy in ("parallel", "interrupt"):
         found.append(demo.model_copy(update={"name": busy, "busy": busy}))
         found.append(coded.model_copy(update={"name": f"coded-{busy}", "busy": busy}))
     return Agents({each.name: _with_policy(each) for each in found})
+
+
+def _with_tools(spec: AgentSpec) -> AgentSpec:
+    """The demo's sub-agent may fail."""
+    tools = ("tests.simulation.agents:break_down",) if spec.name == "demo-researcher" else spec.tools
+    return spec.model_copy(update={"tools": tools})
 
 
 def _with_policy(spec: AgentSpec) -> AgentSpec:

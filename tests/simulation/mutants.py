@@ -545,6 +545,13 @@ MUTANTS = [
         ("flush_scripts",),
     ),
     _lua("a key without a time to live", "_session", "redis.call('PEXPIRE', CALLS, int(TTL))", "", KILLED),
+    _lua(
+        "a withdrawn call's time to live not kept",
+        "_session",
+        "' withdrawn', 'XX', 'KEEPTTL')",
+        "' withdrawn', 'XX')",
+        KILLED,
+    ),
     # ── what is held ──
     Mutant(
         "the worker waits with the parked turn",
