@@ -89,6 +89,25 @@ def tasks_end_once(account: Account) -> Iterator[str]:
 
 
 @rule
+def turns_take_turns(account: Account) -> Iterator[str]:
+    """Turns of a session that wait for each other begin in the order in which they were sent, each behind the end of the last."""
+    for session in account.sessions.values():
+        rows = session.log if session.serial else []
+        sent = list(dict.fromkeys(row.task for row in rows))
+        begun = [row.task for row in rows if _status(row.event) == ("response", "created")]
+        if begun != [task for task in sent if task in begun]:
+            yield f"{session.name}: {begun}, sent were {sent}"
+        running = ""
+        for row in rows:
+            if _status(row.event) == ("response", "created"):
+                if running:
+                    yield f"{session.name}: {row.task} begins while {running} runs"
+                running = row.task
+            elif _is_end(row.event) and row.task == running:
+                running = ""
+
+
+@rule
 def messages_live_legally(account: Account) -> Iterator[str]:
     """A message is created, in progress, said, closed: each once, nothing after, and closed before the end."""
     for session, task, rows in _tasks(account):

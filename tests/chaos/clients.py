@@ -59,6 +59,10 @@ class Town:
         """With which a session's client comes."""
         return self.headers
 
+    def is_serial(self, session: str) -> bool:
+        """Whether the session's turns wait for each other."""
+        return True
+
     def speaking(self) -> list[str]:
         """Sessions with a turn that has begun and not ended."""
         return [turn.session for turn in self.turns if turn.own.frames and not turn.own.ended]
@@ -170,9 +174,11 @@ class ChaosClient:
             await asyncio.sleep(self._again())
 
     async def _some_turns(self, session: str, at: int) -> None:
-        # Sometimes the next one is sent before the first has ended: it waits its turn.
-        both = self._rng.random() < 0.15
-        await _all([self._turn(session, f"{session}t{at}{letter}") for letter in ("ab" if both else "a")])
+        await _all([self._turn(session, f"{session}t{at}{letter}") for letter in "abcd"[: self._at_once()]])
+
+    def _at_once(self) -> int:
+        """How many turns are sent together. Sometimes the next one is sent before the first has ended: it waits its turn."""
+        return 2 if self._rng.random() < 0.15 else 1
 
     async def _turn(self, session: str, task: str) -> None:
         rng = self._rng

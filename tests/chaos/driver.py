@@ -213,7 +213,8 @@ async def account_of(redis: Any, town: Town) -> Account:
         headers=town.headers, trust_env=False, timeout=30, transport=town.transport()
     ) as http:
         for turn in town.turns:
-            session = account.sessions.setdefault(turn.session, Session(turn.session))
+            name = turn.session
+            session = account.sessions.setdefault(name, Session(name, serial=town.is_serial(name)))
             fields = await redis.hgetall(_key(turn.session, f"task:{turn.task}"))
             # A look that found no task left its mark.
             if b"status" in fields:

@@ -122,6 +122,7 @@ class Session:
         tasks: each task's hash.
         told: what ``/history`` answered.
         epochs: its log's epochs, the present one and those before, each with its last seq.
+        serial: its turns wait for each other.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Session:
     tasks: dict[str, dict[str, str]] = field(default_factory=dict)
     told: list[dict[str, Any]] = field(default_factory=list)
     epochs: dict[int, int] = field(default_factory=dict)
+    serial: bool = True
 
     def has(self, frame: Frame) -> bool:
         """Whether the frame's cursor is good: of an epoch of this log, and not beyond its end, where that is known yet."""

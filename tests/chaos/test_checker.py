@@ -132,6 +132,22 @@ def _hash_says_otherwise(account: Account) -> None:
     account.sessions["s1"].tasks["t0"]["status"] = "running"
 
 
+def _begin_the_last_one_first(account: Account) -> None:
+    log = _log(account)
+    waits = [row for row in log if row.task == "t2"][:1]
+    log[:] = [*waits, *(row for row in log if row is not waits[0])]
+    _renumber(account)
+
+
+def _begin_beside_another(account: Account) -> None:
+    log = _log(account)
+    end = next(at for at, row in enumerate(log) if row.task == "t0" and row.event.get("status") == "created")
+    at = _place(account, "created", "response", "t1")
+    log.insert(end + 1, log.pop(at))
+    log.insert(0, next(row for row in log if row.task == "t1"))
+    _renumber(account)
+
+
 def _go_on_with_a_closed_message(account: Account) -> None:
     log = _log(account)
     delta = log[_place(account, "in_progress") + 2]
@@ -269,6 +285,7 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
     "logs_are_dense": (_lose_an_entry, _mix_epochs),
     "numbers_are_dense": (_lose_an_entry, _double_an_entry),
     "tasks_end_once": (_end_twice, _never_end, _say_more_after_the_end, _hash_says_otherwise),
+    "turns_take_turns": (_begin_the_last_one_first, _begin_beside_another),
     "messages_live_legally": (_go_on_with_a_closed_message, _leave_a_message_open),
     "attempts_do_not_interleave": (_interleave,),
     "ends_hold_the_output": (_forget_output,),

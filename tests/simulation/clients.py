@@ -100,6 +100,9 @@ ABANDONED_SECONDS = 5.0
 # The share of turns that a LiteAgent client follows, or begins.
 LITEAGENT_SHARE = 0.25
 
+# The share of rounds in which two turns are sent together, and in which three or four are: only there two wait in one line.
+PAIR_SHARE, LINE_SHARE = 0.1, 0.1
+
 # The share of rounds with a turn whose client sends it once, and never comes back, whatever became of it; how long it stays.
 LEAVES_SHARE = 0.1
 STAYS_SECONDS = 6.0
@@ -141,6 +144,10 @@ class SimulatedTown(Town):
     @override
     def headers_of(self, session: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {KEYS[agent_of(session)]}"}
+
+    @override
+    def is_serial(self, session: str) -> bool:
+        return not agent_of(session).endswith(("parallel", "interrupt"))
 
     async def stop_abandoned(self) -> None:
         """Stop, for ever, what waits for a client that saw its end: it came back with an old file, and others wait behind it."""
@@ -233,6 +240,13 @@ class SimulatedClient(ChaosClient):
                 agent = self._agent
                 await self._town.cluster.bring_keys({agent: KEYS[agent]}, {agent: self._limits})
         await asyncio.sleep(min(float(response.headers["Retry-After"]), PATIENT_SECONDS))
+
+    @override
+    def _at_once(self) -> int:
+        chance = self._rng.random()
+        if chance < LINE_SHARE:
+            return self._rng.randint(3, 4)
+        return 2 if chance < LINE_SHARE + PAIR_SHARE else 1
 
     async def _some_turns(self, session: str, at: int) -> None:
         doing = [super()._some_turns(session, at)]

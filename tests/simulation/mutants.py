@@ -247,6 +247,13 @@ MUTANTS = [
         "",
         KILLED,
     ),
+    _lua(
+        "who came last is served first",
+        "finish",
+        "redis.call('LPOP', WAITING)",
+        "redis.call('RPOP', WAITING)",
+        KILLED,
+    ),
     _lua("a turn that waits is not in the line", "submit", "redis.call('RPUSH', WAITING, TID)", "", KILLED),
     _lua(
         "claimed launches stay in the queue", "claim", "redis.call('ZREM', queue, unpack(popped))", "", KILLED
