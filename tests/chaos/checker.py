@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from tests.chaos.records import ENDS, Account, Row, Session, Turn, View
 from tests.conformance.capture import Capture
 from tests.conformance.checker import check as check_wire
@@ -26,6 +28,9 @@ CALLS = {"function_call": "function_call_output", "plugin_call": "plugin_call_ou
 
 # What is said of a call that was taken back.
 ABANDONED = "The agent failed before this was done."
+
+# Why a turn fails that was told to.
+DEMO_FAILURE = "demo_failure"
 
 # What the client is asked, and how it answers.
 ASKED = {"function_call": "function_call_output", "mcp_approval_request": "mcp_approval_response"}
@@ -207,10 +212,12 @@ def history_is_what_was_streamed(account: Account) -> Iterator[str]:
 
 @rule
 def history_is_told(account: Account) -> Iterator[str]:
-    """``/history`` tells the user's and the agent's texts, in the order of the log."""
+    """``/history`` tells the user's and the agent's texts, in the order of the log; data as text."""
     for session in account.sessions.values():
         said = [
-            text for row in _closings(session.log) if row.kind == "message" and (text := _text(row.event))
+            text
+            for row in _closings(session.log)
+            if row.kind == "message" and (text := _text(row.event) or _data(row.event))
         ]
         told = [text for each in session.told for text in _told_texts(each)]
         if said != told:
@@ -307,6 +314,36 @@ def answers_are_right(account: Account) -> Iterator[str]:
         expected = turn.answer or expected_text(turn)
         if expected is not None and (not texts or texts[-1] != expected):
             yield f"{turn}: {texts[-1:]} instead of {expected!r}"
+        parts = [part for message in end["output"] for part in message.get("content") or ()]
+        shown = expected_part(turn)
+        if shown and not any(shown == {name: part.get(name) for name in shown} for part in parts):
+            yield f"{turn}: {shown} is not shown"
+
+
+@rule
+def failures_are_told(account: Account) -> Iterator[str]:
+    """A turn that has to fail does, and says why, word by word."""
+    for turn in account.turns:
+        end = turn.own.frames[-1].data if turn.own.ended else {}
+        command, _, text = turn.prompt.partition(" ")
+        if command == "/fail" and end.get("status") == "completed":
+            yield f"{turn}: completed"
+        elif end.get("status") == "failed":
+            error = end["error"]
+            # What the broker has lost may be told by nobody else.
+            why = account.session_of(turn).tasks.get(turn.task, {}).get("why", error["code"])
+            told = {"code": why, "message": text if why == DEMO_FAILURE else error["message"]}
+            if error != told:
+                yield f"{turn}: {error}, not {told}"
+
+
+@rule
+def nothing_completes_unanswered(account: Account) -> Iterator[str]:
+    """A turn ends otherwise whose client leaves a call unanswered."""
+    for turn in account.turns:
+        end = turn.own.frames[-1].data if turn.own.ended else {}
+        if turn.forsaken and end.get("status") == "completed" and not account.losses:
+            yield str(turn)
 
 
 @rule
@@ -319,7 +356,8 @@ def nothing_fails_by_itself(account: Account) -> Iterator[str]:
             yield f"{turn}: canceled, {why}"
         # The third one may be among what the broker has lost.
         lost = why == "worker_lost" and (account.losses or int(task.get("crashes", 0)) >= 3)
-        if status == "failed" and not (lost or (why and why == turn.may_fail)):
+        may = why and (why == turn.may_fail or (why == DEMO_FAILURE and turn.prompt.startswith("/fail")))
+        if status == "failed" and not (lost or may):
             yield f"{turn}: failed, {why}"
 
 
@@ -343,9 +381,25 @@ def expected_text(turn: Turn) -> str | None:
             return f"The result is That took {float(rest[0]):g} seconds."
         case "/think":
             return "I thought about it: it is fine."
-        case "/call" | "/calls" | "/dispatch" | "/reflect" | "/ask" | "/book":
+        case "/approve":
+            gone = f"{' '.join(rest) or 'everything'} is gone"
+            return f"The result is {gone if turn.approves else 'The tool call was denied'}."
+        case "/image":
+            return "The result is The user sees the image."
+        case "/fail" | "/output" | "/call" | "/calls" | "/dispatch" | "/reflect" | "/ask" | "/book":
             return None
     return f"You said: {turn.prompt}"
+
+
+def expected_part(turn: Turn) -> dict[str, Any]:
+    """What a part of the demo agent's answer is, beside texts; empty where there is none."""
+    command, _, rest = turn.prompt.partition(" ")
+    match command:
+        case "/image":
+            return {"type": "image", "image_url": rest}
+        case "/output":
+            return {"type": "data", "data": orjson.loads(rest)}
+    return {}
 
 
 # ── parts of the rules ──
@@ -406,6 +460,11 @@ def _asked_of(event: dict[str, Any]) -> str:
 def _text(message: dict[str, Any]) -> str:
     parts = message.get("content") or []
     return "".join(part.get("text", "") for part in parts if part.get("type") == "text")
+
+
+def _data(message: dict[str, Any]) -> str:
+    parts = message.get("content") or []
+    return "".join(orjson.dumps(part["data"]).decode() for part in parts if part.get("type") == "data")
 
 
 def _seen(frame: Frame) -> tuple[int, Any]:

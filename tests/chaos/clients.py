@@ -290,8 +290,12 @@ class ChaosClient:
         if event.get("type") in ANSWERS and event.get("status") == "completed" and "content" in event:
             data = event["content"][0]["data"]
             call = data.get("call_id") or data["id"]
+            if call in turn.forsaken:
+                # Somebody else who sent the turn has seen it first.
+                return [asyncio.create_task(each) for each in doing]
             if turn.unanswered:
                 turn.unanswered -= 1
+                turn.forsaken.add(call)
                 doing.append(self._give_up(turn, view))
                 return [asyncio.create_task(each) for each in doing]
             # A repeat changes nothing, and a turn that was stopped takes no answer.
@@ -371,8 +375,8 @@ class ChaosClient:
 
 
 def _may_have_ended(turn: Turn) -> bool:
-    """Whether a call may come too late: the turn was stopped, or lost with three workers."""
-    return turn.stopped or turn.own.ended
+    """Whether a call may come too late: the turn was stopped, lost with three workers, or may have failed as it may."""
+    return turn.stopped or turn.own.ended or bool(turn.may_fail)
 
 
 async def _all(doing: list[Coroutine[Any, Any, None]]) -> None:

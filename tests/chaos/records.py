@@ -60,6 +60,8 @@ class Turn:
         repeats_by_key: its requests carry an idempotency key.
         may_fail: why it may fail by itself, beside the loss of its workers.
         unanswered: so many of its calls the client leaves without an answer, and stops it then.
+        approves: what the client answers where it is asked for its consent.
+        forsaken: calls that the client has not answered, and will not.
         answer: the last text of its answer, where its command does not say that.
         withdraws: it may take calls back that it has made.
         taken: of its calls, what the newest answer was told: that it was taken, or that the call was withdrawn.
@@ -75,6 +77,8 @@ class Turn:
     repeats_by_key: bool = False
     may_fail: str = ""
     unanswered: int = 0
+    approves: bool = False
+    forsaken: set[str] = field(default_factory=set)
     answer: str = ""
     withdraws: bool = False
     taken: dict[str, bool] = field(default_factory=dict)

@@ -277,6 +277,26 @@ def _cancel_by_itself(account: Account) -> None:
     account.sessions["s1"].tasks["t0"].update(status="canceled", why="stop")
 
 
+def _complete_what_fails(account: Account) -> None:
+    account.turns[0].prompt = "/fail now"
+
+
+def _fail_without_a_word(account: Account) -> None:
+    account.session_of(account.turns[0]).tasks["t0"].update(status="failed", why="demo_failure")
+    frames = _frames(account)
+    error = {"code": "demo_failure", "message": ""}
+    frames[-1] = _again(frames[-1], status="failed", error=error)
+    account.turns[0].prompt = "/fail now"
+
+
+def _show_nothing(account: Account) -> None:
+    account.turns[1].prompt = "/image here"
+
+
+def _forsake(account: Account) -> None:
+    account.turns[3].forsaken.add("one")
+
+
 def _be_refused(account: Account) -> None:
     account.turns[0].refusals.append("POST 404")
 
@@ -308,7 +328,9 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
     "ids_mean_one_event": (_give_an_id_twice,),
     "nothing_follows_the_end": (_frame_after_the_end,),
     "wires_are_spoken": (_change_a_frame,),
-    "answers_are_right": (_answer_wrongly,),
+    "answers_are_right": (_answer_wrongly, _show_nothing),
+    "failures_are_told": (_complete_what_fails, _fail_without_a_word),
+    "nothing_completes_unanswered": (_forsake,),
     "nothing_fails_by_itself": (_fail_by_itself, _cancel_by_itself),
     "nobody_is_refused": (_be_refused,),
 }

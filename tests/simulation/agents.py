@@ -43,6 +43,9 @@ async def coded(turn: Turn) -> AsyncIterator[Any]:
         case "/slow":
             await asyncio.sleep(float(rest[0]))
             yield f"The result is That took {float(rest[0]):g} seconds."
+        case "/fail":
+            yield "I try. "
+            raise AgentError("demo_failure", " ".join(rest))
         case "/call" | "/calls":
             keys = [f"call {number}" for number in range(int(rest[0]) if command == "/calls" else 1)]
             if not turn.results.keys() >= set(keys):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _AGENTS = (
     *("coded", "teller", "demo", "teller", "coded", "coded-parallel"),
     *("teller", "parallel", "coded", "hurried", "coded-interrupt", "demo"),
-    *("teller", "coded-parallel", "interrupt"),
+    *("teller", "coded-parallel", "interrupt", "structured", "impatient"),
 )
 
 # Agent → the key with which its clients come.
@@ -67,9 +67,13 @@ PROMPTS = (
     "calls",
     "beside",
     "lost",
+    "lost",
     "dispatch",
     "reflect",
     "slow",
+    "approve",
+    "fail",
+    "image",
 )
 
 # A sub-agent asks its client and fails; beside a call that is the turn's own.
@@ -77,16 +81,24 @@ LOST, APART = "/dispatch /call lost", "/call apart"
 
 # What a coded agent can do of it, see `tests.simulation.agents`.
 CODED_PROMPTS = tuple(
-    each for each in PROMPTS if each not in ("tool", "beside", "lost", "dispatch", "reflect")
+    each
+    for each in PROMPTS
+    if each not in ("tool", "beside", "lost", "dispatch", "reflect", "approve", "image")
 )
 
 
-# What the agents' clients say whose model's provider is one of the simulation.
-_PROMPTS_OF = {"coded": CODED_PROMPTS, "teller": ("ask", "book", "book", "book"), "hurried": ("ask",)}
+# What the other agents' clients say than the demo agent's.
+_PROMPTS_OF = {
+    "coded": CODED_PROMPTS,
+    "teller": ("ask", "book", "book", "book"),
+    "hurried": ("ask",),
+    "structured": ("output",),
+    "impatient": ("approve", "call", "calls", "tokens"),
+}
 
 
-# Agent → why its turns may fail: their time is over soon, or no worker serves their version.
-_MAY_FAIL = {"hurried": "deadline", "coded-interrupt": "agent_version_gone"}
+# Agent → why its turns may fail: their time is over soon, or no worker serves their version, or no answer came.
+_MAY_FAIL = {"hurried": "deadline", "coded-interrupt": "agent_version_gone", "impatient": "call_expired"}
 
 # No session expires before it was left alone for long; by then what its turns' ends left to do is done.
 UNUSED_SECONDS = 15.0
@@ -110,7 +122,7 @@ STAYS_SECONDS = 6.0
 # The share of calls that may be taken back to which a client waits with its answer until they were.
 TOO_LATE_SHARE = 0.5
 
-# The share of lost calls that a client wants to be run again.
+# The share of lost calls that a client wants to be run again, and of calls that it consents to.
 APPROVED_SHARE = 0.7
 
 
@@ -258,7 +270,7 @@ class SimulatedClient(ChaosClient):
 
     async def _send_and_leave(self, session: str) -> None:
         """Send one turn once. If it has come, it ends like any other, though nobody asks for it again."""
-        kind = "tokens" if "tokens" in _PROMPTS_OF.get(self._agent.partition("-")[0], PROMPTS) else "ask"
+        kind = self._kinds()[0]
         asks = asked(session, self._said(kind), id=session)
         with suppress(httpx.HTTPError, TimeoutError):
             async with asyncio.timeout(self._rng.uniform(0, STAYS_SECONDS)):
@@ -267,8 +279,9 @@ class SimulatedClient(ChaosClient):
     def _new(self, session: str, task: str) -> Turn:
         turn = super()._new(session, task)
         turn.repeats_by_key = self._rng.random() < 0.2
-        if turn.prompt.startswith("/calls") and self._rng.random() < 0.3:
+        if turn.prompt.startswith(("/calls", "/approve")) and self._rng.random() < 0.3:
             turn.unanswered = 1
+        turn.approves = self._rng.random() < APPROVED_SHARE
         turn.withdraws = turn.prompt.startswith((LOST, APART))
         if turn.prompt.startswith(LOST):
             turn.answer = f'The result is {{"error":"{BROKEN_DOWN} (broken_down)"}}.'
@@ -285,7 +298,11 @@ class SimulatedClient(ChaosClient):
         return turn
 
     def _prompt(self) -> str:
-        return self._said(self._rng.choice(_PROMPTS_OF.get(self._agent.partition("-")[0], PROMPTS)))
+        return self._said(self._rng.choice(self._kinds()))
+
+    def _kinds(self) -> tuple[str, ...]:
+        """What the agent's clients say."""
+        return _PROMPTS_OF.get(self._agent.partition("-")[0], PROMPTS)
 
     def _said(self, kind: str) -> str:
         match kind:
@@ -301,6 +318,14 @@ class SimulatedClient(ChaosClient):
                 )
             case "reflect":
                 return "/reflect on it"
+            case "approve":
+                return self._rng.choice(("/approve", "/approve the files"))
+            case "fail":
+                return f"/fail with number {self._rng.randint(1, 99)}"
+            case "image":
+                return f"/image https://pictures.example/{self._rng.randint(1, 99)}.png"
+            case "output":
+                return f'/output {{"number": {self._rng.randint(1, 99)}}}'
             case "ask":
                 return f"/ask {self._rng.randint(2, 12)}"
             case "book":
@@ -317,6 +342,12 @@ class SimulatedClient(ChaosClient):
         return answer
 
     @override
+    async def _give_up(self, turn: Turn, view: View) -> None:
+        """Leave a call unanswered; where the agent does not wait for long, for ever."""
+        if turn.may_fail != "call_expired":
+            await super()._give_up(turn, view)
+
+    @override
     async def _answer(self, turn: Turn, view: View, call: str, body: Any) -> None:
         """Answer a call; one that may be taken back by then now and then after that."""
         if turn.withdraws and self._rng.random() < TOO_LATE_SHARE:
@@ -329,6 +360,8 @@ class SimulatedClient(ChaosClient):
     def _result(self, turn: Turn, kind: str, call: str) -> Any:
         if kind != "mcp_approval_request":
             return super()._result(turn, kind, call)
+        if turn.prompt.startswith("/approve"):
+            return {"approve": turn.approves}
         approves = self._rng.random() < APPROVED_SHARE
         self._town.cluster.outside.bank.approved[f"dev/{turn.session}/{turn.task}"] += approves
         return {"approve": approves}

@@ -98,13 +98,30 @@ OTHER_VERSION = "other"
 ON_VERSION = {"coded": "wait", "coded-parallel": "move", "coded-interrupt": "fail"}
 
 
+# What the agent answers with that is asked for data, by ``/output``.
+SCHEMA = {
+    "type": "object",
+    "properties": {"number": {"type": "integer"}},
+    "required": ["number"],
+    "additionalProperties": False,
+}
+
+# How long the agent waits for its client's answers that does not wait for long.
+IMPATIENT_SECONDS = 4.0
+
+
 def agents(version: str | None = None) -> Agents:
-    """The demo agent and a coded one, once for each way in which a session may take the next turn; and one that books."""
+    """The demo agent and a coded one, once for each way in which a session may take the next turn; and one that books.
+
+    And the demo agent as it answers with data, and as it does not wait for its client for long.
+    """
     demo = config.load(None)[DEMO]
     coded = AgentSpec(name="coded", python="tests.simulation.agents:coded", version=version)
     teller = AgentSpec(name="teller", python="tests.simulation.agents:teller", on_lost=ON_LOST)
     hurried = teller.model_copy(update={"name": "hurried", "deadline": HURRIED_SECONDS})
     found = [*(_with_tools(each) for each in config.load(None)), coded, teller, hurried]
+    found.append(demo.model_copy(update={"name": "structured", "output_schema": SCHEMA}))
+    found.append(demo.model_copy(update={"name": "impatient", "callback_deadline": IMPATIENT_SECONDS}))
     for busy in ("parallel", "interrupt"):
         found.append(demo.model_copy(update={"name": busy, "busy": busy}))
         found.append(coded.model_copy(update={"name": f"coded-{busy}", "busy": busy}))

@@ -173,6 +173,20 @@ MUTANTS = [
         ("repeat",),
     ),
     _lua("submit repeated", "submit", "if prior[1] then", "if false then", REPEATED),
+    _lua(
+        "a parked turn waits for ever",
+        "sweep",
+        "  if until_ms > NOW then\n    return put_off",
+        "  if true then\n    return put_off",
+        STOPPED,
+    ),
+    Mutant(
+        "a refusal is taken for consent",
+        "worker/agents/tools/approval.py",
+        'return decision is True or (isinstance(decision, dict) and decision.get("approve") is True)',
+        "return True",
+        STOPPED,
+    ),
     _lua("a call answered twice", "callback", "if known == answered then", "if false then", STOPPED),
     Mutant(
         "append with a new operation each try",
