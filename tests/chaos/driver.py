@@ -224,8 +224,9 @@ async def account_of(redis: Any, town: Town) -> Account:
                     if name in (b"status", b"why", b"crashes", b"attempt", b"launch", b"parks")
                 }
         for session in account.sessions.values():
-            session.log = rows(await redis.xrange(_key(session.name, "log")))
-            session.history = rows(await redis.xrange(_key(session.name, "history")))
+            files = await files_of(redis, session.name)
+            session.log = rows(await redis.xrange(_key(session.name, "log")), files)
+            session.history = rows(await redis.xrange(_key(session.name, "history")), files)
             epoch, seq, former = await redis.hmget(_key(session.name, "meta"), "epoch", "seq", "former")
             ended = [f"{epoch.decode()}-{seq.decode()}", *(former or b"").decode().split()] if epoch else []
             session.epochs = {int(one): int(last) for one, _, last in (each.partition("-") for each in ended)}
@@ -240,6 +241,12 @@ async def account_of(redis: Any, town: Town) -> Account:
                     view.lost = bool(view.gone)
     await redis.aclose()
     return account
+
+
+async def files_of(redis: Any, session: str) -> dict[str, bytes]:
+    """What a session's entries refer to, by digest."""
+    stored = await redis.hgetall(_key(session, "files"))
+    return {name.decode(): data for name, data in stored.items()}
 
 
 async def _told(http: httpx.AsyncClient, url: str, session: str, headers: dict[str, str]) -> Any:

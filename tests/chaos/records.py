@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from turnstream.shared.session.files import fill
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from tests.support.client import Frame
 
 ENDS = frozenset({"completed", "failed", "canceled"})
@@ -172,15 +177,17 @@ class Account:
         return self.sessions.get(turn.session) or Session(turn.session)
 
 
-def rows(stream: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Row]:
-    """A stream as the broker returns it."""
+def rows(
+    stream: Iterable[tuple[bytes, dict[bytes, bytes]]], files: Mapping[str, bytes] = MappingProxyType({})
+) -> list[Row]:
+    """A stream as the broker returns it; its entries refer to ``files``, by digest."""
     return [
         Row(
             cursor.decode(),
             fields[b"t"].decode(),
             fields[b"a"].decode(),
             fields[b"y"].decode(),
-            orjson.loads(fields[b"e"]),
+            orjson.loads(fill(fields[b"e"], files)),
         )
         for cursor, fields in stream
     ]

@@ -135,6 +135,11 @@ class Store:
         found = dict(item.value.items()).get(field.encode()) if item is not None else None
         return found.decode() if found else ""
 
+    def files(self, session: str) -> dict[str, bytes]:
+        """What a session's entries refer to now, by digest; ``session``: how the names of its keys begin."""
+        item = self.item(f"{session}files".encode())
+        return {name.decode(): bytes(data) for name, data in item.value.items()} if item is not None else {}
+
     def stream(self, key: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """A stream's entries as they are now, as XRANGE has them."""
         item = self.item(key.encode())

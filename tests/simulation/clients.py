@@ -22,6 +22,7 @@ from tests.support.client import asked, read_frame
 from turnstream.shared.api_keys import Limits
 from turnstream.shared.broker.keys import owner_turns, parse_admission
 from turnstream.shared.errors import BrokerAway
+from turnstream.shared.session.files import fill
 
 if TYPE_CHECKING:
     import random
@@ -74,6 +75,7 @@ PROMPTS = (
     "approve",
     "fail",
     "image",
+    "image",
 )
 
 # A sub-agent asks its client and fails; beside a call that is the turn's own.
@@ -121,6 +123,11 @@ STAYS_SECONDS = 6.0
 
 # The share of calls that may be taken back to which a client waits with its answer until they were.
 TOO_LATE_SHARE = 0.5
+
+# The share of images that a turn brings itself: so large that each is a file of its session, and so few kinds that sessions
+# get some of them again.
+LARGE_SHARE = 0.7
+LARGE_LETTERS, LETTERS = 33_000, "ABC"
 
 # The share of lost calls that a client wants to be run again, and of calls that it consents to.
 APPROVED_SHARE = 0.7
@@ -203,7 +210,8 @@ class SimulatedTown(Town):
             words = log.value._values_dict[key]
             fields = dict(zip(words[::2], words[1::2], strict=True))
             if fields[b"t"].decode() == turn.task:
-                event = orjson.loads(fields[b"e"])
+                # Its files are no matter here.
+                event = orjson.loads(fill(fields[b"e"], {}))
                 ended = event.get("object") == "response" and event["status"] in ENDS and key.seq == int(out)
                 return event["status"] if ended and event["status"] == self.status_of(turn) else ""
         return ""
@@ -323,6 +331,8 @@ class SimulatedClient(ChaosClient):
             case "fail":
                 return f"/fail with number {self._rng.randint(1, 99)}"
             case "image":
+                if self._rng.random() < LARGE_SHARE:
+                    return f"/image data:image/png;base64,{self._rng.choice(LETTERS) * LARGE_LETTERS}"
                 return f"/image https://pictures.example/{self._rng.randint(1, 99)}.png"
             case "output":
                 return f'/output {{"number": {self._rng.randint(1, 99)}}}'

@@ -34,7 +34,10 @@ def wrong_so_far(town: SimulatedTown, turns: list[Turn]) -> list[str]:
 
 def _session(town: SimulatedTown, name: str, turns: list[Turn]) -> Session:
     store, key = town.cluster.sessions, f"ts:{{dev/{name}}}:"
-    session = Session(name, rows(store.stream(f"{key}log")), rows(store.stream(f"{key}history")))
+    files = store.files(key)
+    session = Session(name, serial=town.is_serial(name))
+    session.log = rows(store.stream(f"{key}log"), files)
+    session.history = rows(store.stream(f"{key}history"), files)
     for turn in turns:
         task = f"{key}task:{turn.task}"
         if store.field(task, "status"):

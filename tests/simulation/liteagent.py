@@ -95,8 +95,10 @@ def _told(town: SimulatedTown, turn: Turn, view: LiteView) -> bytes:
     """What the log's entries are for a LiteAgent client that was there from the beginning."""
     dialect = LITEAGENT_STREAM if view.stream else LITEAGENT_WHOLE
     frames = b""
-    for cursor, fields in town.cluster.sessions.stream(f"ts:{{dev/{turn.session}}}:log"):
-        entry = _entry(cursor, [word for pair in fields.items() for word in pair], {})
+    store, session = town.cluster.sessions, f"ts:{{dev/{turn.session}}}:"
+    files = store.files(session)
+    for cursor, fields in store.stream(f"{session}log"):
+        entry = _entry(cursor, [word for pair in fields.items() for word in pair], files)
         if entry.task == turn.task:
             frames += dialect.frames(turn.session, int(cursor.partition(b"-")[0]), entry)
     return frames
