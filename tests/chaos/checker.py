@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from tests.chaos.records import ENDS, Account, Row, Session, Turn, View
 from tests.conformance.capture import Capture
 from tests.conformance.checker import check as check_wire
+from turnstream.api.streaming.start_position import BEGINNING
 from turnstream.shared.session.entry import PARKED
-
-if TYPE_CHECKING:
-    from tests.support.client import Frame
 
 Rule = Callable[[Account], Iterator[str]]
 
@@ -250,7 +248,7 @@ def cursors_increase(account: Account) -> Iterator[str]:
 @rule
 def each_event_comes_once(account: Account) -> Iterator[str]:
     """A follower gets each of the turn's events once, none left out."""
-    for turn, view in _views(account):
+    for turn, view in _whole_views(account):
         numbers = [frame.data.get("sequence_number") for frame in view.frames]
         if numbers != list(range(len(numbers))):
             yield f"{turn}: {_first_gap(numbers)}"
@@ -259,10 +257,12 @@ def each_event_comes_once(account: Account) -> Iterator[str]:
 @rule
 def streams_are_the_log(account: Account) -> Iterator[str]:
     """A follower sees what is in the log, at the place where it is; what the log has lost it is told to be gone."""
-    for turn, view in _views(account):
+    for turn, view in _whole_views(account):
         session = account.session_of(turn)
         rows = [row for row in session.of(turn.task) if row.numbered]
-        same = [(row.seq, row.event) for row in rows[: len(view.frames)]] == [_seen(f) for f in view.frames]
+        same = [(row.seq, _told(session, row.event)) for row in rows[: len(view.frames)]] == [
+            (frame.seq, _told(session, frame.data)) for frame in view.frames
+        ]
         same = same and all(session.has(frame) for frame in view.frames)
         if view.lost and any(session.may_have(frame) for frame in view.frames):
             continue
@@ -273,12 +273,35 @@ def streams_are_the_log(account: Account) -> Iterator[str]:
 
 
 @rule
+def who_is_behind_the_cut_gets_the_rest(account: Account) -> Iterator[str]:
+    """A follower that comes back behind a cut of the log gets what the history has of it, each as it was, and numbers that grow."""
+    for turn, view in _views(account):
+        if not _is_behind(account, turn, view):
+            continue
+        session = account.session_of(turn)
+        kept = {row.seq for row in session.history}
+        for row in _missed(session, turn, view):
+            if row.seq in kept:
+                yield f"{turn}: {row.seq} is in the history"
+        rows = {row.seq: row.event for row in session.of(turn.task)}
+        # How the turn began is told anew, at places of its own.
+        said = [frame for frame in view.frames if not _begins(frame.data)]
+        for frame in said:
+            if frame.seq not in rows or _bare(rows[frame.seq]) != _bare(frame.data):
+                yield f"{turn}: {frame.seq}: {str(frame.data)[:80]}, not {str(rows.get(frame.seq))[:80]}"
+        numbers = [frame.data["sequence_number"] for frame in view.frames]
+        if any(other <= one for one, other in pairwise(numbers)):
+            yield f"{turn}: {numbers}"
+
+
+@rule
 def ids_mean_one_event(account: Account) -> Iterator[str]:
     """Whatever was lost, no two events of a session were ever told under one id."""
     told: dict[tuple[str, str], Any] = {}
-    for turn, view in _views(account):
+    for turn, view in _whole_views(account):
         for frame in (*view.forgotten, *view.frames):
-            if told.setdefault((turn.session, frame.id), frame.data) != frame.data:
+            event = _told(account.session_of(turn), frame.data)
+            if told.setdefault((turn.session, frame.id), event) != event:
                 yield f"{turn}: {frame.id}"
                 break
 
@@ -296,7 +319,7 @@ def nothing_follows_the_end(account: Account) -> Iterator[str]:
 def wires_are_spoken(account: Account) -> Iterator[str]:
     """What a client received, joined, is a stream that the rules of its wire allow."""
     for turn in account.turns:
-        if turn.own.ended:
+        if turn.own.ended and not _is_behind(account, turn, turn.own):
             body = b"".join(frame.raw + b"\n\n" for frame in turn.own.frames)
             chosen = frozenset({turn.task, f"response_{turn.task}"})
             for violation in check_wire(Capture("agentscope", (body,), chosen=chosen)):
@@ -409,6 +432,28 @@ def _views(account: Account) -> Iterator[tuple[Turn, View]]:
     return ((turn, view) for turn in account.turns for view in turn.views)
 
 
+def _whole_views(account: Account) -> Iterator[tuple[Turn, View]]:
+    return ((turn, view) for turn, view in _views(account) if not _is_behind(account, turn, view))
+
+
+def _is_behind(account: Account, turn: Turn, view: View) -> bool:
+    """Whether a follower lacks something, and all of that was cut from the log."""
+    session = account.session_of(turn)
+    missed = _missed(session, turn, view) if session.head > 1 else []
+    return bool(missed) and all(row.seq < session.head for row in missed)
+
+
+def _missed(session: Session, turn: Turn, view: View) -> list[Row]:
+    """The turn's entries that a follower has not been told, of those before the last one that it has."""
+    told = {frame.seq for frame in view.frames}
+    last = max(told, default=0)
+    return [row for row in session.of(turn.task) if row.numbered and row.seq < last and row.seq not in told]
+
+
+def _begins(event: dict[str, Any]) -> bool:
+    return event.get("object") == "response" and event.get("status") in BEGINNING
+
+
 def _tasks(account: Account) -> Iterator[tuple[Session, str, list[Row]]]:
     for session in account.sessions.values():
         tasks: dict[str, list[Row]] = {}
@@ -467,8 +512,11 @@ def _data(message: dict[str, Any]) -> str:
     return "".join(orjson.dumps(part["data"]).decode() for part in parts if part.get("type") == "data")
 
 
-def _seen(frame: Frame) -> tuple[int, Any]:
-    return frame.seq, frame.data
+def _told(session: Session, event: Any) -> Any:
+    """What followers are told alike: how a turn began that was cut is told by its broker's clock, before by a front end's."""
+    if session.head > 1 and _begins(event):
+        return {name: value for name, value in event.items() if name != "created_at"}
+    return event
 
 
 def _first_gap(numbers: list[Any]) -> str:

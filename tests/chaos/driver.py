@@ -230,7 +230,7 @@ async def account_of(redis: Any, town: Town) -> Account:
             epoch, seq, former = await redis.hmget(_key(session.name, "meta"), "epoch", "seq", "former")
             ended = [f"{epoch.decode()}-{seq.decode()}", *(former or b"").decode().split()] if epoch else []
             session.epochs = {int(one): int(last) for one, _, last in (each.partition("-") for each in ended)}
-            if session.log:
+            if session.history:
                 url = f"{town.fronts[0]}/liteAgent/v1/history"
                 headers = town.headers_of(session.name)
                 session.told = await _told(http, url, session.name, headers)

@@ -132,6 +132,7 @@ class Session:
         told: what ``/history`` answered.
         epochs: its log's epochs, the present one and those before, each with its last seq.
         serial: its turns wait for each other.
+        head: where what is left of its log begins: what was before is in ``log``, but was cut.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Session:
     told: list[dict[str, Any]] = field(default_factory=list)
     epochs: dict[int, int] = field(default_factory=dict)
     serial: bool = True
+    head: int = 1
 
     def has(self, frame: Frame) -> bool:
         """Whether the frame's cursor is good: of an epoch of this log, and not beyond its end, where that is known yet."""

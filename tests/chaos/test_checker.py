@@ -255,6 +255,23 @@ def _give_an_id_twice(account: Account) -> None:
     account.turns[0].own.forgotten.append(_again(_frames(account)[6], text="something else "))
 
 
+def _miss_what_the_history_has(account: Account) -> None:
+    view = account.turns[0].views[1]
+    view.frames[:] = [frame for frame in view.frames if not _closes_message(frame)]
+    account.sessions["s1"].head = view.frames[-1].seq
+
+
+def _closes_message(frame: Frame) -> bool:
+    return (frame.data.get("object"), frame.data.get("status")) == ("message", "completed")
+
+
+def _tell_something_else_behind_the_cut(account: Account) -> None:
+    view = account.turns[0].views[1]
+    del view.frames[5]
+    view.frames[-2] = _again(view.frames[-2], id="another")
+    account.sessions["s1"].head = view.frames[-1].seq
+
+
 def _lose_a_turn(account: Account) -> None:
     _log(account)[:] = [row for row in _log(account) if row.task != "t2"]
     del account.sessions["s1"].tasks["t2"]
@@ -324,6 +341,10 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
         _lose_a_turn,
         _be_of_a_lost_epoch,
         _be_told_gone,
+    ),
+    "who_is_behind_the_cut_gets_the_rest": (
+        _miss_what_the_history_has,
+        _tell_something_else_behind_the_cut,
     ),
     "ids_mean_one_event": (_give_an_id_twice,),
     "nothing_follows_the_end": (_frame_after_the_end,),

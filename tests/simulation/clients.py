@@ -15,7 +15,7 @@ from tests.chaos.clients import ChaosClient, Town, _all
 from tests.chaos.records import ENDS
 from tests.simulation.agents import BROKEN_DOWN, ON_LOST
 from tests.simulation.cluster import OWNER
-from tests.simulation.forgotten import wrong_so_far
+from tests.simulation.forgotten import account_so_far, wrong_so_far
 from tests.simulation.http_client import NoCookies, SimulatedTransport
 from tests.simulation.liteagent import LiteView
 from tests.support.client import asked, read_frame
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator
 
-    from tests.chaos.records import Turn, View
+    from tests.chaos.records import Session, Turn, View
     from tests.simulation.cluster import Cluster
+    from tests.simulation.whole_logs import WholeLogs
     from tests.support.client import Frame
 
 # Whose agent is which, by the client's number. A model's turn costs three times as much as a coded one.
@@ -114,6 +115,9 @@ ABANDONED_SECONDS = 5.0
 # The share of turns that a LiteAgent client follows, or begins.
 LITEAGENT_SHARE = 0.25
 
+# Where logs are cut, some clients stay away for so long that they come back behind the cut.
+AWAY_SHARE, AWAY_SECONDS = 0.15, (2.0, 8.0)
+
 # The share of rounds in which two turns are sent together, and in which three or four are: only there two wait in one line.
 PAIR_SHARE, LINE_SHARE = 0.1, 0.1
 
@@ -141,6 +145,8 @@ class SimulatedTown(Town):
         broken: promises that were not kept.
         lite: turns that a LiteAgent client follows, and what it saw.
         forgotten: turns that ended well, and whose sessions were cleared, or expired, then.
+        former: these sessions as they were then.
+        logs: in a run in which logs are cut, what stood in them.
         clears: whether sessions are cleared now and then: what the broker loses would bring back what was cleared.
     """
 
@@ -148,9 +154,11 @@ class SimulatedTown(Town):
         super().__init__(KEYS["demo"], fronts)
         self.cluster = cluster
         self.clears = clears
+        self.logs: WholeLogs | None = None
         self.broken: list[str] = []
         self.lite: list[tuple[Turn, LiteView]] = []
         self.forgotten: list[Turn] = []
+        self.former: list[Session] = []
 
     @override
     def transport(self) -> httpx.AsyncBaseTransport:
@@ -201,6 +209,10 @@ class SimulatedTown(Town):
 
     def end_of(self, turn: Turn) -> str:
         """The status that the last entry of a turn's log tells, at this moment; empty where it has not ended there."""
+        if self.logs is not None:
+            *_, last = self.logs.seen(turn.session, turn.task)
+            ends = last.event.get("object") == "response" and last.event["status"] == self.status_of(turn)
+            return last.event["status"] if ends and last.event["status"] in ENDS else ""
         sessions, session = self.cluster.sessions, f"ts:{{dev/{turn.session}}}:"
         log, out = (
             sessions.item(f"{session}log".encode()),
@@ -260,6 +272,12 @@ class SimulatedClient(ChaosClient):
                 agent = self._agent
                 await self._town.cluster.bring_keys({agent: KEYS[agent]}, {agent: self._limits})
         await asyncio.sleep(min(float(response.headers["Retry-After"]), PATIENT_SECONDS))
+
+    @override
+    def _again(self) -> float:
+        town = self._town
+        away = town.logs is not None and not town.healed.is_set() and self._rng.random() < AWAY_SHARE
+        return self._rng.uniform(*AWAY_SECONDS) if away else super()._again()
 
     @override
     def _at_once(self) -> int:
@@ -456,12 +474,12 @@ class SimulatedClient(ChaosClient):
         if not all(turn.own.ended and turn.accepted for turn in turns):
             return
         if self._rng.random() < 0.5:
-            self._town.broken += wrong_so_far(self._town, turns)
+            self._judge(turns)
             await self._clear(session)
             gone = {410}
         else:
             await asyncio.sleep(UNUSED_SECONDS)
-            self._town.broken += wrong_so_far(self._town, turns)
+            self._judge(turns)
             self._town.cluster.sessions.expire(f"ts:{{dev/{session}}}:")
             # A request that was held up may have begun it anew.
             gone = {404, 410}
@@ -472,6 +490,11 @@ class SimulatedClient(ChaosClient):
             if (status := await self._status(turn, cursor=not number % 2)) not in gone:
                 self._town.broken.append(f"what_is_forgotten_is_gone: {turn}: {status}")
         self._town.lite = [(turn, view) for turn, view in self._town.lite if turn not in turns]
+
+    def _judge(self, turns: list[Turn]) -> None:
+        account = account_so_far(self._town, turns)
+        self._town.broken += wrong_so_far(self._town, account)
+        self._town.former += account.sessions.values()
 
     async def _clear(self, session: str) -> None:
         """Have a session forgotten; from then on who has seen something of it is told that it is gone.

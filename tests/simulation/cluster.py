@@ -53,6 +53,10 @@ GIVEN: dict[str, Any] = {
 }
 
 
+# Of runs in which logs are cut: soon after a turn's end, and where they have many entries.
+CUTTING: dict[str, Any] = {"log_grace_seconds": 2, "log_max_events": 100}
+
+
 @dataclass
 class Running:
     """A process of the deployment.

@@ -22,14 +22,31 @@ _LOOKED_AT = [each for each in RULES if each is not history_is_told]
 _FIELDS = ("status", "why", "crashes", "attempt", "launch", "parks")
 
 
-def wrong_so_far(town: SimulatedTown, turns: list[Turn]) -> list[str]:
-    """What does not hold of a session whose turns these are; all have ended before their clients' eyes."""
+def account_so_far(town: SimulatedTown, turns: list[Turn]) -> Account:
+    """What is known of a session whose turns these are."""
     account = Account(turns=turns, losses=town.losses)
     for turn in turns:
         account.sessions.setdefault(turn.session, _session(town, turn.session, turns))
-    lite = [(turn, view) for turn, view in town.lite if turn in turns]
+    if town.logs is not None:
+        town.logs.complete(account)
+    return account
+
+
+def wrong_so_far(town: SimulatedTown, account: Account) -> list[str]:
+    """What does not hold of a session; all its turns have ended before their clients' eyes."""
+    lite = [(turn, view) for turn, view in town.lite if turn in account.turns]
     found = [*map(str, check(account, _LOOKED_AT)), *wrong_streams(town, lite)]
     return [*found, *town.cluster.outside.wrong_answers(account)]
+
+
+def with_forgotten(town: SimulatedTown, account: Account) -> Account:
+    """All turns of a run; of a session that was begun anew all logs, and where the last of them begins that is cut most."""
+    whole = Account(turns=town.forgotten + account.turns, losses=account.losses)
+    for each in [*town.former, *account.sessions.values()]:
+        session = whole.sessions.setdefault(each.name, Session(each.name))
+        session.log += each.log
+        session.head = max(session.head, each.head)
+    return whole
 
 
 def _session(town: SimulatedTown, name: str, turns: list[Turn]) -> Session:

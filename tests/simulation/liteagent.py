@@ -86,7 +86,12 @@ def wrong_streams(town: SimulatedTown, lite: list[tuple[Turn, LiteView]]) -> lis
         body = b"".join(frame.raw + b"\n\n" for frame in view.frames)
         capture = Capture("liteagent", (body,), stream=view.stream, chosen=frozenset({turn.task}))
         found += [f"liteagent_is_spoken: {turn}: {each}" for each in check(capture)]
-        if not town.losses and _EPOCH.sub(b"id:", body) != _EPOCH.sub(b"id:", _told(town, turn, view)):
+        # Who comes back behind a cut gets less.
+        if (
+            not town.losses
+            and town.logs is None
+            and _EPOCH.sub(b"id:", body) != _EPOCH.sub(b"id:", _told(town, turn, view))
+        ):
             found.append(f"liteagent_streams_are_the_log: {turn}")
     return found
 

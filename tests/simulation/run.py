@@ -17,13 +17,15 @@ from redis.asyncio import Redis
 
 from tests.chaos.checker import Violation, check, ids_mean_one_event
 from tests.chaos.driver import account_of, unended
-from tests.chaos.records import ENDS, Account
+from tests.chaos.records import ENDS
 from tests.simulation.clients import KEYS, LIMITS, SimulatedClient, SimulatedTown
-from tests.simulation.cluster import CLUSTER, FORMS, ONE, SENTINEL, TWO, Cluster
+from tests.simulation.cluster import CLUSTER, CUTTING, FORMS, ONE, SENTINEL, TWO, Cluster
 from tests.simulation.faults import CONNECTED, FORMS_OF, LOSING, WEIGHTS, WHOLE, Faults
+from tests.simulation.forgotten import with_forgotten
 from tests.simulation.invariants import REST_SECONDS, at_rest
 from tests.simulation.liteagent import wrong_streams
 from tests.simulation.loop import SimulatedLoop, current
+from tests.simulation.whole_logs import WholeLogs
 from tests.simulation.world import seeded
 from tests.support.waiting import wait_until
 from turnstream.worker.agents import memory
@@ -31,6 +33,7 @@ from turnstream.worker.agents import memory
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
+    from tests.chaos.records import Account
     from tests.simulation.recording import Recorded
 
 # The agent library prepares this when it is used first: here, for all seeds that this process begins others for.
@@ -62,6 +65,10 @@ WHOLE_SHARE = 0.5
 
 # Of so many seeds one has no fault that takes from a process what it was about to tell the brokers: no count may be wrong.
 WHOLE_EVERY = 8
+
+# Of so many seeds one has its logs cut, and no fault that loses what was written: who comes back behind the cut could not tell one
+# from the other.
+CUT_EVERY = 5
 
 # How many times as often as usual faults come in one seed, and the next ones.
 PACES = (*(1.0,) * 7, 4.0)
@@ -112,6 +119,8 @@ class Plan:
         chosen = tuple(kind for kind in known if rng.random() < FAULTS_SHARE)
         if form in (SENTINEL, CLUSTER) and rng.random() < WHOLE_SHARE:
             chosen = tuple(kind for kind in chosen if kind not in LOSING)
+        if seed % CUT_EVERY == 2:
+            chosen = tuple(kind for kind in chosen if kind not in LOSING)
         if seed % WHOLE_EVERY == 1:
             chosen = tuple(kind for kind in chosen if kind in WHOLE)
         return cls(
@@ -122,6 +131,11 @@ class Plan:
             PACES[seed % len(PACES)] if pace is None else pace,
             form,
         )
+
+    @property
+    def cuts(self) -> bool:
+        """Whether logs are cut."""
+        return self.seed % CUT_EVERY == 2 and LOSING.isdisjoint(self.faults)
 
     def arguments(self) -> list[str]:
         """As ``python -m tests.simulation`` takes it."""
@@ -188,7 +202,8 @@ def simulate(plan: Plan, *, record: bool = False) -> Outcome:
     asyncio.set_event_loop(loop)
     loop.set_exception_handler(trace.failed)
     structlog.configure(processors=[trace.log], cache_logger_on_first_use=False)
-    cluster = Cluster(loop, random.Random(f"network {plan.seed}"), brokers=plan.brokers)
+    given = CUTTING if plan.cuts else {}
+    cluster = Cluster(loop, random.Random(f"network {plan.seed}"), brokers=plan.brokers, **given)
     cluster.outside.connected = CONNECTED.issuperset(plan.faults)
     cluster.whole = WHOLE.issuperset(plan.faults)
     outcome = Outcome(plan)
@@ -215,6 +230,7 @@ class _Run:
         self._trace = trace
         fronts = [f"http://127.0.0.1:{port}" for port in FRONT_ENDS]
         self._town = SimulatedTown(cluster, fronts, clears=LOSING.isdisjoint(plan.faults))
+        self._town.logs = WholeLogs(cluster.sessions) if plan.cuts else None
 
     async def drive(self, outcome: Outcome) -> None:
         await self._start()
@@ -298,6 +314,8 @@ class _Run:
                 raise result
         port, town = self._cluster.sessions.port, self._town
         account = await account_of(Redis(port=port), town)
+        if town.logs is not None:
+            town.logs.complete(account)
         outcome.statuses = _statuses(account)
         outcome.wrong += [
             f"stuck: {turn}" for turn in town.turns if not all(view.ended or view.lost for view in turn.views)
@@ -305,7 +323,7 @@ class _Run:
         outcome.wrong += [f"stuck: {each}" for each in unended(account)]
         outcome.wrong += map(str, check(account))
         # Also of what was cleared since: no id is given twice.
-        outcome.wrong += map(str, check(Account(turns=town.forgotten + town.turns), [ids_mean_one_event]))
+        outcome.wrong += map(str, check(with_forgotten(town, account), [ids_mean_one_event]))
         outcome.wrong += wrong_streams(town, town.lite)
         outcome.wrong += self._cluster.outside.wrong_answers(account)
         # Nothing is waited for: what is late shows only when so much time has passed.
