@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from tests.chaos.homes import OWNER
 from tests.chaos.records import Turn, View
 from tests.support.client import asked, read_frame
 
@@ -58,6 +59,10 @@ class Town:
     def headers_of(self, session: str) -> dict[str, str]:
         """With which a session's client comes."""
         return self.headers
+
+    def owner_of(self, session: str) -> str:
+        """Whose the session is."""
+        return OWNER
 
     def is_serial(self, session: str) -> bool:
         """Whether the session's turns wait for each other."""

@@ -16,7 +16,7 @@ from deploy.ports import free_port
 from tests.chaos.checker import Violation, check
 from tests.chaos.clients import ChaosClient, Town
 from tests.chaos.faults import PACE_SECONDS, Faults
-from tests.chaos.homes import HOMES, OWNER
+from tests.chaos.homes import HOMES
 from tests.chaos.records import ENDS, Account, Session, Turn, View, rows
 from tests.processes.deployment import Deployment
 from tests.support.waiting import wait_until
@@ -192,7 +192,7 @@ async def _stop_abandoned(redis: Any, town: Town) -> None:
         for _ in range(LEFT_LOOKS):
             waiting = False
             for turn in town.turns:
-                status = await redis.hget(_key(turn.session, f"task:{turn.task}"), "status")
+                status = await redis.hget(_key(town, turn.session, f"task:{turn.task}"), "status")
                 if not status or status.decode() in ENDS:
                     continue
                 waiting = True
@@ -215,7 +215,7 @@ async def account_of(redis: Any, town: Town) -> Account:
         for turn in town.turns:
             name = turn.session
             session = account.sessions.setdefault(name, Session(name, serial=town.is_serial(name)))
-            fields = await redis.hgetall(_key(turn.session, f"task:{turn.task}"))
+            fields = await redis.hgetall(_key(town, turn.session, f"task:{turn.task}"))
             # A look that found no task left its mark.
             if b"status" in fields:
                 session.tasks[turn.task] = {
@@ -224,10 +224,10 @@ async def account_of(redis: Any, town: Town) -> Account:
                     if name in (b"status", b"why", b"crashes", b"attempt", b"launch", b"parks")
                 }
         for session in account.sessions.values():
-            files = await files_of(redis, session.name)
-            session.log = rows(await redis.xrange(_key(session.name, "log")), files)
-            session.history = rows(await redis.xrange(_key(session.name, "history")), files)
-            epoch, seq, former = await redis.hmget(_key(session.name, "meta"), "epoch", "seq", "former")
+            files = await files_of(redis, town, session.name)
+            session.log = rows(await redis.xrange(_key(town, session.name, "log")), files)
+            session.history = rows(await redis.xrange(_key(town, session.name, "history")), files)
+            epoch, seq, former = await redis.hmget(_key(town, session.name, "meta"), "epoch", "seq", "former")
             ended = [f"{epoch.decode()}-{seq.decode()}", *(former or b"").decode().split()] if epoch else []
             session.epochs = {int(one): int(last) for one, _, last in (each.partition("-") for each in ended)}
             if session.history:
@@ -243,9 +243,9 @@ async def account_of(redis: Any, town: Town) -> Account:
     return account
 
 
-async def files_of(redis: Any, session: str) -> dict[str, bytes]:
+async def files_of(redis: Any, town: Town, session: str) -> dict[str, bytes]:
     """What a session's entries refer to, by digest."""
-    stored = await redis.hgetall(_key(session, "files"))
+    stored = await redis.hgetall(_key(town, session, "files"))
     return {name.decode(): data for name, data in stored.items()}
 
 
@@ -271,8 +271,8 @@ async def _gone(http: httpx.AsyncClient, town: Town, turn: Turn, view: View) -> 
     return f"behind {view.frames[-1].id}: {answer.status_code} {told}, {dt.datetime.now(dt.UTC):%H:%M:%S.%f}"
 
 
-def _key(session: str, rest: str) -> str:
-    return f"ts:{{{OWNER}/{session}}}:{rest}"
+def _key(town: Town, session: str, rest: str) -> str:
+    return f"ts:{{{town.owner_of(session)}/{session}}}:{rest}"
 
 
 def unended(account: Account) -> list[str]:

@@ -14,7 +14,6 @@ from typing_extensions import override
 from tests.chaos.clients import ChaosClient, Town, _all
 from tests.chaos.records import ENDS
 from tests.simulation.agents import BROKEN_DOWN, ON_LOST
-from tests.simulation.cluster import OWNER
 from tests.simulation.forgotten import account_so_far, wrong_so_far
 from tests.simulation.http_client import NoCookies, SimulatedTransport
 from tests.simulation.liteagent import LiteView
@@ -173,6 +172,18 @@ class SimulatedTown(Town):
         return {"Authorization": f"Bearer {KEYS[agent_of(session)]}"}
 
     @override
+    def owner_of(self, session: str) -> str:
+        return self.cluster.owner_of(agent_of(session))
+
+    def keys_of(self, session: str) -> str:
+        """How the names of a session's keys begin."""
+        return f"ts:{{{self.owner_of(session)}/{session}}}:"
+
+    def ref_of(self, turn: Turn) -> str:
+        """A turn as the product names it."""
+        return f"{self.owner_of(turn.session)}/{turn.session}/{turn.task}"
+
+    @override
     def is_serial(self, session: str) -> bool:
         return not agent_of(session).endswith(("parallel", "interrupt"))
 
@@ -189,9 +200,9 @@ class SimulatedTown(Town):
                         with suppress(httpx.HTTPError):
                             await http.post(f"{self.fronts[0]}/liteAgent/v1/stop", params=params)
 
-    def counted(self) -> set[tuple[str, str, str]]:
-        """What the broker counts as the owner's turns: each admission, its task's status, and when that has parked."""
-        item = self.cluster.primary.item(owner_turns(OWNER).encode())
+    def counted(self, owner: str) -> set[tuple[str, str, str]]:
+        """What the broker counts as an owner's turns: each admission, its task's status, and when that has parked."""
+        item = self.cluster.primary.item(owner_turns(owner).encode())
         found = set()
         for admission in item.value if item is not None else ():
             ref, op = parse_admission(admission.decode())
@@ -205,15 +216,15 @@ class SimulatedTown(Town):
 
     def status_of(self, turn: Turn) -> str:
         """A turn's status at the broker, at this moment."""
-        return self.cluster.sessions.field(f"ts:{{dev/{turn.session}}}:task:{turn.task}", "status")
+        return self.cluster.sessions.field(f"{self.keys_of(turn.session)}task:{turn.task}", "status")
 
     def end_of(self, turn: Turn) -> str:
         """The status that the last entry of a turn's log tells, at this moment; empty where it has not ended there."""
         if self.logs is not None:
-            *_, last = self.logs.seen(turn.session, turn.task)
+            *_, last = self.logs.seen(self.keys_of(turn.session), turn.task)
             ends = last.event.get("object") == "response" and last.event["status"] == self.status_of(turn)
             return last.event["status"] if ends and last.event["status"] in ENDS else ""
-        sessions, session = self.cluster.sessions, f"ts:{{dev/{turn.session}}}:"
+        sessions, session = self.cluster.sessions, self.keys_of(turn.session)
         log, out = (
             sessions.item(f"{session}log".encode()),
             sessions.field(f"{session}task:{turn.task}", "out"),
@@ -244,13 +255,17 @@ class SimulatedClient(ChaosClient):
         super().__init__(number, town, rng)
         self._http._cookies = NoCookies()
         self._agent = agent_of(self._session(0))
+        self._owner = town.owner_of(self._session(0))
         self._limits = LIMITS.get(self._agent, Limits())
         if self._agent in LIMITS:
             self._http.event_hooks = {"request": [self._note_idle], "response": [self._look_at_refusal]}
         self._lite: dict[str, LiteView] = {}
 
     async def _note_idle(self, request: httpx.Request) -> None:
-        request.extensions["counted"] = self._town.counted(), len(self._town.cluster.primary.steps.admitted)
+        request.extensions["counted"] = (
+            self._town.counted(self._owner),
+            len(self._town.cluster.primary.steps.admitted),
+        )
 
     async def _look_at_refusal(self, response: httpx.Response) -> None:
         """See that the key's limit was met where it is said so; wait as is asked, and have the operator give more room."""
@@ -258,7 +273,7 @@ class SimulatedClient(ChaosClient):
             return
         await response.aread()
         if "turns at once" in response.text and not self._town.losses:
-            (before, since), now = response.request.extensions["counted"], self._town.counted()
+            (before, since), now = response.request.extensions["counted"], self._town.counted(self._owner)
             # What may have counted at any moment in between.
             known = {each for each, _, _ in before | now}.union(
                 self._town.cluster.primary.steps.admitted[since:]
@@ -391,7 +406,7 @@ class SimulatedClient(ChaosClient):
         if turn.prompt.startswith("/approve"):
             return {"approve": turn.approves}
         approves = self._rng.random() < APPROVED_SHARE
-        self._town.cluster.outside.bank.approved[f"dev/{turn.session}/{turn.task}"] += approves
+        self._town.cluster.outside.bank.approved[self._town.ref_of(turn)] += approves
         return {"approve": approves}
 
     # ── LiteAgent, and repeats ──
@@ -480,7 +495,7 @@ class SimulatedClient(ChaosClient):
         else:
             await asyncio.sleep(UNUSED_SECONDS)
             self._judge(turns)
-            self._town.cluster.sessions.expire(f"ts:{{dev/{session}}}:")
+            self._town.cluster.sessions.expire(self._town.keys_of(session))
             # A request that was held up may have begun it anew.
             gone = {404, 410}
         for number, turn in enumerate(turns):

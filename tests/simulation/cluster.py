@@ -75,8 +75,8 @@ class Running:
     server: FrontEnd | WorkerProcess | None = None
 
 
-# Whose all sessions are.
-OWNER = "dev"
+# Whose all sessions are; in some runs those of every other agent are another one's.
+OWNER, OTHER_OWNER = "dev", "acme"
 
 # How long an operator's command tries to reach the broker, before it is given anew.
 OPERATOR_SECONDS = 5.0
@@ -173,6 +173,8 @@ class Cluster:
             self.sessions.steps.hints = self.primary
         self._agents = {version: agents(version) for version in (None, OTHER_VERSION)}
         self.running: list[Running] = []
+        # Agents whose clients are of the other owner.
+        self.others: set[str] = set()
         # Whether every process can tell the brokers what it has to: what they count is true.
         self.whole = False
 
@@ -186,13 +188,17 @@ class Cluster:
         """Brokers that stand in for each other."""
         return [store for store in self.stores if isinstance(store, Servers)]
 
+    def owner_of(self, agent: str) -> str:
+        """Whose the agent's clients are."""
+        return OTHER_OWNER if agent in self.others else OWNER
+
     async def bring_keys(self, tokens: dict[str, str], limits: dict[str, Limits]) -> None:
-        """Make each agent's key known, with its limits, or replace it; all are of one owner."""
+        """Make each agent's key known, with its limits, or replace it."""
         broker = Broker(Settings(**self._given))
         keys = ApiKeys(broker.retrying(OPERATOR_SECONDS).primary)
         try:
             for agent, token in tokens.items():
-                await keys.register(token, owner=OWNER, agent=agent, limits=limits.get(agent))
+                await keys.register(token, owner=self.owner_of(agent), agent=agent, limits=limits.get(agent))
         finally:
             await broker.close()
 

@@ -28,7 +28,7 @@ def account_so_far(town: SimulatedTown, turns: list[Turn]) -> Account:
     for turn in turns:
         account.sessions.setdefault(turn.session, _session(town, turn.session, turns))
     if town.logs is not None:
-        town.logs.complete(account)
+        town.logs.complete(account, town)
     return account
 
 
@@ -36,7 +36,7 @@ def wrong_so_far(town: SimulatedTown, account: Account) -> list[str]:
     """What does not hold of a session; all its turns have ended before their clients' eyes."""
     lite = [(turn, view) for turn, view in town.lite if turn in account.turns]
     found = [*map(str, check(account, _LOOKED_AT)), *wrong_streams(town, lite)]
-    return [*found, *town.cluster.outside.wrong_answers(account)]
+    return [*found, *town.cluster.outside.wrong_answers(account, town)]
 
 
 def with_forgotten(town: SimulatedTown, account: Account) -> Account:
@@ -50,7 +50,7 @@ def with_forgotten(town: SimulatedTown, account: Account) -> Account:
 
 
 def _session(town: SimulatedTown, name: str, turns: list[Turn]) -> Session:
-    store, key = town.cluster.sessions, f"ts:{{dev/{name}}}:"
+    store, key = town.cluster.sessions, town.keys_of(name)
     files = store.files(key)
     session = Session(name, serial=town.is_serial(name))
     session.log = rows(store.stream(f"{key}log"), files)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.records import ENDS
 from tests.conftest import LASTING
-from tests.simulation.cluster import OWNER
+from tests.simulation.cluster import OTHER_OWNER, OWNER
 from turnstream.api.server import FrontEnd
 from turnstream.shared.broker.keys import HELD, SUBSCRIBED, SessionKeys, TaskRef, owner_bytes
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES
@@ -97,9 +97,14 @@ def admissions_are_given_back(cluster: Cluster) -> Iterator[str]:
 
 def stored_bytes_are_true(cluster: Cluster) -> Iterator[str]:
     """An owner's sessions are counted with what their own sums say, where nobody was kept from saying so."""
-    counted = cluster.primary.item(owner_bytes(OWNER).encode()) if cluster.whole else None
+    for owner in (OWNER, OTHER_OWNER) if cluster.whole else ():
+        yield from _wrong_bytes(cluster, owner)
+
+
+def _wrong_bytes(cluster: Cluster, owner: str) -> Iterator[str]:
+    counted = cluster.primary.item(owner_bytes(owner).encode())
     for session, size in dict(counted.value).items() if counted is not None else ():
-        meta = cluster.sessions.item(SessionKeys(OWNER, session.decode()).meta.encode())
+        meta = cluster.sessions.item(SessionKeys(owner, session.decode()).meta.encode())
         if session and meta is not None:
             sums = {name: int(_field(meta.value, name.encode()) or 0) for name in (*_SUMS, *_LENT, *_TURNS)}
             true = SESSION_BYTES + sum(sums[name] for name in _SUMS) - sum(sums[name] for name in _LENT)

@@ -100,7 +100,7 @@ def _told(town: SimulatedTown, turn: Turn, view: LiteView) -> bytes:
     """What the log's entries are for a LiteAgent client that was there from the beginning."""
     dialect = LITEAGENT_STREAM if view.stream else LITEAGENT_WHOLE
     frames = b""
-    store, session = town.cluster.sessions, f"ts:{{dev/{turn.session}}}:"
+    store, session = town.cluster.sessions, town.keys_of(turn.session)
     files = store.files(session)
     for cursor, fields in store.stream(f"{session}log"):
         entry = _entry(cursor, [word for pair in fields.items() for word in pair], files)

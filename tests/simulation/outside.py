@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.records import Account, Turn
     from tests.simulation.broker import Store
+    from tests.simulation.clients import SimulatedTown
     from tests.simulation.loop import Process, SimulatedLoop
     from turnstream.worker.lease import Held
     from turnstream.worker.turn import RunningTurn
@@ -172,13 +173,13 @@ class Outside:
         version = self._version(ref, 1_000_000, "none")
         self.must(not self._serves(version), "who_fails_for_its_version_has_no_worker", f"{ref}: {version}")
 
-    def wrong_answers(self, account: Account) -> Iterator[str]:
+    def wrong_answers(self, account: Account, town: SimulatedTown) -> Iterator[str]:
         """What turns have said that completed, and is not what the provider said, or not so."""
         for turn in account.turns:
             end = turn.own.frames[-1].data if turn.own.ended else {}
             if end.get("status") == "completed" and turn.prompt.startswith(("/ask", "/book")):
                 texts = [_text(each) for each in end["output"] if each["type"] == "message"]
-                yield from self._wrong_answer(turn, f"dev/{turn.session}/{turn.task}", "".join(texts[-1:]))
+                yield from self._wrong_answer(turn, town.ref_of(turn), "".join(texts[-1:]))
 
     def _wrong_answer(self, turn: Turn, ref: str, text: str) -> Iterator[str]:
         answers = self.provider.answers[ref]

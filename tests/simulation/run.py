@@ -70,6 +70,9 @@ WHOLE_EVERY = 8
 # from the other.
 CUT_EVERY = 5
 
+# Of so many seeds one has sessions of two owners.
+OWNERS_EVERY = 7
+
 # How many times as often as usual faults come in one seed, and the next ones.
 PACES = (*(1.0,) * 7, 4.0)
 
@@ -205,6 +208,7 @@ def simulate(plan: Plan, *, record: bool = False) -> Outcome:
     given = CUTTING if plan.cuts else {}
     cluster = Cluster(loop, random.Random(f"network {plan.seed}"), brokers=plan.brokers, **given)
     cluster.outside.connected = CONNECTED.issuperset(plan.faults)
+    cluster.others = set(list(KEYS)[::2]) if plan.seed % OWNERS_EVERY == 5 else set()
     cluster.whole = WHOLE.issuperset(plan.faults)
     outcome = Outcome(plan)
     if record:
@@ -315,7 +319,7 @@ class _Run:
         port, town = self._cluster.sessions.port, self._town
         account = await account_of(Redis(port=port), town)
         if town.logs is not None:
-            town.logs.complete(account)
+            town.logs.complete(account, town)
         outcome.statuses = _statuses(account)
         outcome.wrong += [
             f"stuck: {turn}" for turn in town.turns if not all(view.ended or view.lost for view in turn.views)
@@ -325,7 +329,7 @@ class _Run:
         # Also of what was cleared since: no id is given twice.
         outcome.wrong += map(str, check(with_forgotten(town, account), [ids_mean_one_event]))
         outcome.wrong += wrong_streams(town, town.lite)
-        outcome.wrong += self._cluster.outside.wrong_answers(account)
+        outcome.wrong += self._cluster.outside.wrong_answers(account, town)
         # Nothing is waited for: what is late shows only when so much time has passed.
         await self._wait(REST_SECONDS, [asyncio.create_task(asyncio.sleep(REST_SECONDS))])
         outcome.wrong += [str(Violation(*each)) for each in at_rest(self._cluster)]

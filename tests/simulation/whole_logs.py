@@ -10,6 +10,7 @@ from tests.chaos.records import rows
 if TYPE_CHECKING:
     from tests.chaos.records import Account, Row
     from tests.simulation.broker import Store
+    from tests.simulation.clients import SimulatedTown
 
 
 class WholeLogs:
@@ -41,14 +42,14 @@ class WholeLogs:
         if new:
             known.update({row.seq: row for row in rows(reversed(new), self._store.files(session))})
 
-    def complete(self, account: Account) -> None:
+    def complete(self, account: Account, town: SimulatedTown) -> None:
         """Put what was cut from logs in front of what is left of them."""
         for session in account.sessions.values():
-            keys = f"ts:{{dev/{session.name}}}:"
+            keys = town.keys_of(session.name)
             session.head = int(self._store.field(f"{keys}meta", "head") or 1)
             known = self._rows[keys]
             session.log[:0] = [known[seq] for seq in sorted(known) if seq < session.head]
 
-    def seen(self, session: str, task: str) -> list[Row]:
-        """All entries of a task so far."""
-        return [row for row in self._rows[f"ts:{{dev/{session}}}:"].values() if row.task == task]
+    def seen(self, keys: str, task: str) -> list[Row]:
+        """All entries of a task so far; ``keys``: how the names of its session's begin."""
+        return [row for row in self._rows[keys].values() if row.task == task]
