@@ -179,6 +179,12 @@ class SimulatedTown(Town):
         """How the names of a session's keys begin."""
         return f"ts:{{{self.owner_of(session)}/{session}}}:"
 
+    def is_cut(self, turn: Turn, seen: str) -> bool:
+        """Whether some of a turn was cut from its log by now that stood behind a cursor; without one, some of it."""
+        keys, store = self.keys_of(turn.session), self.cluster.sessions
+        last = seen.partition("-")[2] or int(store.field(f"{keys}task:{turn.task}", "first") or 1) - 1
+        return int(store.field(f"{keys}meta", "head") or 1) > int(last) + 1
+
     def ref_of(self, turn: Turn) -> str:
         """A turn as the product names it."""
         return f"{self.owner_of(turn.session)}/{turn.session}/{turn.task}"
@@ -441,6 +447,7 @@ class SimulatedClient(ChaosClient):
     async def _follow_lite(self, turn: Turn, view: LiteView) -> None:
         while not (view.ended or view.lost):
             leaves_after = self._rng.randint(0, 30) if self._rng.random() < 0.3 else -1
+            seen = view.cursor
             try:
                 async for frame in self._lite_connection(turn, view):
                     view.take(frame)
@@ -450,6 +457,7 @@ class SimulatedClient(ChaosClient):
             except httpx.HTTPError as error:
                 turn.trouble[type(error).__name__] += 1
             view.cut()
+            view.behind = view.behind or self._town.is_cut(turn, seen)
             if not view.ended:
                 await asyncio.sleep(self._again())
 
