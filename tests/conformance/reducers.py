@@ -332,10 +332,19 @@ def _named(part: Json) -> tuple[str, str]:
     return "text", next(links, None) or json.dumps(part["data"], separators=(",", ":"))
 
 
+def no_json(constant: str) -> None:
+    """Python's own parser takes ``NaN`` and ``Infinity``, which are no JSON, for numbers; for `json.loads`.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(constant)
+
+
 def _object(text: str) -> Json:
     """LiteAgent knows objects only: anything else stands under ``result``."""
     try:
-        value = json.loads(text)
-    except json.JSONDecodeError:
+        value = json.loads(text, parse_constant=no_json)
+    except ValueError:
         return {"result": text}
     return value if isinstance(value, dict) else {"result": value}

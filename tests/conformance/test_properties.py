@@ -21,6 +21,7 @@ from tests.conformance.reducers import (
     Said,
     history_of,
     java_edition,
+    no_json,
     output_of,
     without_requests,
 )
@@ -320,8 +321,8 @@ def _shown(part: Json) -> tuple[str, str]:
 
 def _object(result: str) -> Json:
     try:
-        value = json.loads(result)
-    except json.JSONDecodeError:
+        value = json.loads(result, parse_constant=no_json)
+    except ValueError:
         return {"result": result}
     return value if isinstance(value, dict) else {"result": value}
 
