@@ -156,16 +156,17 @@ class Log(Retrying):
 
     @whole
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
-        """The entry at the cursor, if it still stands in the log or in the history; that of a former epoch counts, too."""
+        """The entry at the cursor, if it still stands in the log or in the history; without its large data. A cursor of a former epoch is good, too."""
         for key in (keys.log, keys.history):
-            page = await self._read(keys, key, str(cursor._replace(seq=cursor.seq - 1)), str(cursor), 1)
-            if page is None:
+            reply = await self._rows(keys, key, str(cursor._replace(seq=cursor.seq - 1)), str(cursor), 1)
+            meta = _meta(reply[0]) if reply else None
+            if meta is None:
                 return None
-            if page.meta.epoch != cursor.epoch:
-                place = page.meta.place(cursor)
+            if meta.epoch != cursor.epoch:
+                place = meta.place(cursor)
                 return place and await self.at(keys, place)
-            if page.entries:
-                return page.entries[0]
+            for entry_id, pairs in reply[2]:
+                return _entry(entry_id, pairs, {})
         return None
 
     @whole
