@@ -266,8 +266,10 @@ def streams_are_the_log(account: Account) -> Iterator[str]:
         same = same and all(session.has(frame) for frame in view.frames)
         if view.lost and any(session.may_have(frame) for frame in view.frames):
             continue
-        if same == view.lost and view.frames:
-            yield f"{turn}: told to be gone {view.gone}" if view.lost else str(turn)
+        if view.frames and same and view.gone:
+            yield f"{turn}: told to be gone {view.gone}"
+        elif view.frames and not (same or view.lost):
+            yield str(turn)
         elif view.ended and not view.lost and len(rows) != len(view.frames):
             yield f"{turn}: {len(rows) - len(view.frames)} more in the log"
 

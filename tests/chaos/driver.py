@@ -236,9 +236,10 @@ async def account_of(redis: Any, town: Town) -> Account:
                 session.told = await _told(http, url, session.name, headers)
         for turn in town.turns if town.losses else ():
             for view in turn.views:
-                if view.frames and not view.lost:
+                # One that was told so before is asked about again: a former primary may have become the primary anew.
+                if view.frames:
                     view.gone = await _gone(http, town, turn, view)
-                    view.lost = bool(view.gone)
+                    view.lost = view.lost or bool(view.gone)
     await redis.aclose()
     return account
 

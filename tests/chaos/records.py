@@ -29,7 +29,7 @@ class View:
         forgotten: what it had received before.
         ended: it has seen the turn's end.
         lost: it was told that what it has is gone, and there is nothing to begin anew with.
-        gone: what it was told then, and when, where it was asked for at the end.
+        gone: what it was told of that at the end, and when; empty: what it has is there (again).
     """
 
     frames: list[Frame] = field(default_factory=list)

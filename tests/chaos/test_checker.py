@@ -248,7 +248,8 @@ def _be_of_a_lost_epoch(account: Account) -> None:
 
 
 def _be_told_gone(account: Account) -> None:
-    account.turns[0].own.lost = True
+    view = account.turns[0].own
+    view.lost, view.gone = True, "410"
 
 
 def _give_an_id_twice(account: Account) -> None:
@@ -371,3 +372,9 @@ async def test_each_corruption_is_caught(account: Account) -> None:
             spoil(spoilt)
             broken = {violation.rule for violation in check(spoilt)}
             assert rule in broken, f"{spoil.__name__} breaks {broken}, not {rule}"
+
+
+async def test_what_came_back_with_a_former_primary_is_no_finding(account: Account) -> None:
+    """Who was told of a loss by a server that was the primary for a while was told the truth, as long as it was one."""
+    account.turns[0].own.lost = True
+    assert check(account) == []
