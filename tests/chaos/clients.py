@@ -295,12 +295,11 @@ class ChaosClient:
         if event.get("type") in ANSWERS and event.get("status") == "completed" and "content" in event:
             data = event["content"][0]["data"]
             call = data.get("call_id") or data["id"]
-            if call in turn.forsaken:
-                # Somebody else who sent the turn has seen it first.
-                return [asyncio.create_task(each) for each in doing]
-            if turn.unanswered:
+            if turn.unanswered and call not in turn.forsaken:
                 turn.unanswered -= 1
                 turn.forsaken.add(call)
+            if call in turn.forsaken:
+                # Also where somebody else saw it first: who has stopped it may have seen its end before that was lost.
                 doing.append(self._give_up(turn, view))
                 return [asyncio.create_task(each) for each in doing]
             # A repeat changes nothing, and a turn that was stopped takes no answer.
