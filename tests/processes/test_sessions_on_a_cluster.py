@@ -6,6 +6,7 @@ A turn goes on, and whoever follows it gets each event once, or is told that wha
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -169,21 +170,22 @@ async def test_a_node_without_a_replica_comes_back(stack: Stack, cluster: RedisC
 
 
 async def test_a_node_that_reads_its_file_for_long_is_waited_for(stack: Stack, cluster: RedisCluster) -> None:
-    """It says LOADING meanwhile, and is the only one that has the turn."""
+    """It says LOADING to who subscribes meanwhile, CLUSTERDOWN to others, and is the only one that has the turn."""
     slot, owner, _ = await _whereabouts(cluster)
     cluster.replicas[cluster.primaries.index(owner)].kill()
-    # It answers others each 1,024 commands of its file.
+    # It answers others each 1,024 commands of its file, that is each tenth of a second.
     with (owner.folder / "server.conf").open("a") as configuration:
-        configuration.write("key-load-delay 500\n")
-    client = stack.broker.sessions
+        configuration.write("key-load-delay 100\n")
+    fill = "for number = 1, 40000 do redis.call('SET', KEYS[1], number) end"
     async with _turn(stack, 400):
         await _beyond(stack, 40)
-        for number in range(6000):
-            await command(client, "SET", f"{{{KEYS.owner}/{KEYS.session}}}:filler:{number % 10}", "x")
+        await owner.ask("EVAL", fill, 1, f"{{{KEYS.owner}/{KEYS.session}}}:filler")
         await owner.ask("WAITAOF", 1, 0, 5000)
         owner.kill()
         await cluster.restart(owner)
-        assert await _refused(owner, "LOADING")
+        # Who starts it asks PING.
+        pings = re.search(r"cmdstat_ping:.*rejected_calls=(\d+)", await owner.ask("INFO", "commandstats"))
+        assert await _refused(owner, "LOADING") > int(pings[1] if pings else 0)
     assert await cluster.owner(slot) is owner
 
 
