@@ -12,7 +12,7 @@ from turnstream.api.http.connection import Watched, connection_of
 from turnstream.api.streaming.feed import Gap, Over
 from turnstream.api.streaming.gaps import GapFilter, Visibility
 from turnstream.api.streaming.ring import RenderedEntry, ReplayedEntry
-from turnstream.api.streaming.start_position import ended, opening, renumbered
+from turnstream.api.streaming.start_position import begun_before, ended, opening, renumbered
 from turnstream.shared import metrics
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.entry import END, RESPONSE, Cursor
@@ -69,6 +69,7 @@ class EventStream:
     """
 
     __slots__ = (
+        "_begun",
         "_connection",
         "_dialect",
         "_encoder",
@@ -119,6 +120,8 @@ class EventStream:
         self._over = start.over
         # Whether nothing was shown yet of a task that is wanted from its first event.
         self._fresh = start.fresh
+        # How the task began whose first events are gone: what of it was not shown yet.
+        self._begun: list[Entry] = []
         # The next number, where they are not the log's own.
         self._number: int | None = None
         self._dialect = dialect
@@ -314,16 +317,15 @@ class EventStream:
             return None
         if visibility is Visibility.WHOLE:
             return self._replayed(shown)
+        self._show_begun(entry)
         number = self._number
         if number is None:
             return shown
-        # How it began was shown already.
-        if entry.kind == RESPONSE:
-            return None
         return self._feed.rendered(self._renumbered(entry), RenderedEntry, number)
 
     def _replayed(self, shown: RenderedEntry) -> RenderedEntry:
         """How to show an entry by itself."""
+        self._show_begun(shown.entry)
         number = self._number
         return self._feed.rendered(self._renumbered(shown.entry), ReplayedEntry, number)
 
@@ -341,10 +343,8 @@ class EventStream:
         promised = not self._fresh
         try:
             if task is not None and self._fresh:
-                begun = await opening(self._log, feed.keys, task)
-                self._number = 0 if begun else None
-                self._show_opening(begun)
-                await self._flush()
+                self._begun = await opening(self._log, feed.keys, task)
+                self._number = 0 if self._begun else None
             self._fresh = False
             while feed.after.seq < before - 1:
                 page = await feed.trimmed(before)
@@ -367,11 +367,19 @@ class EventStream:
         self._gap_filter = self._gap_filter or GapFilter()
         return True
 
-    def _show_opening(self, begun: Iterable[Entry]) -> None:
-        """Show how a task began whose first events are gone."""
+    def _show_begun(self, entry: Entry) -> None:
+        """Show how its task began, as far as that comes before an entry, the first ones of which are gone."""
+        if not self._begun or self._number is None:
+            return
+        count = max(begun_before(entry) - self._number, 0)
+        begun, self._begun = self._begun[:count], self._begun[count:]
+        if entry.kind == RESPONSE:
+            # What comes next is in the log.
+            self._begun = []
         epoch = self._feed.after.epoch
-        for entry in begun:
-            shown = self._replayed(RenderedEntry(entry))
+        for each in begun:
+            number = self._number
+            shown = self._feed.rendered(self._renumbered(each), ReplayedEntry, number)
             if self._encoder is None:
                 self._put(shown.frames(self._dialect, self._session, epoch), shown)
             else:

@@ -14,7 +14,7 @@ import orjson
 
 from turnstream.shared.errors import CursorGone, NoTask
 from turnstream.shared.session.endings import numbered, without_number
-from turnstream.shared.session.entry import RESPONSE, Cursor, Entry
+from turnstream.shared.session.entry import PARKED, RESPONSE, Cursor, Entry
 from turnstream.shared.session.status import TERMINAL, TaskStatus
 
 if TYPE_CHECKING:
@@ -269,6 +269,8 @@ async def running_task(log: Log, keys: SessionKeys, meta: SessionMeta) -> str:
 async def opening(log: Log, keys: SessionKeys, task: str) -> list[Entry]:
     """How an ended task began, made of what is known of it: its first events are never in the history.
 
+    The places are not those that they had, but not beyond them.
+
     Raises:
         BrokerAway: the broker did not answer.
     """
@@ -300,6 +302,14 @@ async def opening(log: Log, keys: SessionKeys, task: str) -> list[Entry]:
         )
         for number, status in enumerate(statuses)
     ]
+
+
+def begun_before(entry: Entry) -> int:
+    """How many of a turn's first events (`BEGINNING`) come before an entry of it."""
+    if entry.kind == RESPONSE:
+        return BEGINNING.index(orjson.loads(entry.event)["status"])
+    # The user's own words come between the first and the others.
+    return len(BEGINNING) if entry.kind == PARKED or numbered(entry.event) else 1
 
 
 def renumbered(entry: Entry, number: int) -> Entry:

@@ -104,6 +104,42 @@ async def test_what_is_told_whole_begins_as_every_turn_does(
             assert terminal(await asyncio.wait_for(stream.all(), 10))
 
 
+async def test_a_beginning_of_which_a_part_is_left_is_told_once(place: Place) -> None:
+    """What comes after a turn's first event is there still: one that was sent before it waits for its client."""
+    stack = Stack(place, log_grace_seconds=0, lease_seconds=1)
+    try:
+        client = await stack.front_end()
+        async with (
+            client.process("s1", "/tokens 5", id="t1") as first,
+            client.process("s1", "/call ask", id="t2"),
+        ):
+            await first.until(lambda frames: frames)
+            await stack.worker()
+            whole = await first.all()
+            second = await stack.log.task(KEYS, "t2")
+
+            async def is_cut() -> bool:
+                meta = await stack.log.meta(KEYS)
+                return meta is not None and meta.head == int(second["first"])
+
+            await wait_until(is_cut, "the turn's first event to be cut")
+        assert whole[0].seq < int(second["first"]) < whole[1].seq
+        other = await stack.front_end()
+        async with other.follow("s1", "t1") as stream:
+            told = await asyncio.wait_for(stream.all(), 10)
+        assert [(frame.id, frame.data) for frame in told[1:]] == [
+            (frame.id, frame.data) for frame in whole[1:]
+        ]
+        assert told[0].data["status"] == "queued"
+        # Cut anywhere in it, what is left comes.
+        for at in range(len(told) - 1):
+            async with other.follow("s1", "t1", told[at].id) as stream:
+                rest = await asyncio.wait_for(stream.all(), 10)
+            assert [frame.data for frame in rest] == [frame.data for frame in told[at + 1 :]]
+    finally:
+        await stack.close()
+
+
 async def test_a_canceled_turn_that_never_began_is_told_so(place: Place) -> None:
     """It was queued, and then it was over: no more is said long after."""
     stack = Stack(place, log_grace_seconds=0, lease_seconds=1)
