@@ -292,7 +292,7 @@ class ResponseRoutes:
         if seen >= 0 and part.after.seq < meta.head - 1:
             raise CursorGone("The events of this response are no longer kept: retrieve it without stream.")
         stream = ResponseStream(
-            name, echo, caller.spec.name, part.submitted // 1000, epoch=int(known["epoch"]), seen=seen
+            name, echo, caller.spec.name, submitted=part.submitted, epoch=int(known["epoch"]), seen=seen
         )
         return Encoded(start, stream)
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-# Where a log goes on in another epoch, numbers jump at least so far, and in ten thousands for each second since the turn's first
-# epoch: farther than what was told, and then lost, had come.
+# Where a log goes on in another epoch, numbers go on so far behind the last one, and behind ten thousands for each second since the
+# turn was taken: farther than what was told, and then lost, had come, if there were not more in a second. They are less than
+# 2**31, as clients of .NET want them, for two days.
 JUMP = 10_000
 EPOCH_PER_NUMBER = 1_000_000 // JUMP
 
@@ -55,12 +56,12 @@ class ResponseStream(SegmentEncoder):
         name: ResponseId,
         echo: Mapping[str, Any],
         agent: str,
-        created_at: int = 0,
         *,
+        submitted: int = 0,
         epoch: int = 0,
         seen: int = -1,
     ) -> None:
-        """Without a time at which the turn was taken, and an ``epoch``, these are its first entry's."""
+        """Without the time at which the turn was ``submitted`` (Unix milliseconds), and an ``epoch``, these are its first entry's."""
         super().__init__(name.segment)
         self.output: list[Json] = []
         self._name = name
@@ -69,7 +70,7 @@ class ResponseStream(SegmentEncoder):
         if name.segment and not self._echo.get("conversation"):
             self._echo["previous_response_id"] = str(name._replace(segment=name.segment - 1))
         self._agent = agent
-        self._created_at = created_at
+        self._submitted = submitted
         self._seen = seen
         self._number = 0
         # The turn's epoch, that of the last entry, the first number of this one, and the numbers of those before.
@@ -94,7 +95,7 @@ class ResponseStream(SegmentEncoder):
         return resource(
             self._echo,
             name=str(self._name),
-            created_at=self._created_at or self.created // 1000,
+            created_at=self._taken // 1000,
             status=self._status or "queued",
             output=self.output,
             **self._end,
@@ -118,11 +119,18 @@ class ResponseStream(SegmentEncoder):
             return
         if self._first_epoch:
             self._former.append(range(self._first_number, self._number))
-            far = (epoch - self._first_epoch) // EPOCH_PER_NUMBER
-            self._first_number = self._number = max(self._number + JUMP, far)
+            taken = 1000 * self._taken
+            # A server whose clock is behind counts on from the epoch that was.
+            far = (epoch - (taken if taken <= epoch else self._first_epoch)) // EPOCH_PER_NUMBER
+            self._first_number = self._number = max(self._number, far) + JUMP
         else:
             self._first_epoch = epoch
         self._epoch = epoch
+
+    @property
+    def _taken(self) -> int:
+        """When the turn was, Unix milliseconds."""
+        return self._submitted or self.created
 
     def outcome(self) -> tuple[int, Json, Headers]:
         """The response, whatever became of its turn."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,3 +141,41 @@ def test_subagents_words_are_not_told() -> None:
     inner = Entry(**{**{name: getattr(delta("inner"), name) for name in Entry.__slots__}, "path": "sub"})
     last = check_events(events_of(responded(status("queued"), inner, closed("a", "m2"), ended())))
     assert [item["id"] for item in last["output"]] == ["m2"]
+
+
+# A day, in microseconds, as epochs count.
+DAY = 86_400_000_000
+BEGUN = 1_700_000_000_000_000
+
+
+def numbers_of(*epochs: tuple[int, int]) -> set[int]:
+    """The numbers of what was told in the last of some epochs, of which each has so many pieces of text."""
+    stream = ResponseStream(NAME, {}, "agent", submitted=BEGUN // 1000, epoch=epochs[0][0])
+    told = b""
+    for epoch, pieces in epochs:
+        told = b"".join(stream.feed(1, replace(delta("a"), epoch=epoch)) for _ in range(pieces))
+    return {int(number) for number in re.findall(rb'"sequence_number":(\d+)', told)}
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        pytest.param((BEGUN, 5), id="soon"),
+        pytest.param((BEGUN, 1200), id="after much"),
+        pytest.param((BEGUN - 3 * DAY, 5), id="in an old session"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(400_000, 700_000), (20_000_000, 21_000_000), (1_048_576 + 0x0123, 1_048_576 + 0x4567)],
+)
+def test_two_servers_give_no_number_to_two_events(begun: tuple[int, int], one: int, other: int) -> None:
+    """Both go on behind the same log, one after the other; clients in .NET have 31 bits for a number."""
+    both = [numbers_of(begun, (BEGUN + after, 60)) for after in (one, other)]
+    assert not both[0] & both[1]
+    assert max(both[1]) < 2**31
+
+
+def test_a_server_whose_clock_is_behind_gives_numbers_beyond_the_last() -> None:
+    """Its epoch began before the turn was taken."""
+    assert min(numbers_of((BEGUN - 3_000_000, 5), (BEGUN - 1_000_000, 5))) > 10_000
