@@ -374,8 +374,8 @@ class EventStream:
         count = max(begun_before(entry) - self._number, 0)
         begun, self._begun = self._begun[:count], self._begun[count:]
         if entry.kind == RESPONSE:
-            # What comes next is in the log.
-            self._begun = []
+            # It is the next of them itself.
+            self._begun = self._begun[1:]
         epoch = self._feed.after.epoch
         for each in begun:
             number = self._number

@@ -157,6 +157,9 @@ class Log(Retrying):
     @whole
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
         """The entry at the cursor, if it still stands in the log or in the history; without its large data. A cursor of a former epoch is good, too."""
+        if not cursor.seq:
+            # The place before the first.
+            return None
         for key in (keys.log, keys.history):
             reply = await self._rows(keys, key, str(cursor._replace(seq=cursor.seq - 1)), str(cursor), 1)
             meta = _meta(reply[0]) if reply else None

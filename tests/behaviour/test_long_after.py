@@ -369,6 +369,14 @@ async def test_a_cursor_never_leads_to_another_turn(after_trim: tuple[Stack, Cli
             await _gone(stream)
 
 
+async def test_the_place_before_the_first_event_leads_to_no_turn(client: Client) -> None:
+    """A client that has seen nothing has nothing to repeat."""
+    epoch = (await client.turn("s1", "hi", id="t1"))[0].id.partition("-")[0]
+    for ask in (client.process, client.chat):
+        async with ask("s1", "hi", headers={"Last-Event-ID": f"{epoch}-0"}) as stream:
+            await _gone(stream)
+
+
 async def test_a_session_of_which_messages_are_gone_is_not_continued(
     after_trim: tuple[Stack, Client, list[Frame]],
 ) -> None:
