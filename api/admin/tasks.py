@@ -198,11 +198,10 @@ class AdminTaskRoutes:
     async def _traceback(self, ref: TaskRef) -> str:
         """The traceback that a worker in debug mode kept with the turn's end; empty when there is none."""
         log_ = self._services.log
-        known = await log_.task(ref.keys, ref.task)
-        if not known.get("out"):
+        known, meta = await log_.task(ref.keys, ref.task), await log_.meta(ref.keys)
+        if not known.get("out") or meta is None or not meta.has_epoch(int(known["epoch"])):
             return ""
-        place = Cursor(int(known["epoch"]), int(known["out"]))
-        end = await log_.at(ref.keys, place)
+        end = await log_.at(ref.keys, Cursor(meta.epoch, int(known["out"])))
         if end is None or end.task != ref.task or not end.extra:
             return ""
         return str(orjson.loads(end.extra).get("traceback", ""))

@@ -9,17 +9,20 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.client import Client, calls_of, check_whole, terminal
+from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.api.turns.stop import stop
+from turnstream.shared.agents.config import Agents, AgentSpec
 from turnstream.shared.api_keys import ApiKeys, Limits, digest, make_token
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
-from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.errors import BrokerAway
+from turnstream.shared.session.outcomes import Claim
 from turnstream.worker.live_list import LiveList
 
 if TYPE_CHECKING:
-    from tests.support.stack import Stack
+    from tests.conftest import Place
 
 
 @pytest.fixture
@@ -431,3 +434,25 @@ async def test_operators_routes_want_an_operators_key(client: Client) -> None:
     for path in ("tasks/dev/s1/t1/stop", "stop", "keys", "keys/key_1/rotate", "keys/key_1/revoke"):
         assert (await client.http.post(f"/admin/v1/{path}", json={})).status_code == 403
     assert (await client.http.get("/admin/v1/tasks", headers={"Authorization": ""})).status_code == 401
+
+
+async def test_a_traceback_is_shown_though_the_broker_failed_over_in_mid_turn(place: Place) -> None:
+    """A worker in debug mode keeps it with the turn's end, which stands in a later epoch than its beginning."""
+    breaks = AgentSpec(name="demo", python="tests.support.coded:breaks")
+    stack = Stack(place, Agents({"demo": breaks}), debug=True)
+    try:
+        client = await stack.front_end()
+        async with client.process("s1", "hi", id="t1") as stream:
+            await stream.until(len)
+            meta = await stack.log.meta(SessionKeys("dev", "s1"))
+            assert meta is not None
+            # A writer comes that has seen more than there is.
+            seen = Claim(1, "", meta.epoch, meta.seq + 1)
+            await stack.tasks.renew(TaskRef("dev", "s1", "t1"), seen)
+            await stack.worker()
+            assert terminal(await stream.all())
+        admin = stack.client(client.base_url, stack.admin)
+        shown = (await admin.http.get("/admin/v1/tasks/dev/s1/t1")).json()
+        assert "RuntimeError: the password is hunter2" in shown["traceback"]
+    finally:
+        await stack.close()
