@@ -362,9 +362,13 @@ class ChaosClient:
                     break
                 turn.trouble[str(answer.status_code)] += 1
             await asyncio.sleep(self._again())
-        ended_meanwhile = answer.status_code in (409, 410) and _may_have_ended(turn)
         gone = self._town.losses and answer.status_code in (404, 409, 410)
         withdrawn = turn.withdraws and answer.status_code == 410 and answer.json()["reason"] == WITHDRAWN
+        ended_meanwhile = False
+        if answer.status_code in (409, 410) and not gone and not withdrawn:
+            # It may be told that the turn has ended before its stream is.
+            await self._while(lambda: not _may_have_ended(turn))
+            ended_meanwhile = _may_have_ended(turn)
         if what == "callback" and (withdrawn or answer.status_code == 200):
             turn.taken[body["id"]] = not withdrawn
         if answer.status_code != 200 and not ended_meanwhile and not gone and not withdrawn:
