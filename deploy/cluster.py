@@ -37,7 +37,8 @@ START_SECONDS = 60.0
 # What turns still get when the cluster is ended; TURNSTREAM_DRAIN_SECONDS in the environment wins.
 DRAIN_SECONDS = "5"
 
-USERS = ("api", "worker", "operator")
+ROLES = ("api", "worker")
+USERS = (*ROLES, "operator")
 
 
 class ClusterError(Exception):
@@ -100,6 +101,7 @@ class Cluster:
         broker, nginx = find_broker(), find_nginx()
         try:
             self._acl()
+            self._give_secrets()
             command = self._server(broker, self._made("data"), self.broker_port)
             await self._begin("broker", command, port=self.broker_port)
             if self.nodes is not None:
@@ -215,23 +217,29 @@ class Cluster:
 
     def _environment(self, role: str) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-        if role not in USERS:
+        if role not in ROLES:
             return inherited
-        # As with containers: the secrets of a role are files that no other role sees.
-        files = self._made(f"secrets/{role}")
-        given = {"redis_password": self.passwords[role]}
-        if role == "api":
-            given |= {"dev_key": self.key, "admin_key": self.admin}
-        for name, secret in given.items():
-            (files / f"turnstream_{name}").write_text(secret)
         return {
             **inherited,
             "PYTHONPATH": str(ROOT),
             "TURNSTREAM_DRAIN_SECONDS": os.environ.get("TURNSTREAM_DRAIN_SECONDS", DRAIN_SECONDS),
             **self._variables,
             **self.broker_urls(role),
-            "TURNSTREAM_SECRETS_DIR": str(files),
+            "TURNSTREAM_SECRETS_DIR": str(self._secrets(role)),
         }
+
+    def _secrets(self, role: str) -> Path:
+        """As with containers: the secrets of a role are files that no other role sees."""
+        return self._made(f"secrets/{role}")
+
+    def _give_secrets(self) -> None:
+        """Before any process is there: one that read such a file while it is written would take it for empty."""
+        for role in ROLES:
+            given = {"redis_password": self.passwords[role]}
+            if role == "api":
+                given |= {"dev_key": self.key, "admin_key": self.admin}
+            for name, secret in given.items():
+                (self._secrets(role) / f"turnstream_{name}").write_text(secret)
 
     def broker_urls(self, user: str) -> dict[str, str]:
         """The settings that name the broker, or the brokers, for one of their users."""

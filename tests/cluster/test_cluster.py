@@ -387,6 +387,15 @@ async def test_half_sent_requests_are_cut_off(cluster: Cluster) -> None:
     assert answers_to[1] == b"" or answers_to[1].startswith(b"HTTP/1.1 408")
 
 
+async def test_no_secret_is_written_while_processes_begin(cluster: Cluster) -> None:
+    """One that read it in between would take it for empty, and be refused by the broker."""
+    # It names the front ends: all that need secrets had begun before it was written.
+    begun = (cluster.folder / "nginx/turnstream/servers.conf").stat().st_mtime_ns
+    files = [*cluster.folder.glob("secrets/*/turnstream_*")]
+    assert {file.parent.name for file in files} == {"api", "worker"}
+    assert not [file for file in files if file.stat().st_mtime_ns > begun]
+
+
 async def test_each_side_is_its_own_user_at_the_broker(cluster: Cluster, client: Client) -> None:
     """Nobody connects as `default`, and nothing that front ends and workers asked was refused."""
     assert text_of(await client.turn("s6", "hi")) == "You said: hi"
