@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -594,19 +595,28 @@ class Sentinels:
     async def promoted(self, node: Node | None = None) -> None:
         """Wait until the replica, or another node, is the primary, by the word of most Sentinels."""
         awaited = node or self.replica
+        await wait_until(lambda: self._is_primary(awaited), "the Sentinels to promote the replica", 60)
 
-        async def known_as_such() -> bool:
-            if await awaited.role() != "master":
-                return False
-            told = [await self._primary_of(each) for each in self.sentinels]
-            return told.count(awaited.port) >= 2
-
-        await wait_until(known_as_such, "the Sentinels to promote the replica", 60)
+    async def _is_primary(self, node: Node) -> bool:
+        if await node.role() != "master":
+            return False
+        told = [await self._primary_of(each) for each in self.sentinels]
+        return told.count(node.port) >= 2
 
     async def failover(self, node: Node | None = None) -> None:
         """As an operator asks for it: the primary is demoted, the replica, or another node, replaces it."""
-        await self.sentinels[0].ask("SENTINEL", "FAILOVER", self.NAME)
-        await self.promoted(node)
+        awaited = node or self.replica
+
+        async def replaced() -> bool:
+            if await awaited.role() == "master":
+                return await self._is_primary(awaited)
+            # Refused while one is under way. One that is given up, as a Sentinel that had yet to hear of it made the node a
+            # replica again, is begun again by nobody but an operator.
+            with suppress(ResponseError):
+                await self.sentinels[0].ask("SENTINEL", "FAILOVER", self.NAME)
+            return False
+
+        await wait_until(replaced, "the Sentinels to replace the primary", 120)
 
     async def roles(self) -> tuple[Node, Node]:
         """Who is the primary by the word of all Sentinels, and who its replica, when that has a copy and they know it."""
