@@ -29,7 +29,14 @@ from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.errors import BrokerAway
 from turnstream.shared.session.batch import BACKGROUND, TooLarge
 from turnstream.shared.session.cancellation import Reason
-from turnstream.shared.session.endings import TEXTS, End, close_open, open_messages, write_end
+from turnstream.shared.session.endings import (
+    TEXTS,
+    End,
+    close_open,
+    closed_and_open,
+    open_messages,
+    write_end,
+)
 from turnstream.shared.session.outcomes import (
     Attempt,
     Behind,
@@ -67,7 +74,7 @@ if TYPE_CHECKING:
 
     from turnstream.shared.agents.config import AgentSpec
     from turnstream.shared.session.batch import Batch
-    from turnstream.shared.session.endings import Ender
+    from turnstream.shared.session.endings import Ender, Open
     from turnstream.shared.session.outcomes import Gone, Refusal, Superseded
     from turnstream.shared.settings import Settings
     from turnstream.worker.agent_versions import AgentVersions
@@ -377,10 +384,16 @@ class Runner:
     async def _end(
         self, held: Held, end: End, output: list[bytes] | None = None, more: Batch | None = None
     ) -> None:
+        begun: dict[str, Open] = {}
+        if output is None:
+            # This waits for a broker that has what the attempt wrote. Should it be lost, the lease's renewal says so, and
+            # the turn is cancelled.
+            held.parting = False
+            output, begun = await closed_and_open(self._ender, held.attempt)
         held.parting = True
         if end.status == TaskStatus.FAILED:
             tracing.failed(metrics.code_label(end.why))
-        outcome = await write_end(self._ender, held.attempt, end, output=output, more=more)
+        outcome = await write_end(self._ender, held.attempt, end, output=output, begun=begun, more=more)
         if isinstance(outcome, Ended):
             held.reason = Reason.STOP
         elif isinstance(outcome, Behind):

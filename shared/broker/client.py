@@ -18,6 +18,7 @@ from redis.asyncio import BlockingConnectionPool, Connection, ConnectionPool, Re
 from redis.exceptions import AuthenticationError, NoPermissionError
 
 from turnstream.shared.broker.cluster import ApartCluster, ClusterRedis, Nodes, key_of, slot_of
+from turnstream.shared.broker.connection import NodePool
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS, Pipe
 from turnstream.shared.broker.retry import TRANSIENT, Retrying, limited, retry, retry_seconds
 from turnstream.shared.broker.sentinels import SentinelPool
@@ -135,7 +136,7 @@ class Broker(Retrying):
             host, port = node
             connection = SSLConnection if url.tls else Connection
             given = {**options, **encryption, **url.options, "host": host, "port": port}
-            return BlockingConnectionPool(connection_class=connection, **given)
+            return NodePool(connection_class=connection, **given)
         return BlockingConnectionPool.from_url(url.text, **options, **encryption)
 
     def _piped(self, pool: ConnectionPool, *, apart: bool = False) -> PipedRedis:

@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 import hiredis
+from redis.asyncio import BlockingConnectionPool
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -71,6 +72,10 @@ def error_reply(text: str) -> Exception:
     return _ERRORS.get(code, ResponseError)(rest if code == "ERR" else text)
 
 
+class NodePool(BlockingConnectionPool):
+    """Connections to a node of a cluster, which itself says where to go."""
+
+
 class Line(Protocol):
     """An open connection. Replies come in the order of the commands, to who opened it.
 
@@ -106,7 +111,8 @@ async def open_line(
     connection is gone, whoever closed it.
 
     Raises:
-        redis.exceptions.RedisError, OSError: it cannot be reached, or refuses us.
+        redis.exceptions.RedisError, OSError: it cannot be reached, or refuses us; or it is a replica, which would answer
+            reads with less than was written.
     """
     connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
     await _connect(connection)
@@ -116,6 +122,9 @@ async def open_line(
         if chosen and not chosen.leads_there((connection.host, connection.port)):  # type: ignore[attr-defined]
             await connection.disconnect()
             raise RedisConnectionError("the primary is another one meanwhile")
+        if not isinstance(pool, NodePool) and await _is_replica(connection):
+            await connection.disconnect()
+            raise ReadOnlyError("connected to a replica")
         # The socket is ours now; the client would close it, with a warning, when it drops the connection.
         connection._writer = connection._reader = None  # noqa: SLF001
         line = _SocketLine(writer, receive, lost)
@@ -123,6 +132,16 @@ async def open_line(
             chosen.keep(line)
         return line
     return _EmbeddedLine(connection, receive, lost)
+
+
+async def _is_replica(connection: AbstractConnection) -> bool:
+    """Sentinels, or a name, may lead to one for a while where a failover goes on."""
+    await connection.send_command("INFO", "replication")
+    try:
+        return b"role:slave" in await connection.read_response(disable_decoding=True)
+    except ResponseError:
+        # This user may not ask.
+        return False
 
 
 async def _connect(connection: AbstractConnection) -> None:

@@ -127,25 +127,20 @@ async def write_end(
     attempt: Attempt,
     end: End,
     *,
-    output: list[bytes] | None = None,
-    begun: dict[str, Open] | None = None,
+    output: list[bytes],
+    begun: dict[str, Open],
     more: Batch | None = None,
 ) -> Finished | Refusal:
     """Close what is open, write the terminal event with the whole output, pass the turn on.
 
-    ``output`` is the task's closed messages as canonical JSON, in the order in which they were begun, when
-    the holder knows that it has seen them all; else they are read from the history. ``begun`` is its open messages, where
-    they were read already. ``more`` goes before the end.
+    ``output`` is the task's closed messages as canonical JSON, in the order in which they were begun, and ``begun`` its open ones:
+    as its holder knows them, or as they were read (`closed_and_open`). ``more`` goes before the end.
 
     Raises:
         BrokerAway: the broker did not answer.
     """
-    if begun is None:
-        begun = await open_messages(ender, attempt)
     batch = more or Batch(known=attempt.files)
     messages, said = close_open(begun, batch)
-    if output is None:
-        output = await completed_messages(ender, attempt)
     extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
     usage = end.usage if end.usage is not None else orjson.loads(attempt.state.get("usage", NO_USAGE))
     batch.end(_terminal(attempt, end, usage, [*output, *messages]), extra=extra)
@@ -323,6 +318,12 @@ async def open_messages(ender: Ender, attempt: Attempt) -> dict[str, Open]:
     return (await _begun(ender, [attempt]))[attempt.ref.task]
 
 
+async def closed_and_open(ender: Ender, attempt: Attempt) -> tuple[list[bytes], dict[str, Open]]:
+    """The task's closed messages so far, in the order in which they were begun, and its open ones (`open_messages`)."""
+    outputs = await _outputs(ender, [attempt])
+    return outputs[attempt.ref.task], await open_messages(ender, attempt)
+
+
 def close_open(begun: dict[str, Open], batch: Batch) -> tuple[list[bytes], str]:
     """Put into ``batch`` the events that close open messages, with what they said so far.
 
@@ -350,7 +351,7 @@ async def _begun(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, dict[st
     before = Cursor(newest.epoch, min(places) - 1)
     waiting = {each.ref.task: each.open for each in attempts if each.open}
     # Nothing of these tasks is appended any more: what is there now is all.
-    async for entry in ender.log.all_after(newest.ref.keys, before):
+    async for entry in ender.log.all_after(newest.ref.keys, before, newest.claim.seen):
         if entry.task not in waiting or (message := message_of(entry.event)) not in waiting[entry.task]:
             continue
         opened = begun[entry.task]
@@ -360,11 +361,6 @@ async def _begun(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, dict[st
     return begun
 
 
-async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
-    """The task's closed messages so far, in the order in which they were begun."""
-    return (await _outputs(ender, [attempt]))[attempt.ref.task]
-
-
 async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[bytes]]:
     """Task → its closed messages so far, in the order in which they were begun; all are of one session."""
     outputs: dict[str, list[bytes]] = {each.ref.task: [] for each in attempts}
@@ -372,9 +368,10 @@ async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[
         return outputs
     oldest = min(attempts, key=lambda each: each.first)
     before_it = Cursor(oldest.epoch, oldest.first - 1)
+    newest = max(attempts, key=lambda each: each.claim.seen)
     entries = [
         entry
-        async for entry in ender.log.all_kept(oldest.ref.keys, before_it)
+        async for entry in ender.log.all_kept(oldest.ref.keys, before_it, newest.claim.seen)
         if entry.task in outputs and entry.kind != END and numbered(entry.event)
     ]
     for entry in sorted(entries, key=lambda entry: entry.opened):
@@ -480,7 +477,7 @@ __all__ = [
     "End",
     "Ender",
     "close_open",
-    "completed_messages",
+    "closed_and_open",
     "end_all",
     "end_from_outside",
     "open_messages",

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from redis.exceptions import ReadOnlyError
+
 from turnstream.shared.broker.client import command, confirm
 from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.broker.scripts import Script
@@ -199,19 +201,25 @@ class Log(Retrying):
         stop = f"({before}" if before else "+"
         return await self._read(keys, keys.history, str(after or _FIRST), stop, PAGE_BYTES)
 
-    def all_kept(self, keys: SessionKeys, after: Cursor | None = None) -> AsyncIterator[Entry]:
+    def all_kept(
+        self, keys: SessionKeys, after: Cursor | None = None, written: Cursor | None = None
+    ) -> AsyncIterator[Entry]:
         """All that the history has after the cursor, page by page.
 
-        Each entry once, also where the log begins a new epoch between two pages; no more when it was cleared.
+        Each entry once, also where the log begins a new epoch between two pages; no more when it was cleared. ``written`` is the last
+        place that the reader knows to be there: it waits for a server that has it. While a failover goes on, a
+        replica may answer that lags.
 
         Raises:
-            BrokerAway: the broker did not answer.
+            BrokerAway: the broker did not answer, or lacked what was written.
         """
-        return self._all(lambda place: self.kept(keys, place), after)
+        return self._all(lambda log, place: log.kept(keys, place), after, written)
 
-    def all_after(self, keys: SessionKeys, after: Cursor) -> AsyncIterator[Entry]:
+    def all_after(
+        self, keys: SessionKeys, after: Cursor, written: Cursor | None = None
+    ) -> AsyncIterator[Entry]:
         """All that the log has after the cursor, as `all_kept`; it ends where it ends when that is read."""
-        return self._all(lambda place: self.page(keys, place or after), after)
+        return self._all(lambda log, place: log.page(keys, place or after), after, written)
 
     async def all_kept_rows(
         self, keys: SessionKeys, last: Cursor
@@ -253,11 +261,12 @@ class Log(Retrying):
 
     async def _all(
         self,
-        read: Callable[[Cursor | None], Awaitable[Page | None]],
+        read: Callable[[Log, Cursor | None], Awaitable[Page | None]],
         after: Cursor | None,
+        written: Cursor | None,
     ) -> AsyncIterator[Entry]:
         while True:
-            page = await read(after)
+            page = await self._with(read, after, written)
             if page is not None and after is not None and page.meta.epoch != after.epoch:
                 if (after := page.meta.place(after)) is None:
                     return
@@ -269,6 +278,18 @@ class Log(Retrying):
             if page.whole:
                 return
             after = page.last
+
+    @whole
+    async def _with(
+        self,
+        read: Callable[[Log, Cursor | None], Awaitable[Page | None]],
+        after: Cursor | None,
+        written: Cursor | None,
+    ) -> Page | None:
+        page = await read(self, after)
+        if written is not None and (page is None or page.meta.place(written) is None):
+            raise ReadOnlyError("what was written is not there: a replica that lags answers")
+        return page
 
     async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:
         for _ in range(2):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from turnstream.shared.session.entry import Cursor
+
 if TYPE_CHECKING:
     from turnstream.shared.broker.keys import TaskRef
     from turnstream.shared.session.batch import Batch
@@ -274,6 +276,11 @@ class Claim:
     epoch: int
     seq: int
     op: str = ""
+
+    @property
+    def seen(self) -> Cursor:
+        """The last place of the log that it has seen."""
+        return Cursor(self.epoch, self.seq)
 
     def saw(self, epoch: int, seq: int, op: str = "") -> None:
         """Something was written by an operation, and the log ends at this place or behind it."""

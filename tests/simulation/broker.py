@@ -81,11 +81,13 @@ class Store:
             end turns.)
         ahead: seconds that its servers' clock is ahead of others'.
         steps: looks on at what its servers do.
+        lagged: whether one was ever read from that lacked something.
     """
 
     def __init__(self, steps: Steps) -> None:
         self.unable: list[tuple[float, float]] = []
         self.ahead = 0.0
+        self.lagged = False
         self.steps = steps
 
     @property
@@ -284,10 +286,19 @@ class SimulatedBroker(Store):
         self._put(self._kept)
         self.record(Put(self.port, self.port, kept=True))
 
+    def copy(self, other: SimulatedBroker) -> None:
+        """Have all that another one has now, and nothing of what it takes after this."""
+        self._put(_copied(other.server))
+        self.record(Put(self.port, other.port, kept=False))
+
     def take_place_of(self, other: SimulatedBroker, *, kept: bool) -> None:
         """Be a primary, with all that another one has, or with what was copied of it before."""
         self._put(other._kept if kept else _copied(other.server))
         self.record(Put(self.port, other.port, kept=kept))
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """As a primary, with the data that it has."""
         self.flush_scripts()
         self.name = self._new_name()
 

@@ -61,6 +61,7 @@ WEIGHTS = {
     "lose_node": 3,
     "freeze_node": 3,
     "part_node": 3,
+    "name_replica": 3,
     "part_process": 4,
     "move_slots": 16,
     "read_slowly": 6,
@@ -76,11 +77,14 @@ WEIGHTS = {
 FORMS_OF = {
     **dict.fromkeys(("kill_node", "lose_node", "freeze_node", "part_process"), (SENTINEL, CLUSTER)),
     **dict.fromkeys(("part_node", "move_slots"), (CLUSTER,)),
+    "name_replica": (SENTINEL,),
     "kill_late": (TWO, CLUSTER),
 }
 
 # Those that take something away that was written.
-LOSING = frozenset(("lose_writes", "lose_checkpoint", "lose_node", "freeze_node", "part_node"))
+LOSING = frozenset(
+    ("lose_writes", "lose_checkpoint", "lose_node", "freeze_node", "part_node", "name_replica")
+)
 
 # Those that leave the workers that there are, and what connects them to the brokers.
 CONNECTED = {
@@ -737,6 +741,26 @@ class Faults:
             if node is not shard.primary:
                 await asyncio.sleep(self._rng.uniform(*UNAWARE_SECONDS))
                 group.demote(shard)
+
+    async def name_replica(self) -> None:
+        """The Sentinels take a replica that lags for the primary, as they may while one failover follows another.
+
+        It may take itself for one, too, and lose what it takes then.
+        """
+        async with self._some_shard() as found:
+            if found is None:
+                return
+            group, shard = found
+            assert isinstance(group, Watched)
+            shard.replica.copy(shard.primary)
+            await asyncio.sleep(self._rng.uniform(*LOST_SECONDS))
+            believes = self._rng.random() < 0.5
+            self._note("promote for a moment" if believes else "name replica", shard.replica.port)
+            since = shard.primary.clock_ms()
+            group.mistake(shard, believes=believes)
+            await asyncio.sleep(self._rng.uniform(*REFUSING_SECONDS))
+            group.correct(shard)
+            group.unable.append((since, shard.primary.clock_ms()))
 
     async def part_node(self) -> None:
         """The other nodes do not reach a primary; its clients do. What it takes until it notices is lost."""

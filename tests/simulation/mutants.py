@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.simulation.__main__ import beside, with_fixed_hashes
-from tests.simulation.cluster import CLUSTER, TWO
+from tests.simulation.cluster import CLUSTER, SENTINEL, TWO
 from tests.simulation.run import ALONE, Plan
 
 ROOT = Path(__file__).parents[2]
@@ -492,6 +492,23 @@ MUTANTS = [
         '                if self._silent:\n                    raise TimeoutError("no reply to PING")\n',
         "",
         ("silence",),
+    ),
+    # ── a primary that Sentinels name ──
+    Mutant(
+        "a replica is read from",
+        "shared/broker/connection.py",
+        "if not isinstance(pool, NodePool) and await _is_replica(connection):",
+        "if False:",
+        ("name_replica",),
+        (SENTINEL,),
+    ),
+    Mutant(
+        "what was written may be missing in what is read",
+        "shared/session/event_log.py",
+        "if written is not None and (page is None or page.meta.place(written) is None):",
+        "if False:",
+        ("name_replica", "kill_worker"),
+        (SENTINEL,),
     ),
     # ── a cluster of brokers ──
     _of_cluster(

@@ -205,9 +205,33 @@ class Watched(Servers):
         """Its clients' connections are closed, as Sentinels have it done."""
         super().demote(shard)
         self._follow(shard)
-        ours = f"broker-{shard.replica.port}>"
+        self._cut(shard.replica)
+
+    def mistake(self, shard: Shard, *, believes: bool) -> None:
+        """The Sentinels take the replica for the primary; it ``believes`` it, and loses what it takes, or it does not."""
+        if believes:
+            shard.replica.begin_anew()
+            shard.replica.replica = False
+            shard.replica.on_lost_write = self.lose
+        self._name(shard.primary, shard.replica)
+
+    def correct(self, shard: Shard) -> None:
+        """They know better."""
+        shard.replica.on_lost_write = None
+        self._follow(shard)
+        self._name(shard.replica, shard.primary)
+
+    def _name(self, former: SimulatedBroker, primary: SimulatedBroker) -> None:
+        # Many clients do not hear of it, and stay where they are; a replica keeps none.
+        self.lagged = True
+        for sentinel in self.sentinels:
+            sentinel.learn(primary.port)
+        self._cut(former, share=1.0 if former.replica else 0.5)
+
+    def _cut(self, broker: SimulatedBroker, share: float = 1.0) -> None:
+        ours = f"broker-{broker.port}>"
         for _, far in list(self.loop.network.connections.values()):
-            if far.name.startswith(ours):
+            if far.name.startswith(ours) and self.rng.random() < share:
                 far.cut()
 
     def _follow(self, shard: Shard) -> None:

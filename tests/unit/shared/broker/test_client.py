@@ -86,7 +86,7 @@ async def test_a_frozen_broker_is_not_waited_for(
 
 
 async def test_a_broker_that_was_demoted_is_connected_to_anew(tmp_path: Path) -> None:
-    """It goes on answering on the old connection, for ever; a new one may lead to the new primary."""
+    """It goes on answering on the old connection, for ever; a new one may lead to the new primary. Nothing is read of a replica."""
     home = OwnBroker(tmp_path / "data")
     server = home.start()
     connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
@@ -104,6 +104,10 @@ async def test_a_broker_that_was_demoted_is_connected_to_anew(tmp_path: Path) ->
         assert isinstance(refused, ReadOnlyError)
         # What was sent behind it has its reply, or is lost with the connection; it is not left waiting.
         assert behind is None or is_transient(behind)
+        with pytest.raises(ReadOnlyError):
+            await client.command(redis, "GET", "k")
+        with server.client() as other:
+            other.execute_command("REPLICAOF", "NO", "ONE")
         assert await _retried(redis, "CLIENT", "ID") != before
     finally:
         await connections.close()
