@@ -32,6 +32,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from turnstream.shared.broker.sentinels import SentinelPool
 
@@ -122,26 +123,20 @@ async def open_line(
         if chosen and not chosen.leads_there((connection.host, connection.port)):  # type: ignore[attr-defined]
             await connection.disconnect()
             raise RedisConnectionError("the primary is another one meanwhile")
-        if not isinstance(pool, NodePool) and await _is_replica(connection):
-            await connection.disconnect()
-            raise ReadOnlyError("connected to a replica")
         # The socket is ours now; the client would close it, with a warning, when it drops the connection.
         connection._writer = connection._reader = None  # noqa: SLF001
         line = _SocketLine(writer, receive, lost)
         if chosen:
             chosen.keep(line)
+        if not isinstance(pool, NodePool):
+            # Sentinels, or a name, may lead to a replica for a while where a failover goes on. A user who may not ask learns
+            # it, or what else is wrong, by the first command.
+            told = await line.begin("INFO", "replication", seconds=connection.socket_timeout)
+            if isinstance(told, bytes) and b"role:slave" in told:
+                line.close()
+                raise ReadOnlyError("connected to a replica")
         return line
     return _EmbeddedLine(connection, receive, lost)
-
-
-async def _is_replica(connection: AbstractConnection) -> bool:
-    """Sentinels, or a name, may lead to one for a while where a failover goes on."""
-    await connection.send_command("INFO", "replication")
-    try:
-        return b"role:slave" in await connection.read_response(disable_decoding=True)
-    except ResponseError:
-        # This user may not ask.
-        return False
 
 
 async def _connect(connection: AbstractConnection) -> None:
@@ -183,6 +178,35 @@ class _SocketLine(asyncio.Protocol):
         self._writing = self._full = False
         # Every reply of the handshake was read, so no byte is left behind in the client's own reader.
         self._transport.set_protocol(self)
+
+    async def begin(self, *words: str, seconds: float | None) -> Any:
+        """Send a command before any other; its reply, which may be an error.
+
+        Raises:
+            redis.exceptions.ConnectionError, TimeoutError: the connection was lost meanwhile; or no reply came in so many seconds,
+                and it is cut.
+        """
+        reply = self._loop.create_future()
+        receive, lost = self._receive, self._lost
+
+        def over(error: BaseException | None) -> None:
+            if not reply.done():
+                reply.set_exception(RedisConnectionError(str(error or "the connection was closed")))
+
+        self._receive, self._lost = reply.set_result, over
+        try:
+            self.send(*words)
+            self.flush()
+            async with asyncio.timeout(seconds):
+                told = await reply
+        except TimeoutError:
+            self.close()
+            raise RedisTimeoutError("no reply") from None
+        except BaseException:
+            self.close()
+            raise
+        self._receive, self._lost = receive, lost
+        return told
 
     @property
     def unsent(self) -> int:

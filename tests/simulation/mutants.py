@@ -497,8 +497,8 @@ MUTANTS = [
     Mutant(
         "a replica is read from",
         "shared/broker/connection.py",
-        "if not isinstance(pool, NodePool) and await _is_replica(connection):",
-        "if False:",
+        'if isinstance(told, bytes) and b"role:slave" in told:',
+        "if not told:",
         ("name_replica",),
         (SENTINEL,),
     ),
