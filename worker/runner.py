@@ -31,9 +31,9 @@ from turnstream.shared.session.batch import BACKGROUND, TooLarge
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import (
     TEXTS,
+    AttemptRefused,
     End,
     close_open,
-    closed_and_open,
     open_messages,
     write_end,
 )
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
     from turnstream.shared.agents.config import AgentSpec
     from turnstream.shared.session.batch import Batch
-    from turnstream.shared.session.endings import Ender, Open
+    from turnstream.shared.session.endings import Ender
     from turnstream.shared.session.outcomes import Gone, Refusal, Superseded
     from turnstream.shared.settings import Settings
     from turnstream.worker.agent_versions import AgentVersions
@@ -239,7 +239,7 @@ class Runner:
         turn.enter()
         turn.begin_version(decided.version)
         if attempt.open:
-            await self._close_former(attempt, publisher)
+            await self._close_former(held, publisher)
         try:
             outcome = await self._let_run(held, agent, turn)
         except (asyncio.CancelledError, LostAttempt, BrokerAway):
@@ -358,9 +358,14 @@ class Runner:
             # Whatever it was, the turn's end is written: it only must not be reported as never looked at.
             running.exception()
 
-    async def _close_former(self, attempt: Attempt, publisher: Publisher) -> None:
+    async def _close_former(self, held: Held, publisher: Publisher) -> None:
         """What the former attempt was saying is closed, incomplete; this attempt says it anew."""
-        begun = await open_messages(self._ender, attempt)
+        attempt = held.attempt
+        try:
+            begun = await open_messages(self._ender, attempt)
+        except AttemptRefused as refused:
+            held.refused(refused.outcome)
+            raise LostAttempt from None
         # Only now: the batch that gathered before may have been sent meanwhile.
         close_open(begun, publisher.batch)
         attempt.open.clear()
@@ -384,16 +389,10 @@ class Runner:
     async def _end(
         self, held: Held, end: End, output: list[bytes] | None = None, more: Batch | None = None
     ) -> None:
-        begun: dict[str, Open] = {}
-        if output is None:
-            # This waits for a broker that has what the attempt wrote. Should it be lost, the lease's renewal says so, and
-            # the turn is cancelled.
-            held.parting = False
-            output, begun = await closed_and_open(self._ender, held.attempt)
         held.parting = True
         if end.status == TaskStatus.FAILED:
             tracing.failed(metrics.code_label(end.why))
-        outcome = await write_end(self._ender, held.attempt, end, output=output, begun=begun, more=more)
+        outcome = await write_end(self._ender, held.attempt, end, output=output, more=more)
         if isinstance(outcome, Ended):
             held.reason = Reason.STOP
         elif isinstance(outcome, Behind):

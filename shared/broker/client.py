@@ -67,6 +67,8 @@ class PipedRedis(Redis):
         super().__init__(connection_pool=connection_pool)
         self.pipe = Pipe(connection_pool, large=apart)
         self.large = self.pipe if apart else Pipe(connection_pool, large=True)
+        if not apart:
+            self.pipe.beside, self.large.beside = self.large, self.pipe
 
 
 class Broker(Retrying):
@@ -331,13 +333,16 @@ async def at_each(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> list[T]
 
 
 async def confirm(redis: Redis, key: str) -> None:
-    """Where a reply lacks what was there before: make sure that it is the key's node that was asked.
+    """Where a ``large`` reply lacks what was there before: make sure that it is the key's primary that was asked.
 
     Raises:
-        redis.exceptions.ConnectionError: another node of the cluster has the key by now, which a retry asks.
+        redis.exceptions.RedisError, OSError: it is another server, which a retry asks: another node of the cluster has the key by
+            now, or a replica answered.
     """
     if isinstance(redis, ClusterRedis):
         await redis.nodes.confirm(slot_of(key))
+    elif isinstance(redis, PipedRedis):
+        await redis.large.confirm()
 
 
 async def answers(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> tuple[list[T], list[Address]]:

@@ -119,15 +119,9 @@ async def open_line(
     await _connect(connection)
     writer = connection._writer  # noqa: SLF001
     if isinstance(writer, asyncio.StreamWriter):
-        chosen = pool if isinstance(pool, SentinelPool) else None
-        if chosen and not chosen.leads_there((connection.host, connection.port)):  # type: ignore[attr-defined]
-            await connection.disconnect()
-            raise RedisConnectionError("the primary is another one meanwhile")
         # The socket is ours now; the client would close it, with a warning, when it drops the connection.
         connection._writer = connection._reader = None  # noqa: SLF001
         line = _SocketLine(writer, receive, lost)
-        if chosen:
-            chosen.keep(line)
         if not isinstance(pool, NodePool):
             # Sentinels, or a name, may lead to a replica for a while where a failover goes on. A user who may not ask learns
             # it, or what else is wrong, by the first command.
@@ -135,6 +129,11 @@ async def open_line(
             if isinstance(told, bytes) and b"role:slave" in told:
                 line.close()
                 raise ReadOnlyError("connected to a replica")
+        if isinstance(pool, SentinelPool):
+            if not pool.leads_there((connection.host, connection.port)):  # type: ignore[attr-defined]
+                line.close()
+                raise RedisConnectionError("the primary is another one meanwhile")
+            pool.keep(line)
         return line
     return _EmbeddedLine(connection, receive, lost)
 

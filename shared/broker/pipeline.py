@@ -57,6 +57,8 @@ class Pipe:
         self._unsent = 0
         self._watch: asyncio.TimerHandle | None = None
         self._late = False
+        # Another one to the same server, which may do nothing that a replica refuses.
+        self.beside: Pipe | None = None
         # How many connections there have been: who needs two commands on the same one compares.
         self.connections = 0
         # What `incarnation` learnt on the present connection, and when it is to be asked again.
@@ -144,6 +146,20 @@ class Pipe:
             self._incarnation = fields.get(b"master_replid", b"").decode()[:INCARNATION_CHARACTERS]
         return self._incarnation
 
+    async def confirm(self) -> None:
+        """Make sure that no replica is at the other end.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: one is, and the connection is closed; or the connection's trouble.
+        """
+        self._ask_at = 0.0
+        await self.incarnation()
+
+    def cut(self) -> None:
+        """Close the connection at once: another one may lead to another server."""
+        if self._line is not None:
+            self._line.close()
+
     async def close(self) -> None:
         """Close the connection; what waits fails."""
         if self._opening is not None:
@@ -188,9 +204,11 @@ class Pipe:
 
     def _receive(self, reply: Any) -> None:
         waiter, _, _ = self._waiting.popleft()
-        if isinstance(reply, ReadOnlyError) and self._line is not None:
+        if isinstance(reply, ReadOnlyError):
             # Demoted, perhaps without a word: another connection may lead to the new primary.
-            self._line.close()
+            self.cut()
+            if self.beside is not None:
+                self.beside.cut()
         if waiter.done():
             return
         if isinstance(reply, Exception):

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 import structlog
@@ -20,18 +20,32 @@ from turnstream.shared import metrics
 from turnstream.shared.broker import keys
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import TaskRef
-from turnstream.shared.broker.retry import Retrying, is_transient
+from turnstream.shared.broker.retry import (
+    FIRST_DELAY_SECONDS,
+    LONGEST_DELAY_SECONDS,
+    Retrying,
+    is_transient,
+)
 from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import BACKGROUND, MODEL_CALLS, Batch
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.entry import END, Cursor, Entry
-from turnstream.shared.session.outcomes import Attempt, Ended, Finished, Gone, HintUsed, Moved
+from turnstream.shared.session.event_log import Lacking
+from turnstream.shared.session.outcomes import (
+    Attempt,
+    Ended,
+    Finished,
+    Gone,
+    HintUsed,
+    Moved,
+    Renewed,
+)
 from turnstream.shared.session.status import TaskStatus
 from turnstream.shared.session.storage import Storage
 from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from redis.asyncio import Redis
 
@@ -43,6 +57,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 
 # What the client is told when nobody else says it better. Codes are stable; texts may be reworded.
 TEXTS = {
@@ -114,6 +129,14 @@ class End:
     traceback: str = ""
 
 
+class AttemptRefused(Exception):  # noqa: N818 - it is not an error to lose an attempt
+    """The log refuses an attempt that something was to be read for."""
+
+    def __init__(self, outcome: Refusal) -> None:
+        super().__init__(outcome)
+        self.outcome = outcome
+
+
 @dataclass(frozen=True, slots=True)
 class Open:
     """An open message: the entry that began it, and what was said of it so far."""
@@ -127,18 +150,24 @@ async def write_end(
     attempt: Attempt,
     end: End,
     *,
-    output: list[bytes],
-    begun: dict[str, Open],
+    output: list[bytes] | None = None,
+    begun: dict[str, Open] | None = None,
     more: Batch | None = None,
 ) -> Finished | Refusal:
     """Close what is open, write the terminal event with the whole output, pass the turn on.
 
-    ``output`` is the task's closed messages as canonical JSON, in the order in which they were begun, and ``begun`` its open ones:
-    as its holder knows them, or as they were read (`closed_and_open`). ``more`` goes before the end.
+    ``output`` is the task's closed messages as canonical JSON, in the order in which they were begun, when
+    the holder knows that it has seen them all; else they are read from the history. ``begun`` is its open messages, where
+    they were read already. ``more`` goes before the end.
 
     Raises:
         BrokerAway: the broker did not answer.
     """
+    try:
+        begun = await open_messages(ender, attempt) if begun is None else begun
+        output = await completed_messages(ender, attempt) if output is None else output
+    except AttemptRefused as refused:
+        return refused.outcome
     batch = more or Batch(known=attempt.files)
     messages, said = close_open(begun, batch)
     extra = orjson.dumps({"traceback": end.traceback}) if end.traceback else b""
@@ -230,9 +259,14 @@ async def end_from_outside(
         if not isinstance(taken, Attempt):
             return taken
         reason = Reason.STOP if status == TaskStatus.CANCELED else Reason.LEASE_LOST
-        begun, outputs = await _tell_and_read(ender, [taken], reason)
         end = End(status, why, TEXTS.get(why, ""))
-        outcome = await write_end(ender, taken, end, output=outputs[ref.task], begun=begun[ref.task])
+        outcome: Finished | Refusal
+        try:
+            begun, outputs = await _tell_and_read(ender, [taken], reason)
+        except AttemptRefused as refused:
+            outcome = refused.outcome
+        else:
+            outcome = await write_end(ender, taken, end, output=outputs[ref.task], begun=begun[ref.task])
         if isinstance(outcome, Finished | Ended | Gone):
             return outcome
         # Another ender took the next attempt. Its end serves as well; wait a moment, differently long, and longer each
@@ -258,14 +292,20 @@ async def end_all(ender: Ender, refs: Sequence[TaskRef], status: str, why: str, 
         attempts = [each for each in took if isinstance(each, Attempt)]
         if not attempts:
             continue
-        begun, outputs = await _tell_and_read(ender, attempts, Reason.STOP)
         end = End(status, why, TEXTS.get(why, ""))
-        outcomes = await asyncio.gather(
-            *(
-                write_end(ender, each, end, output=outputs[each.ref.task], begun=begun[each.ref.task])
-                for each in attempts
+        outcomes: Sequence[Finished | Refusal | None]
+        try:
+            begun, outputs = await _tell_and_read(ender, attempts, Reason.STOP)
+        except AttemptRefused:
+            # One of them is another's by now; each is seen to by itself.
+            outcomes = [None] * len(attempts)
+        else:
+            outcomes = await asyncio.gather(
+                *(
+                    write_end(ender, each, end, output=outputs[each.ref.task], begun=begun[each.ref.task])
+                    for each in attempts
+                )
             )
-        )
         for each, outcome in zip(attempts, outcomes, strict=True):
             if not isinstance(outcome, Finished | Ended | Gone):
                 await end_from_outside(ender, each.ref, status, why, who=who)
@@ -293,11 +333,15 @@ async def _tell_and_read(
     """Tell former holders that their attempts were taken; meanwhile read what these left open, and what they closed.
 
     They are fenced already; telling them saves their work. They are not waited for.
+
+    Raises:
+        AttemptRefused: the log refuses one of the attempts.
     """
     # One that only waited has said nothing but that it is queued.
     spoke = [each for each in attempts if int(each.task["number"]) > 1]
-    _, begun, outputs = await asyncio.gather(
-        _tell(ender, attempts, reason), _begun(ender, attempts), _outputs(ender, spoke)
+    _, (begun, outputs) = await asyncio.gather(
+        _tell(ender, attempts, reason),
+        _known(ender, attempts, lambda: asyncio.gather(_begun(ender, attempts), _outputs(ender, spoke))),
     )
     return begun, {each.ref.task: outputs.get(each.ref.task, []) for each in attempts}
 
@@ -314,14 +358,12 @@ def _unread(attempt: Attempt) -> str:
 
 
 async def open_messages(ender: Ender, attempt: Attempt) -> dict[str, Open]:
-    """What an attempt, or the one before it, left open: message → what it said so far, in the order in which they were begun."""
-    return (await _begun(ender, [attempt]))[attempt.ref.task]
+    """What an attempt, or the one before it, left open: message → what it said so far, in the order in which they were begun.
 
-
-async def closed_and_open(ender: Ender, attempt: Attempt) -> tuple[list[bytes], dict[str, Open]]:
-    """The task's closed messages so far, in the order in which they were begun, and its open ones (`open_messages`)."""
-    outputs = await _outputs(ender, [attempt])
-    return outputs[attempt.ref.task], await open_messages(ender, attempt)
+    Raises:
+        AttemptRefused: the log refuses the attempt.
+    """
+    return (await _known(ender, [attempt], lambda: _begun(ender, [attempt])))[attempt.ref.task]
 
 
 def close_open(begun: dict[str, Open], batch: Batch) -> tuple[list[bytes], str]:
@@ -347,7 +389,7 @@ async def _begun(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, dict[st
     places = [place for each in attempts for place in each.open.values()]
     if not places:
         return begun
-    newest = max(attempts, key=lambda each: each.epoch)
+    newest = max(attempts, key=lambda each: each.claim.seen)
     before = Cursor(newest.epoch, min(places) - 1)
     waiting = {each.ref.task: each.open for each in attempts if each.open}
     # Nothing of these tasks is appended any more: what is there now is all.
@@ -361,6 +403,38 @@ async def _begun(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, dict[st
     return begun
 
 
+async def completed_messages(ender: Ender, attempt: Attempt) -> list[bytes]:
+    """The task's closed messages so far, in the order in which they were begun.
+
+    Raises:
+        AttemptRefused: the log refuses the attempt.
+    """
+    return (await _known(ender, [attempt], lambda: _outputs(ender, [attempt])))[attempt.ref.task]
+
+
+async def _known(ender: Ender, attempts: Sequence[Attempt], read: Callable[[], Awaitable[T]]) -> T:
+    """What is read of a session that has all that these attempts know of it.
+
+    Where it has not, it was lost or dropped: then the log refuses one of them. Or the reading was done elsewhere, as while a failover
+    goes on: then it is repeated.
+
+    Raises:
+        AttemptRefused: the log refuses one of them.
+        BrokerAway: the broker did not answer.
+    """
+    delay = FIRST_DELAY_SECONDS
+    while True:
+        try:
+            return await read()
+        except Lacking:
+            for each in attempts:
+                outcome = await ender.tasks.renew(each.ref, each.claim)
+                if not isinstance(outcome, Renewed):
+                    raise AttemptRefused(outcome) from None
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, LONGEST_DELAY_SECONDS)
+
+
 async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[bytes]]:
     """Task → its closed messages so far, in the order in which they were begun; all are of one session."""
     outputs: dict[str, list[bytes]] = {each.ref.task: [] for each in attempts}
@@ -368,10 +442,10 @@ async def _outputs(ender: Ender, attempts: Sequence[Attempt]) -> dict[str, list[
         return outputs
     oldest = min(attempts, key=lambda each: each.first)
     before_it = Cursor(oldest.epoch, oldest.first - 1)
-    newest = max(attempts, key=lambda each: each.claim.seen)
+    seen = max(each.claim.seen for each in attempts)
     entries = [
         entry
-        async for entry in ender.log.all_kept(oldest.ref.keys, before_it, newest.claim.seen)
+        async for entry in ender.log.all_kept(oldest.ref.keys, before_it, seen)
         if entry.task in outputs and entry.kind != END and numbered(entry.event)
     ]
     for entry in sorted(entries, key=lambda entry: entry.opened):
@@ -477,7 +551,7 @@ __all__ = [
     "End",
     "Ender",
     "close_open",
-    "closed_and_open",
+    "completed_messages",
     "end_all",
     "end_from_outside",
     "open_messages",

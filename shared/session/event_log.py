@@ -73,6 +73,18 @@ class SessionMeta:
         """Whether the log was not cleared since that epoch."""
         return min(self.former, default=self.epoch) <= epoch <= self.epoch
 
+    def lacks(self, written: Cursor) -> bool:
+        """Whether a place that was written is not among those that the log ever had, as far as is known: not all former epochs are."""
+        last = self.seq if written.epoch == self.epoch else self.former.get(written.epoch)
+        return written.seq > last if last is not None else not self.has_epoch(written.epoch)
+
+
+class Lacking(Exception):  # noqa: N818 - it may be no error
+    """What was written is not in the log that answered.
+
+    It was lost, or dropped with the session; or another server answered than the one that has it.
+    """
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -149,7 +161,7 @@ class Log(Retrying):
         """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session.
 
         A client that has seen the cursor's entry is told that its history is gone, where the page lacks it. No node of a cluster
-        decides that which was replaced, and has not heard of it.
+        decides that which was replaced, and has not heard of it, and no replica.
         """
         page = await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
         if after.seq and (page is None or page.meta.place(after) is None):
@@ -206,20 +218,20 @@ class Log(Retrying):
     ) -> AsyncIterator[Entry]:
         """All that the history has after the cursor, page by page.
 
-        Each entry once, also where the log begins a new epoch between two pages; no more when it was cleared. ``written`` is the last
-        place that the reader knows to be there: it waits for a server that has it. While a failover goes on, a
-        replica may answer that lags.
+        Each entry once, also where the log begins a new epoch between two pages; no more when it was cleared. ``written`` is a
+        place that the reader knows to have been written.
 
         Raises:
-            BrokerAway: the broker did not answer, or lacked what was written.
+            BrokerAway: the broker did not answer.
+            Lacking: the log that answered does not have what was ``written``.
         """
-        return self._all(lambda log, place: log.kept(keys, place), after, written)
+        return self._all(keys, lambda log, place: log.kept(keys, place), after, written)
 
     def all_after(
         self, keys: SessionKeys, after: Cursor, written: Cursor | None = None
     ) -> AsyncIterator[Entry]:
         """All that the log has after the cursor, as `all_kept`; it ends where it ends when that is read."""
-        return self._all(lambda log, place: log.page(keys, place or after), after, written)
+        return self._all(keys, lambda log, place: log.page(keys, place or after), after, written)
 
     async def all_kept_rows(
         self, keys: SessionKeys, last: Cursor
@@ -233,7 +245,7 @@ class Log(Retrying):
         """
         after = _FIRST
         while True:
-            reply = await self._rows(keys, keys.history, after, str(last), PAGE_BYTES)
+            reply = await self._rows_until(keys, after, last)
             if not reply or int(reply[0][2]) != last.epoch:
                 return
             rows = reply[2]
@@ -244,6 +256,14 @@ class Log(Retrying):
             if reply[4] or not rows:
                 return
             after = f"{last.epoch}-{_seq_of(rows[-1][0])}"
+
+    @whole
+    async def _rows_until(self, keys: SessionKeys, after: str, last: Cursor) -> list[Any]:
+        reply = await self._rows(keys, keys.history, after, str(last), PAGE_BYTES)
+        if reply and int(reply[0][2]) == last.epoch and int(reply[0][3]) < last.seq:
+            await confirm(self._redis, keys.log)
+            raise ReadOnlyError("a log answers that lacks what was read of it before")
+        return reply
 
     @whole
     async def _rows(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> list[Any]:
@@ -261,12 +281,13 @@ class Log(Retrying):
 
     async def _all(
         self,
+        keys: SessionKeys,
         read: Callable[[Log, Cursor | None], Awaitable[Page | None]],
         after: Cursor | None,
         written: Cursor | None,
     ) -> AsyncIterator[Entry]:
         while True:
-            page = await self._with(read, after, written)
+            page = await self._page_with(keys, read, after, written)
             if page is not None and after is not None and page.meta.epoch != after.epoch:
                 if (after := page.meta.place(after)) is None:
                     return
@@ -280,15 +301,17 @@ class Log(Retrying):
             after = page.last
 
     @whole
-    async def _with(
+    async def _page_with(
         self,
+        keys: SessionKeys,
         read: Callable[[Log, Cursor | None], Awaitable[Page | None]],
         after: Cursor | None,
         written: Cursor | None,
     ) -> Page | None:
         page = await read(self, after)
-        if written is not None and (page is None or page.meta.place(written) is None):
-            raise ReadOnlyError("what was written is not there: a replica that lags answers")
+        if written is not None and (page is None or page.meta.lacks(written)):
+            await confirm(self._redis, keys.log)
+            raise Lacking
         return page
 
     async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:

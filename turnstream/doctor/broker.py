@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError
 
 from turnstream.doctor import nodes, sentinels, server
 from turnstream.doctor.findings import ok, skipped, wrong
@@ -86,6 +86,8 @@ async def _contact(settings: Settings, what: str, redis: Redis) -> Finding | Non
         await let_in(settings, ping, PRIMARY if what == "broker" else SESSIONS)
     except ConfigurationError as error:
         return wrong(what, error.public_text, "mend its user or password; without one, see deploy/redis.acl")
+    except ReadOnlyError:
+        return wrong(what, "is a replica", "name its primary, or the Sentinels that know it, in its URL")
     except (*TRANSIENT, TimeoutError) as error:
         return wrong(
             what, f"does not answer: {error or type(error).__name__}", "start it, or mend its kind or address in its URL"

@@ -82,7 +82,7 @@ class WholeResponse(WholeAnswer):
         before_it = Cursor(self._feed.after.epoch, int(task["first"]) - 1)
         output = [
             orjson.Fragment(without_number(entry.event))
-            async for entry in self._log.all_kept(keys, before_it, self._feed.after)
+            async for entry in self._log.all_kept(keys, before_it)
             if entry.task == self._task and entry.kind != END and numbered(entry.event)
         ]
         response: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.shared.session.support import Desk, asking, closed, delta, ended, keys_of, opened, ref
 from turnstream.shared.broker import client, scripts
 from turnstream.shared.session import batch as batches
-from turnstream.shared.session.endings import End, closed_and_open, write_end
+from turnstream.shared.session.endings import End, write_end
 from turnstream.shared.session.entry import END
 from turnstream.shared.session.event_log import PAGE_BYTES
 from turnstream.shared.session.outcomes import (
@@ -285,9 +285,7 @@ async def test_a_long_message_is_closed_in_small_reads(place: Place, monkeypatch
         return reply
 
     monkeypatch.setattr(scripts, "command", reading)
-    output, begun = await closed_and_open(desk.ender, attempt)
-    end = End(TaskStatus.FAILED, "deadline", "Too long.")
-    outcome = await write_end(desk.ender, attempt, end, output=output, begun=begun)
+    outcome = await write_end(desk.ender, attempt, End(TaskStatus.FAILED, "deadline", "Too long."))
     assert isinstance(outcome, Finished)
     assert sum(rows) > 2000
     # What an entry costs its reader beside its texts.

@@ -25,7 +25,7 @@ from turnstream.api.streaming.start_position import start
 from turnstream.shared.broker import client as brokers
 from turnstream.shared.broker import scripts
 from turnstream.shared.session.batch import Batch
-from turnstream.shared.session.endings import End, close_open, closed_and_open, open_messages, write_end
+from turnstream.shared.session.endings import End, close_open, completed_messages, open_messages, write_end
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.outcomes import (
     Attempt,
@@ -299,8 +299,7 @@ async def test_history_and_end_are_whole_after_a_loss(desk: Desk) -> None:
     assert await desk.tasks.renew(ref(), attempt.claim) == Behind(2)
     again = await desk.begin(ref(), 2)
     await desk.append(again, closed("m3", "two"))
-    output, begun = await closed_and_open(desk.ender, again)
-    outcome = await write_end(desk.ender, again, End(TaskStatus.COMPLETED), output=output, begun=begun)
+    outcome = await write_end(desk.ender, again, End(TaskStatus.COMPLETED))
     assert isinstance(outcome, Finished)
     meta = await _meta(desk)
     told = await desk.log.history(keys_of(), after=Cursor(meta.epoch, 0))
@@ -379,10 +378,9 @@ async def test_an_attempt_lives_through_a_change_that_lost_nothing_of_it(
     incarnation("third")
     # Somebody else writes in between.
     await desk.submit(ref("t2"), busy="parallel")
-    output, begun = await closed_and_open(desk.ender, ender)
-    messages, said = close_open(begun, Batch())
+    messages, said = close_open(await open_messages(desk.ender, ender), Batch())
     assert (len(messages), said) == (1, "ab")
-    assert output == []
+    assert await completed_messages(desk.ender, ender) == []
     await desk.sound()
 
 
