@@ -127,11 +127,11 @@ async def open_line(
             # it, or what else is wrong, by the first command.
             told = await line.begin("INFO", "replication", seconds=connection.socket_timeout)
             if isinstance(told, bytes) and b"role:slave" in told:
-                line.close()
+                line.drop()
                 raise ReadOnlyError("connected to a replica")
         if isinstance(pool, SentinelPool):
             if not pool.leads_there((connection.host, connection.port)):  # type: ignore[attr-defined]
-                line.close()
+                line.drop()
                 raise RedisConnectionError("the primary is another one meanwhile")
             pool.keep(line)
         return line
@@ -185,27 +185,29 @@ class _SocketLine(asyncio.Protocol):
             redis.exceptions.ConnectionError, TimeoutError: the connection was lost meanwhile; or no reply came in so many seconds,
                 and it is cut.
         """
-        reply = self._loop.create_future()
+        reply, gone = self._loop.create_future(), self._loop.create_future()
         receive, lost = self._receive, self._lost
-
-        def over(error: BaseException | None) -> None:
-            if not reply.done():
-                reply.set_exception(RedisConnectionError(str(error or "the connection was closed")))
-
-        self._receive, self._lost = reply.set_result, over
+        self._receive, self._lost = reply.set_result, gone.set_result
         try:
             self.send(*words)
             self.flush()
             async with asyncio.timeout(seconds):
-                told = await reply
+                await asyncio.wait((reply, gone), return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise RedisConnectionError(str(gone.result() or "the connection was closed"))
         except TimeoutError:
-            self.close()
+            self.drop()
             raise RedisTimeoutError("no reply") from None
         except BaseException:
-            self.close()
+            self.drop()
             raise
         self._receive, self._lost = receive, lost
-        return told
+        return reply.result()
+
+    def drop(self) -> None:
+        """Cut a connection that whoever opened it never had."""
+        self._lost = lambda _: None
+        self.close()
 
     @property
     def unsent(self) -> int:
