@@ -505,10 +505,10 @@ MUTANTS = [
     Mutant(
         "what was written may be missing in what is read",
         "shared/session/event_log.py",
-        "if written is not None and (page is None or page.meta.place(written) is None):",
+        "if written is not None and (page is None or page.meta.lacks(written)):",
         "if False:",
-        ("name_replica", "kill_worker"),
-        (SENTINEL,),
+        ("name_replica", "freeze_node", "kill_worker"),
+        (SENTINEL, CLUSTER),
     ),
     # ── a cluster of brokers ──
     _of_cluster(

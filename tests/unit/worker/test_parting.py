@@ -206,6 +206,35 @@ async def test_a_stop_that_is_heard_twice_cancels_once(place: Place) -> None:
     assert cleaned == [0, 1, 2]
 
 
+async def test_a_turn_that_errs_when_its_log_has_lost_its_end_is_launched_again(place: Place) -> None:
+    """The agent makes an error of its cancellation, and what is to be read for its end is not there any more."""
+    desk = Desk(place)
+    began = asyncio.Event()
+
+    async def run(turn: RunningTurn) -> Done:
+        await turn.publisher.flush()
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError("its cleanup failed") from None
+        raise AssertionError
+
+    async def nothing() -> None:
+        pass
+
+    worker = Worker(desk, run)
+    worker.tasks.meanwhile = nothing
+    await desk.submit(ref())
+    running = asyncio.create_task(worker.runner.run_task({}, str(ref()), 1))
+    await began.wait()
+    (held,) = worker.leases
+    held.attempt.claim.saw(held.attempt.epoch, held.attempt.claim.seq + 3)
+    await worker.renew()
+    await running
+    assert [*await desk.launches.claim(10)] == [f"{ref()}:2"]
+
+
 @pytest.mark.parametrize("wait", ["flush", "room"])
 @pytest.mark.parametrize("inner", [False, True])
 async def test_a_refusal_is_heard_once(place: Place, wait: str, *, inner: bool) -> None:
