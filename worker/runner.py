@@ -365,6 +365,8 @@ class Runner:
             begun = await open_messages(self._ender, attempt)
         except AttemptRefused as refused:
             held.refused(refused.outcome)
+            # Here that cancels the turn, as it does when the publisher is refused.
+            await asyncio.sleep(0)
             raise LostAttempt from None
         # Only now: the batch that gathered before may have been sent meanwhile.
         close_open(begun, publisher.batch)

@@ -345,6 +345,12 @@ async def confirm(redis: Redis, key: str) -> None:
         await redis.large.confirm()
 
 
+def reconnect(redis: Redis) -> None:
+    """Have the next commands go to where connections lead that are made now. What is under way is lost."""
+    if isinstance(redis, PipedRedis):
+        redis.pipe.leave()
+
+
 async def answers(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> tuple[list[T], list[Address]]:
     """Ask the server, or at once the nodes of a cluster that have slots, what concerns no key; and which nodes are away.
 

@@ -34,6 +34,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.broker.sentinels import SentinelPool
 
 if TYPE_CHECKING:
@@ -129,6 +130,9 @@ async def open_line(
             if isinstance(told, bytes) and b"role:slave" in told:
                 line.drop()
                 raise ReadOnlyError("connected to a replica")
+            if isinstance(told, Exception) and is_transient(told) and not isinstance(told, NoPermissionError):
+                line.drop()
+                raise told
         if isinstance(pool, SentinelPool):
             if not pool.leads_there((connection.host, connection.port)):  # type: ignore[attr-defined]
                 line.drop()
@@ -187,7 +191,8 @@ class _SocketLine(asyncio.Protocol):
         """
         reply, gone = self._loop.create_future(), self._loop.create_future()
         receive, lost = self._receive, self._lost
-        self._receive, self._lost = reply.set_result, gone.set_result
+        self._receive = lambda told: None if reply.done() else reply.set_result(told)
+        self._lost = gone.set_result
         try:
             self.send(*words)
             self.flush()

@@ -141,7 +141,7 @@ class Pipe:
             if self._line is None or self.connections != asked:
                 continue
             if fields.get(b"role") == b"slave":
-                self._line.close()
+                self.leave()
                 raise ReadOnlyError("connected to a replica")
             self._incarnation = fields.get(b"master_replid", b"").decode()[:INCARNATION_CHARACTERS]
         return self._incarnation
@@ -152,13 +152,20 @@ class Pipe:
         Raises:
             redis.exceptions.RedisError, OSError: one is, and the connection is closed; or the connection's trouble.
         """
-        self._ask_at = 0.0
+        if self._incarnation != "":
+            self._ask_at = 0.0
         await self.incarnation()
 
     def cut(self) -> None:
-        """Close the connection at once: another one may lead to another server."""
+        """Close the connection at once."""
         if self._line is not None:
             self._line.close()
+
+    def leave(self) -> None:
+        """Close it, and the one beside it: new ones may lead to another server."""
+        self.cut()
+        if self.beside is not None:
+            self.beside.cut()
 
     async def close(self) -> None:
         """Close the connection; what waits fails."""
@@ -206,9 +213,7 @@ class Pipe:
         waiter, _, _ = self._waiting.popleft()
         if isinstance(reply, ReadOnlyError):
             # Demoted, perhaps without a word: another connection may lead to the new primary.
-            self.cut()
-            if self.beside is not None:
-                self.beside.cut()
+            self.leave()
         if waiter.done():
             return
         if isinstance(reply, Exception):

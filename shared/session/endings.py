@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command
+from turnstream.shared.broker.client import command, reconnect
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import (
     FIRST_DELAY_SECONDS,
@@ -26,6 +26,7 @@ from turnstream.shared.broker.retry import (
     Retrying,
     is_transient,
 )
+from turnstream.shared.errors import BrokerAway
 from turnstream.shared.protocol import Fold, incomplete_events
 from turnstream.shared.session.batch import BACKGROUND, MODEL_CALLS, Batch
 from turnstream.shared.session.cancellation import Reason
@@ -339,10 +340,18 @@ async def _tell_and_read(
     """
     # One that only waited has said nothing but that it is queued.
     spoke = [each for each in attempts if int(each.task["number"]) > 1]
-    _, (begun, outputs) = await asyncio.gather(
-        _tell(ender, attempts, reason),
-        _known(ender, attempts, lambda: asyncio.gather(_begun(ender, attempts), _outputs(ender, spoke))),
-    )
+
+    async def read() -> tuple[dict[str, dict[str, Open]], dict[str, list[bytes]]]:
+        return await _begun(ender, attempts), await _outputs(ender, spoke)
+
+    telling = asyncio.create_task(_tell(ender, attempts, reason))
+    try:
+        begun, outputs = await _known(ender, attempts, read)
+    except BaseException:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        raise
+    await telling
     return begun, {each.ref.task: outputs.get(each.ref.task, []) for each in attempts}
 
 
@@ -422,6 +431,7 @@ async def _known(ender: Ender, attempts: Sequence[Attempt], read: Callable[[], A
         AttemptRefused: the log refuses one of them.
         BrokerAway: the broker did not answer.
     """
+    until = asyncio.get_running_loop().time() + ender.retry_seconds
     delay = FIRST_DELAY_SECONDS
     while True:
         try:
@@ -431,6 +441,10 @@ async def _known(ender: Ender, attempts: Sequence[Attempt], read: Callable[[], A
                 outcome = await ender.tasks.renew(each.ref, each.claim)
                 if not isinstance(outcome, Renewed):
                     raise AttemptRefused(outcome) from None
+        if asyncio.get_running_loop().time() > until:
+            raise BrokerAway
+        # What answered is not where it was written: other connections lead there.
+        reconnect(ender.tasks.redis)
         await asyncio.sleep(delay)
         delay = min(2 * delay, LONGEST_DELAY_SECONDS)
 

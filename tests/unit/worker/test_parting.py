@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import Desk, answer, closed, delta, opened, ref
 from turnstream.shared.agents.config import AgentSpec
 from turnstream.shared.broker.retry import TRANSIENT, limited
 from turnstream.shared.model_states import ModelStates
+from turnstream.shared.session import endings
 from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.endings import Ender
 from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.outcomes import Attempt, Launch
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.worker.agent_versions import AgentVersions
 from turnstream.worker.agents.model_gate import ModelGate
@@ -233,6 +236,35 @@ async def test_a_turn_that_errs_when_its_log_has_lost_its_end_is_launched_again(
     await worker.renew()
     await running
     assert [*await desk.launches.claim(10)] == [f"{ref()}:2"]
+
+
+async def test_a_turn_whose_former_words_are_lost_is_launched_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are to be read before the agent begins, and are not there any more."""
+    desk = Desk(place)
+    first = await desk.running()
+    await desk.append(first, opened("m1"))
+    released = await desk.tasks.release(ref(), first.claim, operation())
+    assert isinstance(released, Launch)
+    read = endings.open_messages
+
+    async def lost(ender: Ender, attempt: Attempt) -> Any:
+        await wait_until(lambda: attempt.claim.op != attempt.claim.holder, "the version to be kept")
+        attempt.claim.saw(attempt.epoch, attempt.claim.seq + 3)
+        return await read(ender, attempt)
+
+    async def run(turn: RunningTurn) -> Done:
+        raise AssertionError
+
+    async def nothing() -> None:
+        pass
+
+    monkeypatch.setattr("turnstream.worker.runner.open_messages", lost)
+    worker = Worker(desk, run)
+    worker.tasks.meanwhile = nothing
+    await worker.runner.run_task({}, str(ref()), released.number)
+    assert [*await desk.launches.claim(10)] == [f"{ref()}:{released.number + 1}"]
 
 
 @pytest.mark.parametrize("wait", ["flush", "room"])
