@@ -502,14 +502,6 @@ MUTANTS = [
         ("name_replica",),
         (SENTINEL,),
     ),
-    Mutant(
-        "what was written may be missing in what is read",
-        "shared/session/event_log.py",
-        "if written is not None and (page is None or page.meta.lacks(written)):",
-        "if False:",
-        ("name_replica", "freeze_node", "kill_worker"),
-        (SENTINEL, CLUSTER),
-    ),
     # ── a cluster of brokers ──
     _of_cluster(
         "nodes not told apart",
