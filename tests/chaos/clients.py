@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,10 @@ ANSWER_SECONDS, ANSWER_LOOKS = 3.0, 12
 ANSWERED_LATE_SECONDS = (0.3, 3.0)
 LATE_SHARE = 0.15
 
-# How often a client sees to its former turns.
+# How often a client sees to its former turns, and for how long after an end: a former primary goes on for ten seconds until
+# Sentinels demote it.
 LOOK_BACK_SECONDS = 1.0
+AT_STAKE_SECONDS = 30.0
 
 # What a client is asked, and what shows its answer in the stream.
 ANSWERS = {"function_call": "function_call_output", "mcp_approval_request": "mcp_approval_response"}
@@ -82,13 +85,7 @@ class Town:
 
 
 class ChaosClient:
-    """One user: session after session, turn after turn, until the town closes.
-
-    Attributes:
-        looks_back: to how many of its former turns a client sees after each loss: those of a second or two.
-    """
-
-    looks_back = 20
+    """One user: session after session, turn after turn, until the town closes."""
 
     def __init__(self, number: int, town: Town, rng: random.Random) -> None:
         self._number = number
@@ -146,10 +143,15 @@ class ChaosClient:
                 if seen != now and self._town.losses:
                     ended = [turn for turn in self._turns if turn.own.ended and not turn.own.lost]
                     # Side by side: one turn may wait for another, which its client must be told of first.
-                    looking += [
-                        group.create_task(self._follow_again(turn)) for turn in ended[-self.looks_back :]
-                    ]
+                    looking += [group.create_task(self._follow_again(turn)) for turn in self._at_stake(ended)]
                 seen = now
+
+    def _at_stake(self, ended: list[Turn]) -> list[Turn]:
+        """Of the turns that had ended, those whose ends may be lost, by what the client knows."""
+        if self._town.healed.is_set():
+            return ended
+        since = time.monotonic() - AT_STAKE_SECONDS
+        return [turn for turn in ended if turn.own.times[-1] > since]
 
     async def _follow_again(self, turn: Turn) -> None:
         async with self._looks[turn.task]:

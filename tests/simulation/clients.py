@@ -254,7 +254,6 @@ def agent_of(session: str) -> str:
 class SimulatedClient(ChaosClient):
     """One user."""
 
-    looks_back = 8
     _town: SimulatedTown
 
     def __init__(self, number: int, town: SimulatedTown, rng: random.Random) -> None:
@@ -293,6 +292,11 @@ class SimulatedClient(ChaosClient):
                 agent = self._agent
                 await self._town.cluster.bring_keys({agent: KEYS[agent]}, {agent: self._limits})
         await asyncio.sleep(min(float(response.headers["Retry-After"]), PATIENT_SECONDS))
+
+    @override
+    def _at_stake(self, ended: list[Turn]) -> list[Turn]:
+        """Those of a second or two."""
+        return ended[-8:]
 
     @override
     def _again(self) -> float:
