@@ -20,7 +20,7 @@ from deploy.ports import free_port
 from tests.processes.servers import ClusterNode, RedisCluster
 from tests.support.waiting import wait_until
 from turnstream.shared.broker import client
-from turnstream.shared.broker.client import Broker, command
+from turnstream.shared.broker.client import Broker, command, takes_writes
 from turnstream.shared.broker.cluster import Nodes, key_of
 from turnstream.shared.broker.keys import SessionKeys
 from turnstream.shared.broker.memory import Memory
@@ -203,6 +203,32 @@ async def test_half_of_the_nodes_are_enough_to_begin_with(
         second.thaw()
     await wait_until(broker.ready, "the nodes to answer again")
     await cluster.whole(0)
+
+
+async def test_a_node_that_takes_no_writes_is_away_and_one_that_gave_a_slot_away_is_not(
+    cluster: RedisCluster, broker: Broker
+) -> None:
+    """Both refuse the write that is tried."""
+    nodes = broker.sessions.nodes  # type: ignore[attr-defined]
+    first, second, _ = cluster.primaries
+    address = (first.address.host, first.port)
+    names, away = await takes_writes(broker.sessions)
+    assert (len(set(names)), away) == (3, [])
+    slot = await cluster.slot(nodes.key_at(address))
+    await cluster.move(slot, second)
+    try:
+        assert (await takes_writes(broker.sessions))[1] == []
+        assert nodes.owner(slot) == (second.address.host, second.port)
+        assert len((await takes_writes(broker.sessions))[0]) == 3
+    finally:
+        await cluster.move(slot, first)
+    slot = await cluster.slot(nodes.key_at(address))
+    await first.ask("CLUSTER", "DELSLOTS", slot)
+    try:
+        names, away = await takes_writes(broker.sessions)
+        assert (len(names), away) == (2, [address])
+    finally:
+        await first.ask("CLUSTER", "ADDSLOTS", slot)
 
 
 async def test_the_fullest_node_decides(cluster: RedisCluster, redis: Redis) -> None:
