@@ -346,9 +346,17 @@ async def confirm(redis: Redis, key: str) -> None:
         await redis.large.confirm()
 
 
-def reconnect(redis: Redis) -> None:
-    """Have the next commands go to where connections lead that are made now. What is under way is lost."""
-    if isinstance(redis, PipedRedis):
+def connected(redis: Redis) -> tuple[int, int]:
+    """Another value than before once there was a new connection to a single server."""
+    return (redis.pipe.connections, redis.large.connections) if isinstance(redis, PipedRedis) else (0, 0)
+
+
+def reconnect(redis: Redis, since: tuple[int, int]) -> None:
+    """Have the next commands go to where connections lead that are made now, unless somebody has since then (`connected`).
+
+    What is under way is lost.
+    """
+    if isinstance(redis, PipedRedis) and connected(redis) == since:
         redis.pipe.leave()
 
 

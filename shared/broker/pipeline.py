@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, ResponseError
+from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from turnstream.shared.broker.connection import open_line
+from turnstream.shared.broker.retry import is_transient
 
 if TYPE_CHECKING:
     from redis.asyncio import ConnectionPool
@@ -132,9 +133,13 @@ class Pipe:
             self._ask_at = loop.time() + INCARNATION_SECONDS
             try:
                 told = bytes(await self.command("INFO", "replication"))
-            except (RedisConnectionError, ReadOnlyError):
+            except RedisConnectionError:
                 raise
             except ResponseError as error:
+                if is_transient(error) and not isinstance(error, NoPermissionError):
+                    # It is busy with a script, say.
+                    self._ask_at = 0.0
+                    raise
                 log.warning("broker.incarnation_unknown", error=str(error))
                 told = b""
             fields = dict(line.split(b":", 1) for line in told.splitlines() if b":" in line)

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker import keys
-from turnstream.shared.broker.client import command, reconnect
+from turnstream.shared.broker.client import command, connected, reconnect
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import (
     FIRST_DELAY_SECONDS,
@@ -274,6 +274,8 @@ async def end_from_outside(
         # time: where the broker is slow, all of them take the attempt from each other within one end.
         seen = ""
         await asyncio.sleep(random.uniform(0.005, 0.05 * number))  # noqa: S311
+    # Or the connection on which it is taken leads elsewhere than the one on which ends are written.
+    reconnect(ender.tasks.redis, connected(ender.tasks.redis))
     raise RuntimeError(f"{MOST_TRIES} enders in a row took {ref} from each other")
 
 
@@ -434,6 +436,7 @@ async def _known(ender: Ender, attempts: Sequence[Attempt], read: Callable[[], A
     until = asyncio.get_running_loop().time() + ender.retry_seconds
     delay = FIRST_DELAY_SECONDS
     while True:
+        since = connected(ender.tasks.redis)
         try:
             return await read()
         except Lacking:
@@ -444,7 +447,7 @@ async def _known(ender: Ender, attempts: Sequence[Attempt], read: Callable[[], A
         if asyncio.get_running_loop().time() > until:
             raise BrokerAway
         # What answered is not where it was written: other connections lead there.
-        reconnect(ender.tasks.redis)
+        reconnect(ender.tasks.redis, since)
         await asyncio.sleep(delay)
         delay = min(2 * delay, LONGEST_DELAY_SECONDS)
 

