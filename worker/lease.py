@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# Of one lease. Three chances: two of them may be lost before anybody takes over.
+RENEWALS = 3
+
 # Between two cancellations of one agent: it has so long to clean up undisturbed.
 CLEANUP_SECONDS = 5.0
 
@@ -85,8 +88,7 @@ class Leases:
 
     def __init__(self, tasks: Tasks, settings: Settings) -> None:
         self._tasks = tasks
-        # Three chances in one lease: two renewals may be lost before anybody takes over.
-        self._interval = settings.lease_seconds / 3
+        self._interval = settings.lease_seconds / RENEWALS
         self._held: dict[str, Held] = {}
         self._now = asyncio.Event()
 

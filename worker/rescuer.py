@@ -25,6 +25,7 @@ from turnstream.shared.session.outcomes import Drop, Launch, Lives, MustEnd, Pas
 from turnstream.shared.session.queue import ALL, Job
 from turnstream.shared.session.tasks import operation
 from turnstream.shared.session.webhooks import Webhooks
+from turnstream.worker.lease import RENEWALS
 from turnstream.worker.recall import Recall
 
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ class Rescuer:
         self._whole_since = time.monotonic()
         sessions = self._ender.tasks.redis
         self._nodes = sessions.nodes if isinstance(sessions, ClusterRedis) else None
-        # When nodes were found away last, and how often slots had moved when all were asked.
+        # When nodes took a write last, when they took none, and when that had lasted; and how often slots had moved when all
+        # were asked.
+        self._took: dict[Address, float] = {}
+        self._missed: dict[Address, float] = {}
         self._away: dict[Address, float] = {}
         self._moves = -1
         self._counted_at = -math.inf
@@ -199,13 +203,27 @@ class Rescuer:
         for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis)):
             told, away = await takes_writes(redis)
             names += told
-            self._away |= dict.fromkeys(away, time.monotonic())
+            self._note_away(away)
         if self._nodes is not None and self._nodes.moves != self._moves:
             first, self._moves = self._moves < 0, self._nodes.moves
-            if not first and any(map(self._was_away, self._away)):
+            if not first and self._misses():
                 # Whoever took its place has leases that could not be renewed meanwhile.
                 self.trouble()
         return names
+
+    def _note_away(self, away: list[Address]) -> None:
+        """Which nodes have just taken no write. One may stall now and then: a lease ends only when that lasts."""
+        now = time.monotonic()
+        if self._nodes is not None:
+            self._took |= {node: now for node in self._nodes.owners if node not in away}
+        for node in away:
+            self._missed[node] = now
+            if now - self._took.get(node, -math.inf) >= self._lease / RENEWALS:
+                self._away[node] = now
+
+    def _misses(self) -> bool:
+        """Whether a node took no write at some time within the last lease: if another one has its slots, that may have lagged."""
+        return any(time.monotonic() - missed < self._lease for missed in self._missed.values())
 
     def _was_away(self, node: Address | None) -> bool:
         """Whether a node did not take renewals within the last lease."""
@@ -215,7 +233,7 @@ class Rescuer:
         """Whether the silence of a turn's worker tells anything: renewals were possible where its session is."""
         if self._nodes is None:
             return True
-        if self._nodes.moves != self._moves and any(map(self._was_away, self._away)):
+        if self._nodes.moves != self._moves and self._misses():
             return False
         return not self._was_away(self._nodes.owner(slot_of(ref.keys.meta)))
 
@@ -230,7 +248,7 @@ class Rescuer:
         await self._ender.launches.try_writing()
         node = None if ref is None else self._nodes.owner(slot_of(ref.keys.meta))
         if node is not None:
-            self._away[node] = time.monotonic()
+            self._missed[node] = self._away[node] = time.monotonic()
         return True
 
     async def _attend(self, hint: bytes, taken: int) -> None:

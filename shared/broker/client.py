@@ -360,21 +360,21 @@ def reconnect(redis: Redis, since: tuple[int, int]) -> None:
         redis.pipe.leave()
 
 
-async def answers(redis: Redis, ask: Callable[[Redis, str], Awaitable[T]]) -> tuple[list[T], list[Address]]:
+async def answers(
+    redis: Redis, ask: Callable[[Redis, Address | None], Awaitable[T]]
+) -> tuple[list[T], list[Address]]:
     """Ask the server, or at once the nodes of a cluster that have slots, what concerns no key; and which nodes are away.
 
-    ``ask`` is given the server, and a key that nobody has, in a slot of its.
+    ``ask`` is given the server, and a node's address.
 
     Raises:
         redis.exceptions.RedisError, OSError: the server's trouble, or that of all nodes.
     """
-    return (
-        await redis.answers(ask) if isinstance(redis, ClusterRedis) else ([await ask(redis, nothing())], [])
-    )
+    return await redis.answers(ask) if isinstance(redis, ClusterRedis) else ([await ask(redis, None)], [])
 
 
 async def takes_writes(redis: Redis) -> tuple[list[str], list[Address]]:
-    """Which servers those are that hold the data, each having taken a write; and which nodes of a cluster take none.
+    """Which servers those are that hold the data, each having taken a write; and which nodes of a cluster took none.
 
     One may answer and yet take no write: it reads its file (``LOADING``), is read-only, has lost the cluster (``CLUSTERDOWN``).
     A full one still takes this one, as it takes renewed leases.
@@ -382,12 +382,14 @@ async def takes_writes(redis: Redis) -> tuple[list[str], list[Address]]:
     Raises:
         redis.exceptions.RedisError, OSError: the server takes no write, or no node does.
     """
-    return await answers(redis, _written)
 
+    async def written(server: Redis, node: Address | None) -> str:
+        key = redis.nodes.key_at(node) if isinstance(redis, ClusterRedis) and node else nothing()
+        if key is not None:
+            await command(server, "ZREM", key, "-")
+        return await incarnation(server)
 
-async def _written(redis: Redis, key: str) -> str:
-    await command(redis, "ZREM", key, "-")
-    return await incarnation(redis)
+    return await answers(redis, written)
 
 
 async def servers(redis: Redis) -> tuple[int, list[Redis]]:

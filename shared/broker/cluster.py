@@ -58,6 +58,9 @@ LEARN_SECONDS = 3.0
 PAUSE_SECONDS = 0.1
 MOVED_SECONDS = 1.0
 
+# Keys that are tried at once to find one in a slot of a node: some milliseconds.
+TRIED_AT_ONCE = 2000
+
 # Commands that name no key. They are for one server: see `turnstream.shared.broker.client.servers`.
 _WITHOUT_KEY = frozenset({
     "ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "FLUSHALL", "FLUSHDB", "INFO", "KEYS", "LATENCY", "PING",
@@ -129,13 +132,18 @@ class Nodes:
         """The nodes that have slots, as far as is known."""
         return [each for each in dict.fromkeys(self._slots) if each is not None]
 
-    def key_at(self, address: Address) -> str:
-        """A key that nobody has, in a slot of one of the `owners`."""
-        number = self._numbers.get(address, 0)
-        while self._slots[slot_of(nothing(number))] != address:
-            number += 1
-        self._numbers[address] = number
-        return nothing(number)
+    def key_at(self, address: Address) -> str | None:
+        """A key that nobody has, in a slot of the node. None: not found yet, since it has few slots; to be asked for again."""
+        first = self._numbers.get(address, 0)
+        for number in range(first, first + TRIED_AT_ONCE):
+            self._numbers[address] = number
+            if self._slots[slot_of(nothing(number))] == address:
+                return nothing(number)
+        return None
+
+    def key_elsewhere(self, address: Address) -> None:
+        """Have the next `key_at` be in another slot: one may stay half moved for long."""
+        self._numbers[address] = self._numbers.get(address, 0) + 1
 
     def watch(self, moved: Callable[[], None]) -> None:
         """Have ``moved`` called whenever slots have moved."""
@@ -359,10 +367,10 @@ class ClusterRedis(Redis):
                 raise
         return answers
 
-    async def answers(self, ask: Callable[[Redis, str], Awaitable[T]]) -> tuple[list[T], list[Address]]:
+    async def answers(self, ask: Callable[[Redis, Address], Awaitable[T]]) -> tuple[list[T], list[Address]]:
         """Ask all nodes that have slots, at once: the replies that came in time, and the nodes that are away.
 
-        ``ask`` is given a key that nobody has, in a slot of the node. One whose slot has moved is not away.
+        One that redirects is neither.
 
         Raises:
             redis.exceptions.RedisError, OSError: none replied, or an error is not transient.
@@ -371,9 +379,7 @@ class ClusterRedis(Redis):
             await self.nodes.learn()
         owners = self.nodes.owners
         asked = [
-            asyncio.wait_for(
-                ask(limited(self.nodes.client(each), 0), self.nodes.key_at(each)), ANSWER_SECONDS
-            )
+            asyncio.wait_for(ask(limited(self.nodes.client(each), 0), each), ANSWER_SECONDS)
             for each in owners
         ]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
@@ -385,6 +391,7 @@ class ClusterRedis(Redis):
                 continue
             if isinstance(outcome, AskError):
                 self.nodes.redirected(address, outcome)
+                self.nodes.key_elsewhere(address)
                 continue
             away.append(address)
             if not is_transient(outcome) or len(away) == len(owners):

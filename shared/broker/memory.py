@@ -47,7 +47,7 @@ class Memory:
             self.used, self.most = max(replies, key=lambda each: each[0] / each[1] if each[1] else 0)
 
 
-async def _memory(redis: Redis, _: str) -> tuple[int, int]:
+async def _memory(redis: Redis, _: object) -> tuple[int, int]:
     """A server's `Memory.used` and `Memory.most`."""
     info = await command(redis, "INFO", "memory")
     evicts = info.get("maxmemory_policy", "noeviction") != "noeviction"

@@ -255,6 +255,7 @@ async def end_from_outside(
     """
     # A rescuer that saw it has its hint in hand.
     look = not seen
+    since = connected(ender.tasks.redis)
     for number in range(1, MOST_TRIES + 1):
         taken = await _take(ender, ref, f"{status} {why}", who, seen, look=look)
         if not isinstance(taken, Attempt):
@@ -275,7 +276,7 @@ async def end_from_outside(
         seen = ""
         await asyncio.sleep(random.uniform(0.005, 0.05 * number))  # noqa: S311
     # Or the connection on which it is taken leads elsewhere than the one on which ends are written.
-    reconnect(ender.tasks.redis, connected(ender.tasks.redis))
+    reconnect(ender.tasks.redis, since)
     raise RuntimeError(f"{MOST_TRIES} enders in a row took {ref} from each other")
 
 

