@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import structlog
@@ -81,27 +80,42 @@ class AdminSessionRoutes:
         key = await services.auth.admin(request)
         body = await body_of(request, services.settings, DeleteBody)
         sessions, more = await self._kept(body.owner, body.session)
-        if body.session is not None and not sessions:
+        deleted = [
+            session
+            for session, names in sorted(sessions.items())
+            if await self._delete(SessionKeys(body.owner, session), names, key.id)
+        ]
+        if body.session is not None and not deleted:
             raise NoSession
-        for session, names in sessions.items():
-            await self._delete(SessionKeys(body.owner, session), names, key.id)
-        return answer(SessionsDeleted, {"deleted": sorted(sessions), "more": more})
+        return answer(SessionsDeleted, {"deleted": deleted, "more": more})
 
-    async def _delete(self, keys: SessionKeys, names: list[str], key_id: str) -> None:
+    async def _delete(self, keys: SessionKeys, names: list[str], key_id: str) -> bool:
         """End what is live in a session and delete it, then what its turns left: their hashes, answered calls, and so on.
 
-        Whoever speaks in it meanwhile is in a new session of that name, of which nothing is deleted.
+        Whoever speaks in it meanwhile is in a new session of that name, of which nothing is deleted. False: there was nothing but
+        the marks of rescuers that have looked for its turns since it was deleted before.
         """
         services = self._services
-        with suppress(NoSession):
-            await clear(services, keys, None, "deleted", who=f"admin {key_id}")
         # The session's own keys have one word behind the prefix.
         left = [name for name in names if ":" in name.removeprefix(keys.prefix)]
+        try:
+            await clear(services, keys, None, "deleted", who=f"admin {key_id}")
+            there = True
+        except NoSession:
+            there = any([not await self._is_mark(keys, name) for name in left])
         for at in range(0, len(left), KEYS_AT_ONCE):
             some = left[at : at + KEYS_AT_ONCE]
             await command(services.broker.sessions, "DEL", *some)
         await services.storage.try_report(keys)
-        log.info("admin.session_deleted", key=key_id, owner=keys.owner, session=keys.session)
+        if there:
+            log.info("admin.session_deleted", key=key_id, owner=keys.owner, session=keys.session)
+        return there
+
+    async def _is_mark(self, keys: SessionKeys, name: str) -> bool:
+        """Whether a key was left by who looked for a turn that is not there (lua/sweep.lua)."""
+        if not name.startswith(keys.task("")):
+            return False
+        return not await command(self._services.broker.sessions, "HEXISTS", name, "status")
 
     async def _kept(self, owner: str, session: str | None) -> tuple[dict[str, list[str]], bool]:
         """The names of the keys of an owner's sessions, by session; and whether there are more than `MOST_AT_ONCE`."""

@@ -15,9 +15,10 @@ from tests.support.names import names_of
 from tests.support.waiting import wait_until
 from turnstream.api.turns.stop import clear
 from turnstream.shared.api_keys import ApiKeys, make_token
-from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.session import storage
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage, count
+from turnstream.shared.session.tasks import operation
 
 if TYPE_CHECKING:
     from tests.support.stack import Stack
@@ -209,8 +210,12 @@ async def test_an_owner_is_deleted(stack: Stack) -> None:
     assert await names_of(stack.broker.sessions, "ts:{acme/*") == []
     assert await held(stack) == 0
     assert (await client.http.get("/process", params={"session_id": "s3"})).status_code == 404
+    # A rescuer that looks for a turn that is not there leaves a mark.
+    await stack.tasks.sweep(TaskRef("acme", "s1", "t1"), operation())
+    assert len(await names_of(stack.broker.sessions, "ts:{acme/*")) == 1
     nothing = await turnstream("sessions", "delete", "--owner", "acme", "--session", "s1", **env)
     assert (nothing.code, "404: No such session" in nothing.err) == (4, True)
+    assert await names_of(stack.broker.sessions, "ts:{acme/*") == []
     assert text_of(await front_end.turn("s1", "hi")) == "You said: hi"
 
 
