@@ -25,6 +25,9 @@ log = structlog.get_logger(__name__)
 # Of one lease. Three chances: two of them may be lost before anybody takes over.
 RENEWALS = 3
 
+# Of the time between two renewals: after this one that was not answered is tried again.
+AGAIN = 1 / 4
+
 # Between two cancellations of one agent: it has so long to clean up undisturbed.
 CLEANUP_SECONDS = 5.0
 
@@ -130,7 +133,7 @@ class Leases:
             # From when it was asked for: a reply may be as old as the process was frozen.
             asked, wall = loop.time(), time.time()
             answered = await asyncio.gather(*(self._renew(held) for held in self if not held.over))
-            await self._pause(asked, wall, self._interval if all(answered) else self._interval / 4)
+            await self._pause(asked, wall, self._interval if all(answered) else self._interval * AGAIN)
 
     async def _pause(self, asked: float, wall: float, seconds: float) -> None:
         """Wait until so many seconds after, by either clock: the loop's stands still while the host is suspended."""

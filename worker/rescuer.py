@@ -25,7 +25,7 @@ from turnstream.shared.session.outcomes import Drop, Launch, Lives, MustEnd, Pas
 from turnstream.shared.session.queue import ALL, Job
 from turnstream.shared.session.tasks import operation
 from turnstream.shared.session.webhooks import Webhooks
-from turnstream.worker.lease import RENEWALS
+from turnstream.worker.lease import AGAIN, RENEWALS
 from turnstream.worker.recall import Recall
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ class Rescuer:
             Webhooks(self._ender.primary, self._ender.tasks),
         )
         self._lease = settings.lease_seconds
+        # How long a node may take no writes, and no lease ends by that: off what is left of one when its renewal is due goes what
+        # its holder waits between two tries, and what passes between two looks here, late ones, too.
+        self._bearable = self._lease * (1 - (1 + AGAIN) / RENEWALS) - 3 * LOOK_SECONDS
         self._whole_since = time.monotonic()
         sessions = self._ender.tasks.redis
         self._nodes = sessions.nodes if isinstance(sessions, ClusterRedis) else None
@@ -218,7 +221,7 @@ class Rescuer:
             self._took |= {node: now for node in self._nodes.owners if node not in away}
         for node in away:
             self._missed[node] = now
-            if now - self._took.get(node, -math.inf) >= self._lease / RENEWALS:
+            if now - self._took.get(node, -math.inf) >= self._bearable:
                 self._away[node] = now
 
     def _misses(self) -> bool:
