@@ -204,8 +204,10 @@ class Rescuer:
         """
         names: list[str] = []
         for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis)):
-            told, away = await takes_writes(redis)
+            asked = time.monotonic()
+            told, took, away = await takes_writes(redis)
             names += told
+            self._took |= dict.fromkeys(took, asked)
             self._note_away(away)
         if self._nodes is not None and self._nodes.moves != self._moves:
             first, self._moves = self._moves < 0, self._nodes.moves
@@ -217,8 +219,6 @@ class Rescuer:
     def _note_away(self, away: list[Address]) -> None:
         """Which nodes have just taken no write. One may stall now and then: a lease ends only when that lasts."""
         now = time.monotonic()
-        if self._nodes is not None:
-            self._took |= {node: now for node in self._nodes.owners if node not in away}
         for node in away:
             self._missed[node] = now
             if now - self._took.get(node, -math.inf) >= self._bearable:

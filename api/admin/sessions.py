@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
+from redis.exceptions import ResponseError
 
 from turnstream.api.admin.params import body_of
 from turnstream.api.admin.schemas import SessionList, SessionsDeleted
@@ -16,6 +17,7 @@ from turnstream.api.http.params import limit_of, route
 from turnstream.api.turns.stop import clear
 from turnstream.shared.broker.client import command, servers
 from turnstream.shared.broker.keys import SessionKeys, sessions_pattern
+from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BadRequest, NoSession
 from turnstream.shared.names import IDENTIFIER
 
@@ -102,7 +104,7 @@ class AdminSessionRoutes:
             await clear(services, keys, None, "deleted", who=f"admin {key_id}")
             there = True
         except NoSession:
-            there = any([not await self._is_mark(keys, name) for name in left])
+            there = any([not await self._is_mark(keys, name) for name in names])
         for at in range(0, len(left), KEYS_AT_ONCE):
             some = left[at : at + KEYS_AT_ONCE]
             await command(services.broker.sessions, "DEL", *some)
@@ -115,7 +117,13 @@ class AdminSessionRoutes:
         """Whether a key was left by who looked for a turn that is not there (lua/sweep.lua)."""
         if not name.startswith(keys.task("")):
             return False
-        return not await command(self._services.broker.sessions, "HEXISTS", name, "status")
+        try:
+            return not await command(self._services.broker.sessions, "HEXISTS", name, "status")
+        except ResponseError as error:
+            if is_transient(error):
+                raise
+            # Of another type: it is nobody's.
+            return False
 
     async def _kept(self, owner: str, session: str | None) -> tuple[dict[str, list[str]], bool]:
         """The names of the keys of an owner's sessions, by session; and whether there are more than `MOST_AT_ONCE`."""

@@ -373,8 +373,10 @@ async def answers(
     return await redis.answers(ask) if isinstance(redis, ClusterRedis) else ([await ask(redis, None)], [])
 
 
-async def takes_writes(redis: Redis) -> tuple[list[str], list[Address]]:
-    """Which servers those are that hold the data, each having taken a write; and which nodes of a cluster took none.
+async def takes_writes(redis: Redis) -> tuple[list[str], list[Address], list[Address]]:
+    """Which servers those are that hold the data; and of a cluster, which nodes took a write just now, and which took none.
+
+    A single server that is returned took one.
 
     One may answer and yet take no write: it reads its file (``LOADING``), is read-only, has lost the cluster (``CLUSTERDOWN``).
     A full one still takes this one, as it takes renewed leases.
@@ -382,14 +384,18 @@ async def takes_writes(redis: Redis) -> tuple[list[str], list[Address]]:
     Raises:
         redis.exceptions.RedisError, OSError: the server takes no write, or no node does.
     """
+    took: list[Address] = []
 
     async def written(server: Redis, node: Address | None) -> str:
         key = redis.nodes.key_at(node) if isinstance(redis, ClusterRedis) and node else nothing()
         if key is not None:
             await command(server, "ZREM", key, "-")
+            if node is not None:
+                took.append(node)
         return await incarnation(server)
 
-    return await answers(redis, written)
+    names, away = await answers(redis, written)
+    return names, took, away
 
 
 async def servers(redis: Redis) -> tuple[int, list[Redis]]:

@@ -15,6 +15,7 @@ from tests.support.names import names_of
 from tests.support.waiting import wait_until
 from turnstream.api.turns.stop import clear
 from turnstream.shared.api_keys import ApiKeys, make_token
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.session import storage
 from turnstream.shared.session.storage import SESSION_BYTES, TURN_BYTES, Storage, count
@@ -215,6 +216,11 @@ async def test_an_owner_is_deleted(stack: Stack) -> None:
     assert len(await names_of(stack.broker.sessions, "ts:{acme/*")) == 1
     nothing = await turnstream("sessions", "delete", "--owner", "acme", "--session", "s1", **env)
     assert (nothing.code, "404: No such session" in nothing.err) == (4, True)
+    # What is not even a turn is deleted, too, and so is what is left of a session that was lost.
+    await command(stack.broker.sessions, "SET", SessionKeys("acme", "s1").task("t1"), "x", "PX", 60_000)
+    await command(stack.broker.sessions, "RPUSH", SessionKeys("acme", "s2").memory, "x")
+    everything = await turnstream("sessions", "delete", "--owner", "acme", **env)
+    assert sorted(everything.out.split()) == ["acme/s1", "acme/s2", "deleted", "deleted"], everything
     assert await names_of(stack.broker.sessions, "ts:{acme/*") == []
     assert text_of(await front_end.turn("s1", "hi")) == "You said: hi"
 

@@ -184,7 +184,7 @@ async def test_a_node_that_reads_its_file_for_long_is_waited_for(stack: Stack, c
         owner.kill()
         await cluster.restart(owner)
         # To be asked who it is proves nothing.
-        _, away = await takes_writes(stack.broker.once.sessions)
+        _, _, away = await takes_writes(stack.broker.once.sessions)
         assert [port for _, port in away] == [owner.address.port]
         # Who starts it asks PING.
         pings = re.search(r"cmdstat_ping:.*rejected_calls=(\d+)", await owner.ask("INFO", "commandstats"))

@@ -389,6 +389,32 @@ async def test_a_node_that_stalls_for_a_second_hides_a_lost_worker_only_where_le
         await place.close()
 
 
+async def test_a_node_that_took_no_writes_for_long_tells_nothing_of_its_workers(
+    real: Place, tmp_path: Path
+) -> None:
+    """It answers, and takes writes again by now; the leases of its turns are over, and their holders come first."""
+    async with RedisCluster(tmp_path, replicas=False) as cluster:
+        place = Place(real.url, None, cluster.url)
+        desk = Desk(place, lease_seconds=9)
+        rescuer = _rescuer(desk, whole_for=600)
+        await _look(rescuer)
+        await desk.running()
+        await desk.put(ref(), lease=1)
+        node = await cluster.owner(await cluster.slot(ref().keys.meta))
+        await node.ask("CONFIG", "SET", "min-replicas-to-write", 1)
+
+        async def is_away() -> bool:
+            await _look(rescuer)
+            return not rescuer._may_judge(ref())
+
+        await wait_until(is_away, "the node to be taken for away", 9)
+        await node.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+        await desk.launches.remind(ref(), 0)
+        await _look(rescuer)
+        assert await desk.field(ref(), "crashes") == "0"
+        await place.close()
+
+
 async def _answers(node: ClusterNode) -> bool:
     return bool(await node.ask("PING"))
 

@@ -212,12 +212,13 @@ async def test_a_node_that_takes_no_writes_is_away_and_one_that_gave_a_slot_away
     nodes = broker.sessions.nodes  # type: ignore[attr-defined]
     first, second, _ = cluster.primaries
     address = (first.address.host, first.port)
-    names, away = await takes_writes(broker.sessions)
-    assert (len(set(names)), away) == (3, [])
+    names, took, away = await takes_writes(broker.sessions)
+    assert (len(set(names)), set(took), away) == (3, set(nodes.owners), [])
     slot = await cluster.slot(nodes.key_at(address))
     await cluster.move(slot, second)
     try:
-        assert (await takes_writes(broker.sessions))[1] == []
+        _, took, away = await takes_writes(broker.sessions)
+        assert (len(took), away) == (2, [])
         assert nodes.owner(slot) == (second.address.host, second.port)
         assert len((await takes_writes(broker.sessions))[0]) == 3
     finally:
@@ -225,10 +226,10 @@ async def test_a_node_that_takes_no_writes_is_away_and_one_that_gave_a_slot_away
     # It stays half moved. Another slot of the node serves as well.
     slot = await cluster.slot(nodes.key_at(address))
     source = await cluster.begin_move(slot, second)
-    assert (await takes_writes(broker.sessions))[1] == []
+    assert (await takes_writes(broker.sessions))[2] == []
     await first.ask("CONFIG", "SET", "min-replicas-to-write", 1)
     try:
-        assert (await takes_writes(broker.sessions))[1] == [address]
+        assert (await takes_writes(broker.sessions))[2] == [address]
     finally:
         await first.ask("CONFIG", "SET", "min-replicas-to-write", 0)
         await cluster.end_move(slot, source, second)
@@ -236,8 +237,8 @@ async def test_a_node_that_takes_no_writes_is_away_and_one_that_gave_a_slot_away
     slot = await cluster.slot(nodes.key_at(address))
     await first.ask("CLUSTER", "DELSLOTS", slot)
     try:
-        names, away = await takes_writes(broker.sessions)
-        assert (len(names), away) == (2, [address])
+        names, took, away = await takes_writes(broker.sessions)
+        assert (len(names), len(took), away) == (2, 2, [address])
     finally:
         await first.ask("CLUSTER", "ADDSLOTS", slot)
 
