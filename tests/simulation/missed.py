@@ -1,7 +1,8 @@
 """``python -m tests.simulation.missed --seeds 1-5``: how soon a killed worker's turn goes on when nothing else goes wrong.
 
 With the default lease, in virtual time. Beside that: a worker that stands still, that loses its connections, or its subscription while it
-stands still, or all with a restart of the broker, keeps its turn.
+stands still, or all with a restart of the broker, keeps its turn; and so it does where the broker, or the session's node of a cluster,
+answers but takes no writes, for about a lease.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import orjson
 import structlog
 
 from tests.simulation.__main__ import seeds_of, with_fixed_hashes
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import CLUSTER, ONE, Cluster
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.world import seeded
 from tests.support.waiting import wait_until
@@ -29,13 +30,27 @@ from turnstream.shared.settings import Settings
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
+    from tests.simulation.broker import SimulatedBroker
     from tests.simulation.cluster import Running
 
 LEASE_SECONDS: float = Settings.model_fields["lease_seconds"].default
 SOON_SECONDS = 2.0
 
-# What is done to the worker that runs the turn → whether it is missed.
-CASES = {"kill": True, "freeze": False, "cut": False, "freeze, cut subscription": False, "restart": False}
+# What is done to the worker that runs the turn, or to the broker → whether the worker is missed.
+CASES = {
+    "kill": True,
+    "freeze": False,
+    "cut": False,
+    "freeze, cut subscription": False,
+    "restart": False,
+    "read-only": False,
+    "node without its cluster": False,
+}
+# Cases that need other brokers than one.
+FORMS_OF = {"node without its cluster": CLUSTER}
+
+# For how long a broker takes no writes, in leases: a renewal is late when it ends, or the lease is over.
+REFUSING_LEASES = (0.7, 1.6)
 
 REF = TaskRef("dev", "missed", "t1")
 
@@ -51,7 +66,8 @@ class Scene:
     async def play(self, case: str) -> str:
         """What is wrong; empty when nothing is."""
         cluster = self._cluster
-        cluster.primary.start()
+        for store in cluster.stores:
+            store.start()
         for _ in range(3):
             cluster.start("worker")
         await wait_until(cluster.serves, "every process to serve")
@@ -92,19 +108,31 @@ class Scene:
                 broker.stop()
                 await asyncio.sleep(0.1)
                 broker.restart()
+            case "read-only":
+                await self._refuse(cluster.brokers[0], "replica")
+            case "node without its cluster":
+                await self._refuse(cluster.sessions.at(REF.keys.meta.encode()), "down")  # type: ignore[attr-defined]
         if worker.process.frozen:
             await asyncio.sleep(0.6 * LEASE_SECONDS)
             worker.process.frozen = False
 
+    async def _refuse(self, broker: SimulatedBroker, state: str) -> None:
+        setattr(broker, state, True)
+        await asyncio.sleep(LEASE_SECONDS * self._rng.uniform(*REFUSING_LEASES))
+        setattr(broker, state, False)
+
     async def _submit(self) -> None:
+        primary, sessions = self._cluster.primary, self._cluster.sessions
         settings = Settings(
-            lease_seconds=LEASE_SECONDS, redis_url=f"redis://127.0.0.1:{self._cluster.primary.port}/0"
+            lease_seconds=LEASE_SECONDS,
+            redis_url=primary.url,
+            session_redis_url=None if sessions is primary else sessions.url,
         )
         broker = Broker(settings)
         text = {"type": "text", "text": "/tokens 100000 50"}
         request = orjson.dumps({"input": [{"role": "user", "content": [text]}]})
         asked = turn(agent="coded", request=request)
-        await Tasks(broker.sessions, settings, notes=True).submit(REF, asked, operation())
+        await Tasks(broker.sessions, settings, notes=sessions is primary).submit(REF, asked, operation())
         await LaunchQueue(broker.primary).launch(REF, 1)
         await broker.close()
 
@@ -126,7 +154,8 @@ def missed(case: str, seed: int) -> str:
     asyncio.set_event_loop(loop)
     loop.set_exception_handler(lambda *_: None)
     structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
-    cluster = Cluster(loop, random.Random(f"network {seed}"), lease_seconds=LEASE_SECONDS)
+    network, brokers = random.Random(f"network {seed}"), FORMS_OF.get(case, ONE)
+    cluster = Cluster(loop, network, brokers=brokers, lease_seconds=LEASE_SECONDS)
     with seeded(loop, seed):
         scene = Scene(loop, cluster, random.Random(f"{case} {seed}"))
         _, task = loop.begin("scene", lambda: scene.play(case))
