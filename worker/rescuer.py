@@ -43,8 +43,8 @@ LOOK_SECONDS = 1.0
 SOON_SECONDS = 0.5
 
 # Between two looks that also ask whether hints were lost or the broker's clock went back, which a deleted key or an
-# operator may have caused; a failover shows by itself. Those in between cost one command, and one at each
-# server, while nothing is due.
+# operator may have caused; a failover shows by itself. Those in between cost one command, and one at
+# each server, while nothing is due.
 THOROUGH_SECONDS = 5.0
 
 # Between two looks whether the queue has all launches that were put there.
@@ -71,8 +71,8 @@ class Rescuer:
         2. when hints were lost, have every live turn looked at (`Recall`);
         3. go on whatever becomes of one of them: drop a hint that names no turn, try one that fails ever more rarely;
         4. sweep turns of this worker that wait for a time exactly then (`look`), not a second later;
-        5. hold still until the broker, and the sessions' one, have taken its writes for one lease, so that an outage (away, read-only) does not
-           look like a hundred dead workers: their renewals come first. A broker that is out of memory still accepts renewals and
+        5. hold still until both brokers have taken its writes for one lease, so that an outage (away, read-only) does not look
+           like a hundred dead workers: their renewals come first. A broker that is out of memory still accepts renewals and
            hints, so it does not count as away. Where a node of the sessions' cluster is away, that is so for its turns alone; for
            all of them, when another node has taken its place.
     """
