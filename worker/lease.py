@@ -129,15 +129,30 @@ class Leases:
     async def keep(self) -> None:
         """Renew for ever; to be run as a task for as long as the worker lives."""
         loop = asyncio.get_running_loop()
-        while True:
-            # From when it was asked for: a reply may be as old as the process was frozen.
-            asked, wall = loop.time(), time.time()
-            answered = await asyncio.gather(*(self._renew(held) for held in self if not held.over))
-            await self._pause(asked, wall, self._interval if all(answered) else self._interval * AGAIN)
+        # Renewals that wait for their reply, and when they were asked for, by both clocks.
+        under_way: dict[asyncio.Task[bool], tuple[Held, tuple[float, float]]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                now = loop.time(), time.time()
+                waiting = {held for held, _ in under_way.values()}
+                for held in self:
+                    if not held.over and held not in waiting:
+                        under_way[group.create_task(self._renew(held))] = held, now
+                if under_way:
+                    # A server that does not answer holds up no renewals at others.
+                    await asyncio.wait(under_way, timeout=self._interval * AGAIN)
+                replied = [task for task in under_way if task.done()]
+                # From when it was asked for: a reply may be as old as the process was frozen.
+                asked = [under_way.pop(task)[1] for task in replied]
+                if under_way or not all(task.result() for task in replied):
+                    await self._pause(now, self._interval * AGAIN)
+                else:
+                    await self._pause(min(asked, default=now), self._interval)
 
-    async def _pause(self, asked: float, wall: float, seconds: float) -> None:
-        """Wait until so many seconds after, by either clock: the loop's stands still while the host is suspended."""
+    async def _pause(self, since: tuple[float, float], seconds: float) -> None:
+        """Wait until so many seconds ``since`` then, by either clock: the loop's stands still while the host is suspended."""
         loop = asyncio.get_running_loop()
+        asked, wall = since
         while not self._now.is_set():
             left = min(asked + seconds - loop.time(), wall + seconds - time.time())
             if left <= 0 or time.time() < wall:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,18 +17,27 @@ from turnstream.shared.settings import Settings
 from turnstream.worker import lease
 from turnstream.worker.lease import Held, Leases
 
+if TYPE_CHECKING:
+    from turnstream.shared.broker.keys import TaskRef
+
 
 class Broker:
     """Renews until the attempt was taken, and notes when it was asked."""
 
     def __init__(self) -> None:
+        # When it was asked, and did not hang.
         self.asked: list[float] = []
+        self.leases: Leases
+        self.hangs: TaskRef | None = None
         self.taken = False
         self.slow = 0.0
         self.away = 0
 
-    async def renew(self, *_: object) -> Renewed | Fenced:
+    async def renew(self, ref: TaskRef, _: object) -> Renewed | Fenced:
         """Answer as things were when it was asked; the reply may be late."""
+        if ref == self.hangs:
+            await asyncio.sleep(8)
+            raise ConnectionResetError
         self.asked.append(asyncio.get_running_loop().time())
         taken = self.taken
         if self.away:
@@ -59,6 +69,7 @@ def _held(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     async def main() -> Any:
         leases = Leases(broker, Settings(redis_url="memory://", lease_seconds=9))  # type: ignore[arg-type]
+        broker.leases = leases
         held = leases.hold(Attempt(ref(), Claim(1, "1", 1, 1), {}))
         keeping = asyncio.create_task(leases.keep())
         try:
@@ -121,6 +132,22 @@ def test_a_renewal_that_failed_is_tried_again_within_a_second(monkeypatch: pytes
         return await _loses(held, 5)
 
     assert _held(run, monkeypatch) <= lease.CLOCK_SECONDS + 1
+
+
+def test_a_server_that_does_not_answer_holds_up_no_renewals_at_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sessions are at many nodes, and one that hangs lets each command wait for five seconds."""
+
+    async def run(held: Held, broker: Broker, clock: Clock) -> list[float]:
+        broker.leases.hold(Attempt(ref(session="s2"), Claim(1, "1", 1, 1), {}))
+        broker.hangs = held.attempt.ref
+        await asyncio.sleep(30)
+        return [after - before for before, after in itertools.pairwise(broker.asked)]
+
+    waits = _held(run, monkeypatch)
+    assert len(waits) >= 9
+    assert max(waits) <= 3
 
 
 def test_a_lease_is_renewed_three_times_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
