@@ -140,6 +140,10 @@ class Pipe:
                     raise
                 log.warning("broker.incarnation_unknown", error=str(error))
                 told = b""
+            except BaseException:
+                # Whoever asked would wait no longer, say.
+                self._ask_at = 0.0
+                raise
             fields = dict(line.split(b":", 1) for line in told.splitlines() if b":" in line)
             if self._line is None or self.connections != asked:
                 continue

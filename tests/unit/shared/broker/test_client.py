@@ -155,6 +155,24 @@ async def test_a_busy_server_is_asked_for_its_name_again(own: Own) -> None:
     assert await client.incarnation(redis) == before
 
 
+async def test_a_question_for_the_name_that_nobody_waited_for_is_asked_again(own: Own) -> None:
+    """Its caller had a second, say, and the server stood still for longer: nobody else is to believe the old name for a minute."""
+    server, redis = own
+    await client.incarnation(redis)
+    with server.client() as other:
+
+        def asked() -> int:
+            return int(other.info("commandstats")["cmdstat_info"]["calls"])
+
+        other.client_pause(1000, all=True)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await redis.pipe.confirm()  # type: ignore[attr-defined]
+        before = asked()
+        await client.incarnation(redis)
+        assert asked() == before + 2
+
+
 async def _is_busy(redis: Any) -> bool:
     try:
         await client.command(redis, "PING")
