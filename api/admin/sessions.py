@@ -104,7 +104,11 @@ class AdminSessionRoutes:
             await clear(services, keys, None, "deleted", who=f"admin {key_id}")
             there = True
         except NoSession:
-            there = any([not await self._is_mark(keys, name) for name in names])
+            there = False
+            for name in names:
+                if not await self._is_mark(keys, name):
+                    there = True
+                    break
         for at in range(0, len(left), KEYS_AT_ONCE):
             some = left[at : at + KEYS_AT_ONCE]
             await command(services.broker.sessions, "DEL", *some)
@@ -114,7 +118,9 @@ class AdminSessionRoutes:
         return there
 
     async def _is_mark(self, keys: SessionKeys, name: str) -> bool:
-        """Whether a key was left by who looked for a turn that is not there (lua/sweep.lua)."""
+        """Whether a key is none of what was said: who looked for a turn that is not there left it (lua/sweep.lua), or who waited for replicas."""
+        if name == keys.mark:
+            return True
         if not name.startswith(keys.task("")):
             return False
         try:
