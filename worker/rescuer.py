@@ -15,8 +15,6 @@ import structlog
 from redis.exceptions import TryAgainError
 
 from turnstream.shared import metrics
-from turnstream.shared.broker.client import takes_writes
-from turnstream.shared.broker.cluster import ClusterRedis, slot_of
 from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
@@ -25,26 +23,24 @@ from turnstream.shared.session.outcomes import Drop, Launch, Lives, MustEnd, Pas
 from turnstream.shared.session.queue import ALL, Job
 from turnstream.shared.session.tasks import operation
 from turnstream.shared.session.webhooks import Webhooks
-from turnstream.worker.lease import AGAIN, RENEWALS
+from turnstream.worker.outages import LOOK_SECONDS, Outages
 from turnstream.worker.recall import Recall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from turnstream.shared.broker.cluster import Address
     from turnstream.shared.session.endings import Ender
     from turnstream.shared.settings import Settings
 
 log = structlog.get_logger(__name__)
 
-# Between two looks at the hints. It adds to the time in which a lost worker is noticed. Less, down to the second one, where a
-# hint is due before that.
-LOOK_SECONDS = 1.0
+# Between two looks at the hints no less than this passes, where one is due earlier than in `LOOK_SECONDS`. That adds to the time
+# in which a lost worker is noticed.
 SOON_SECONDS = 0.5
 
 # Between two looks that also ask whether hints were lost or the broker's clock went back, which a deleted key or an
-# operator may have caused; a failover shows by itself. Those in between cost one command, and one at
-# each server, while nothing is due.
+# operator may have caused; a failover shows by itself. Those in between cost one script while nothing is due, and one
+# command at each server of sessions that have a broker of their own.
 THOROUGH_SECONDS = 5.0
 
 # Between two looks whether the queue has all launches that were put there.
@@ -71,10 +67,11 @@ class Rescuer:
         2. when hints were lost, have every live turn looked at (`Recall`);
         3. go on whatever becomes of one of them: drop a hint that names no turn, try one that fails ever more rarely;
         4. sweep turns of this worker that wait for a time exactly then (`look`), not a second later;
-        5. hold still until both brokers have taken its writes for one lease, so that an outage (away, read-only) does not look
-           like a hundred dead workers: their renewals come first. A broker that is out of memory still accepts renewals and
-           hints, so it does not count as away. Where a node of the sessions' cluster is away, that is so for its turns alone; for
-           all of them, when another node has taken its place.
+        5. hold still until both brokers have taken its writes for one lease (`Outages`), so that an outage (away, read-only)
+           does not look like a hundred dead workers: their renewals come first.
+
+    Attributes:
+        outages: what it knows of them.
     """
 
     def __init__(self, ender: Ender, settings: Settings) -> None:
@@ -86,22 +83,10 @@ class Rescuer:
             Webhooks(self._ender.primary, self._ender.tasks),
         )
         self._lease = settings.lease_seconds
-        # How long a node may take no writes, and no lease ends by that: off what is left of one when its renewal is due goes what
-        # its holder waits between two tries, and what passes between two looks here, late ones, too.
-        self._bearable = self._lease * (1 - (1 + AGAIN) / RENEWALS) - 3 * LOOK_SECONDS
-        self._whole_since = time.monotonic()
-        sessions = self._ender.tasks.redis
-        self._nodes = sessions.nodes if isinstance(sessions, ClusterRedis) else None
-        # When nodes took a write last, when they took none, and when that had lasted; and how often slots had moved when all
-        # were asked.
-        self._took: dict[Address, float] = {}
-        self._missed: dict[Address, float] = {}
-        self._away: dict[Address, float] = {}
-        self._moves = -1
+        self.outages = Outages(self._ender.primary, self._ender.tasks.redis, self._lease)
         self._counted_at = -math.inf
-        # The last thorough look: when it was here, what time it was at the broker (ms), and which servers there were.
+        # The last thorough look: when it was, and which servers there were.
         self._looked_at = -math.inf
-        self._looked_ms = 0
         # Seconds from the last look until the first hint was due.
         self._until_due = math.inf
         self._known: list[str] = []
@@ -109,16 +94,6 @@ class Rescuer:
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
         # Hints whose sweep failed → how often in a row.
         self._failed: dict[bytes, int] = {}
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether the broker has taken this process's writes for one lease."""
-        return time.monotonic() - self._whole_since >= self._lease
-
-    def trouble(self) -> None:
-        """The broker was away just now, as anybody in this process noticed."""
-        self._whole_since = time.monotonic()
-        self._looked_at = -math.inf
 
     def look(self, ref: TaskRef, ms: int) -> None:
         """Sweep the turn in ``ms``. Its hint is for when this process is gone by then, or has too much to do."""
@@ -148,7 +123,7 @@ class Rescuer:
                 now = time.monotonic()
                 if now - last > LOOK_SECONDS + self._lease:
                     # This process stood still (frozen, or starved). It cannot judge others' silence yet.
-                    self.trouble()
+                    self.outages.trouble()
                 last = now
                 try:
                     more = await self._look()
@@ -165,94 +140,39 @@ class Rescuer:
             await asyncio.gather(*sweeping, return_exceptions=True)
 
     async def _look(self) -> bool:
-        """Begin to sweep what is due, as far as there is room; whether more may be due."""
+        """Begin to sweep what is due, as far as there is room; whether more may be due.
+
+        Each look has each server take a write, also while nothing is due or judged: what took no renewals until just now tells
+        nothing of anybody.
+        """
         room = AT_ONCE - len(self._sweeping)
         if not room:
             return True
-        servers = await self._servers()
-        if not self.is_calm:
-            return False
-        if time.monotonic() - self._counted_at >= COUNT_SECONDS:
-            self._counted_at = time.monotonic()
-            if await self._ender.launches.lost():
-                log.warning("rescuer.queue_lost_launches")
-        if servers == self._known and not await self._may_be_due():
-            return False
+        outages, launches = self.outages, self._ender.launches
+        servers = await outages.look()
         began = time.monotonic()
-        taken, due = await self._ender.launches.due(room, AGAIN_MS, servers)
-        # No less than the time there: it came rounded down, and some passed before it was read.
-        self._looked_at, self._looked_ms, self._known = began, taken - AGAIN_MS + 1, servers
+        is_thorough = servers != self._known or began - self._looked_at >= THOROUGH_SECONDS
+        if not (outages.is_calm and (is_thorough or self._looked_at < outages.whole_since)):
+            ms, until_ms = await launches.until_due()
+            outages.took(self._ender.primary, began, ms)
+            self._until_due = until_ms / 1000
+            if not outages.is_calm or until_ms:
+                return False
+        if began - self._counted_at >= COUNT_SECONDS:
+            self._counted_at = began
+            if await launches.lost():
+                log.warning("rescuer.queue_lost_launches")
+        began = time.monotonic()
+        taken, due = await launches.due(room, AGAIN_MS, servers)
+        outages.took(self._ender.primary, began, taken - AGAIN_MS)
+        if not outages.is_calm:
+            return False
+        self._looked_at, self._known = began, servers
         for hint in due:
             # One that is in hand for longer than `AGAIN_MS` is due meanwhile.
             if hint not in self._sweeping:
                 self._sweeping[hint] = asyncio.create_task(self._attend(hint, taken), name="sweep")
         return len(due) == room
-
-    async def _may_be_due(self) -> bool:
-        """Whether a thorough look is worth while: the first hint's time has come, or the last one was long ago."""
-        since = time.monotonic() - self._looked_at
-        if since >= THOROUGH_SECONDS:
-            return True
-        first = await self._ender.launches.first_due()
-        self._until_due = (first - self._looked_ms) / 1000 - since
-        return self._until_due <= 0
-
-    async def _servers(self) -> list[str]:
-        """Which servers hold hints and sessions now, but for nodes that are away.
-
-        Asked at each look, also while nothing is due or judged: what took no renewals until just now tells nothing of anybody.
-        """
-        names: list[str] = []
-        for redis in dict.fromkeys((self._ender.primary, self._ender.tasks.redis)):
-            asked = time.monotonic()
-            told, took, away = await takes_writes(redis)
-            names += told
-            self._took |= dict.fromkeys(took, asked)
-            self._note_away(away)
-        if self._nodes is not None and self._nodes.moves != self._moves:
-            first, self._moves = self._moves < 0, self._nodes.moves
-            if not first and self._misses():
-                # Whoever took its place has leases that could not be renewed meanwhile.
-                self.trouble()
-        return names
-
-    def _note_away(self, away: list[Address]) -> None:
-        """Which nodes have just taken no write. One may stall now and then: a lease ends only when that lasts."""
-        now = time.monotonic()
-        for node in away:
-            self._missed[node] = now
-            if now - self._took.get(node, -math.inf) >= self._bearable:
-                self._away[node] = now
-
-    def _misses(self) -> bool:
-        """Whether a node took no write at some time within the last lease: if another one has its slots, that may have lagged."""
-        return any(time.monotonic() - missed < self._lease for missed in self._missed.values())
-
-    def _was_away(self, node: Address | None) -> bool:
-        """Whether a node did not take renewals within the last lease."""
-        return node in self._away and time.monotonic() - self._away[node] < self._lease
-
-    def _may_judge(self, ref: TaskRef) -> bool:
-        """Whether the silence of a turn's worker tells anything: renewals were possible where its session is."""
-        if self._nodes is None:
-            return True
-        if self._nodes.moves != self._moves and self._misses():
-            return False
-        return not self._was_away(self._nodes.owner(slot_of(ref.keys.meta)))
-
-    async def _is_of_a_node(self, error: Exception, ref: TaskRef | None = None) -> bool:
-        """Whether an error is the trouble of a node of the sessions' cluster, which has the turn: the first broker takes writes.
-
-        Raises:
-            redis.exceptions.RedisError, OSError: that one's trouble.
-        """
-        if self._nodes is None or not (is_transient(error) or isinstance(error, BrokerAway)):
-            return False
-        await self._ender.launches.try_writing()
-        node = None if ref is None else self._nodes.owner(slot_of(ref.keys.meta))
-        if node is not None:
-            self._missed[node] = self._away[node] = time.monotonic()
-        return True
 
     async def _attend(self, hint: bytes, taken: int) -> None:
         """Sweep one turn, or recall all; nothing is raised, whatever is wrong with it."""
@@ -267,17 +187,17 @@ class Rescuer:
                 log.warning("rescuer.unreadable_hint", hint=repr(hint[:80]))
                 await self._ender.launches.forget(hint)
                 return
-            if not self._may_judge(ref):
-                await self._leave(ref, taken)
+            if seconds := self.outages.silent_for(ref):
+                await self._leave(ref, taken, seconds)
                 return
             try:
                 await self.sweep(ref, taken)
             except TryAgainError:
                 # Its slot is being moved from node to node: no reason to keep others waiting.
-                await self._leave(ref, taken)
+                await self._leave(ref, taken, self._lease)
             except Exception as error:
-                if await self._is_of_a_node(error, ref):
-                    await self._leave(ref, taken)
+                if await self.outages.is_of_a_node(error, ref):
+                    await self._leave(ref, taken, self._lease)
                     return
                 self._noticed(error, "rescuer.turn_failed", ref=str(ref))
                 await self._put_off(hint, ref, taken)
@@ -293,12 +213,12 @@ class Rescuer:
             await self._recall.run(taken)
         except Exception as error:
             # Somebody begins anew later.
-            if not await self._is_of_a_node(error):
+            if not await self.outages.is_of_a_node(error):
                 raise
 
-    async def _leave(self, ref: TaskRef, taken: int) -> None:
-        """Leave a turn alone for a lease: when its node takes renewals again, its holder comes first."""
-        await self._ender.launches.redate(ref, int(self._lease * 1000), taken)
+    async def _leave(self, ref: TaskRef, taken: int, seconds: float) -> None:
+        """Leave a turn alone for a while: when its node takes renewals again, its holder comes first."""
+        await self._ender.launches.redate(ref, math.ceil(seconds * 1000), taken)
 
     async def _put_off(self, hint: bytes, ref: TaskRef, taken: int) -> None:
         """Try a turn ever more rarely that fails again and again. The first time it may be the broker's fault."""
@@ -314,7 +234,7 @@ class Rescuer:
     def _noticed(self, error: Exception, event: str, **about: str) -> None:
         """The broker's trouble is no fault of what was being done, and no reason to judge anybody's silence."""
         if is_transient(error) or isinstance(error, BrokerAway):
-            self.trouble()
+            self.outages.trouble()
         else:
             log.error(event, exc_info=error, **about)
 
@@ -332,13 +252,13 @@ class Rescuer:
             except ValueError:
                 metrics.unreadable.add("held job")
                 return True
-            if not self._may_judge(job.ref):
+            if self.outages.silent_for(job.ref):
                 return False
             try:
                 async with room:
                     return loop.time() < until and await self.sweep(job.ref, 0, process, job.launch)
             except Exception as error:
-                if await self._is_of_a_node(error, job.ref):
+                if await self.outages.is_of_a_node(error, job.ref):
                     return False
                 self._noticed(error, "rescuer.turn_failed", ref=str(job.ref))
                 # Where it is not the broker's trouble, its hint leads to it in the end, ever more rarely.
@@ -353,7 +273,8 @@ class Rescuer:
         ``gone`` is a process that was killed, and held that launch of the task. False: it was heard of just now.
         """
         launches = self._ender.launches
-        match await self._ender.tasks.sweep(ref, operation(), gone, gone_launch):
+        as_of = self.outages.as_of(ref)
+        match await self._ender.tasks.sweep(ref, operation(), gone, gone_launch, as_of=as_of):
             case Lives():
                 return False
             case Launch(number) as launch:

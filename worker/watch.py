@@ -108,7 +108,7 @@ class Watch:
         )
 
     async def _look(self) -> None:
-        if not self._rescuer.is_calm:
+        if not self._rescuer.outages.is_calm:
             return
         server = await incarnation(self._redis)
         self._looked_at = asyncio.get_running_loop().time()
@@ -131,7 +131,7 @@ class Watch:
     def _failed(self, error: Exception) -> None:
         if is_transient(error) and not isinstance(error, NoPermissionError):
             self.disturbed()
-            self._rescuer.trouble()
+            self._rescuer.outages.trouble()
         else:
             self._cannot(f"{type(error).__name__}: {error}")
 

@@ -140,11 +140,13 @@ class WorkerProcess:
             # A worker that is lost at once is noticed when its lease is over, like any other.
             look_ms=min(LAUNCH_GRACE_MS, settings.lease_ms),
             doorbell=self._doorbell,
-            on_trouble=self._rescuer.trouble,
+            on_trouble=self._rescuer.outages.trouble,
             retiring=settings.retiring,
             lifeline=self._lifeline,
         )
-        self._presence = Presence(broker.primary, keys.WORKERS, self.id, self._tell, self._rescuer.trouble)
+        self._presence = Presence(
+            broker.primary, keys.WORKERS, self.id, self._tell, self._rescuer.outages.trouble
+        )
         self._live_list = LiveList(broker)
         self._storage = ender.storage
         self._courier = Courier(broker.primary, tasks, settings)

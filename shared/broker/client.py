@@ -373,29 +373,29 @@ async def answers(
     return await redis.answers(ask) if isinstance(redis, ClusterRedis) else ([await ask(redis, None)], [])
 
 
-async def takes_writes(redis: Redis) -> tuple[list[str], list[Address], list[Address]]:
-    """Which servers those are that hold the data; and of a cluster, which nodes took a write just now, and which took none.
+async def takes_writes(redis: Redis) -> tuple[list[str], dict[Address | None, int], list[Address]]:
+    """Have the server, or the nodes of a cluster that have slots, take a write.
 
-    A single server that is returned took one.
-
-    One may answer and yet take no write: it reads its file (``LOADING``), is read-only, has lost the cluster (``CLUSTERDOWN``).
+    One may answer and yet take none: it reads its file (``LOADING``), is read-only, has lost the cluster (``CLUSTERDOWN``).
     A full one still takes this one, as it takes renewed leases.
+
+    Returns the names of the servers that hold the data (see `incarnation`); the clocks of those that took it, Unix milliseconds,
+    by the node's address, None for a single server; and which nodes took none.
 
     Raises:
         redis.exceptions.RedisError, OSError: the server takes no write, or no node does.
     """
-    took: list[Address] = []
+    clocks: dict[Address | None, int] = {}
 
     async def written(server: Redis, node: Address | None) -> str:
         key = redis.nodes.key_at(node) if isinstance(redis, ClusterRedis) and node else nothing()
         if key is not None:
             await command(server, "ZREM", key, "-")
-            if node is not None:
-                took.append(node)
+            clocks[node] = await now_ms(server)
         return await incarnation(server)
 
     names, away = await answers(redis, written)
-    return names, took, away
+    return names, {node: ms for node, ms in clocks.items() if node not in away}, away
 
 
 async def servers(redis: Redis) -> tuple[int, list[Redis]]:

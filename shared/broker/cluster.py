@@ -113,8 +113,9 @@ class Nodes:
         self._not_before = 0.0
         self._later: asyncio.TimerHandle | None = None
         self._watchers: set[Callable[[], None]] = set()
-        # How often slots have moved, as far as is known here.
+        # How often slots have moved, as far as is known here; and when that was from a node for the last time.
         self.moves = 0
+        self.taken_from: dict[Address, int] = {}
 
     def client(self, address: Address) -> PipedRedis:
         """The client of a node, over the connections that all its users share."""
@@ -162,8 +163,8 @@ class Nodes:
         # A cluster may leave the host out: it is the one that was asked.
         address = (error.host or at[0], error.port)
         if isinstance(error, MovedError) and self._slots[error.slot_id] != address:
-            self._slots[error.slot_id] = address
-            self._moved()
+            former, self._slots[error.slot_id] = self._slots[error.slot_id], address
+            self._moved({former})
             if self._later is None:
                 # Where one has moved, others may have.
                 self._later = asyncio.get_running_loop().call_later(MOVED_SECONDS, self._learn_later)
@@ -202,7 +203,7 @@ class Nodes:
         now = slots[slot]
         if now is not None and now != owner:
             self._slots[slot] = now
-            self._moved()
+            self._moved({owner})
             raise RedisConnectionError(f"{_shown(now)} has the slot by now")
 
     async def close(self) -> None:
@@ -238,7 +239,8 @@ class Nodes:
             slots = await self._slot_map()
         finally:
             self._not_before = loop.time() + PAUSE_SECONDS
-        moved, self._slots = slots != self._slots, slots
+        lost = {former for former, now in zip(self._slots, slots, strict=True) if former != now}
+        self._slots = slots
         owners = set(slots)
         self._suspects &= owners
         unused = [
@@ -246,8 +248,8 @@ class Nodes:
             for address, each in list(self._clients.items())
             if address not in owners and each.pipe.idle and each.large.idle
         ]
-        if moved:
-            self._moved()
+        if lost:
+            self._moved(lost)
         for each in unused:
             await _close(each)
 
@@ -280,8 +282,10 @@ class Nodes:
             return slots
         raise _most_telling(errors)
 
-    def _moved(self) -> None:
+    def _moved(self, lost: set[Address | None]) -> None:
+        """Slots have moved; ``lost``: from these nodes, or None, which they had not yet."""
         self.moves += 1
+        self.taken_from |= {node: self.moves for node in lost if node is not None}
         for each in tuple(self._watchers):
             each()
 

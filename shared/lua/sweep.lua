@@ -3,7 +3,8 @@
 -- strange_ms: between looks at what is not understood; stay_ms: that an ended task's events stay; backlog_ms: between
 -- looks at what waits, in the queue or for its turn; gone: a process that seems to have been killed ('': none), which held
 -- launch gone_launch; quiet_ms: for how long an attempt of its must have written nothing, to be over before its lease;
--- apart: '1' where the hints are on another server.
+-- as_of: a lease that ended later than this is not over yet, by this server's clock ('': now); apart: '1' where the hints are on
+-- another server.
 -- → launch n ms | passed task n | end attempt launch why | redate ms | lives (what is said to be gone was heard of just now)
 --   | drop task (who may have waited for it, or none)
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
@@ -83,26 +84,28 @@ end
 
 if status == 'running' then
   local lease = num(task[4])
+  -- This may be carried out long after it was sent, by a server that stood still: nobody could renew meanwhile.
+  local now = math.min(NOW, tonumber(as_of) or NOW)
   if lease > NOW + LEASE then
     -- Given by a clock that was ahead of this one, before the broker failed over.
     lease = NOW + LEASE
     redis.call('HSET', TASK, 'lease', int(lease))
   end
-  if gone ~= '' and task[19] == gone and not task[9] and lease > NOW then
+  if gone ~= '' and task[19] == gone and not task[9] and lease > now then
     if lease - LEASE > NOW - tonumber(quiet_ms) then
       return { 'lives' }
     end
-    lease = NOW
+    lease = 0
   end
   if task[9] then
-    if lease > NOW then
-      return { 'redate', int(lease - NOW) }
+    if lease > now then
+      return { 'redate', int(lease - now) }
     end
     return { 'end', attempt, launch, task[9] }
   elseif deadline > 0 and NOW > deadline + LEASE then
     return { 'end', attempt, launch, 'failed deadline' }
-  elseif lease > NOW then
-    return { 'redate', int(lease - NOW) }
+  elseif lease > now then
+    return { 'redate', int(lease - now) }
   end
   local crashes = num(task[8]) + 1
   redis.call('HSET', TASK, 'crashes', int(crashes))

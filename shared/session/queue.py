@@ -89,6 +89,7 @@ _claim = Script(
     once=True,
 )
 remind = Script("remind", keys=("due",), optional=("recent", "live"), args=("ref", "look_ms"))
+_until_due = Script("until_due", keys=("due",))
 _due = Script("due", keys=("due", "known_servers"), args=("most", "again_ms", "all"), rest="servers")
 _recall = Script("recall", keys=("due", "live"), rest="refs")
 redate = Script("redate", keys=("due",), args=("ref", "look_ms", "taken"))
@@ -286,14 +287,6 @@ class LaunchQueue(Retrying):
         self._backlog.launches = int(await command(self._redis, "ZCARD", keys.QUEUE))
         return self._backlog.launches
 
-    async def try_writing(self) -> None:
-        """Nothing, by a command that a read-only broker refuses; a full one still keeps leases and hints.
-
-        Raises:
-            redis.exceptions.RedisError, OSError: the broker takes no writes.
-        """
-        await command(self._redis, "ZREM", keys.DUE, "-")
-
     async def remind(self, ref: TaskRef, ms: int) -> None:
         """Have a rescuer look at the task in ``ms`` at the latest. Await it before what it is for."""
         await remind(self._redis, due=keys.DUE, recent=None, live=None, ref=str(ref), look_ms=ms)
@@ -333,10 +326,15 @@ class LaunchQueue(Retrying):
             command(self._redis, "ZREM", keys.owner_turns(ref.owner), keys.admission(ref, op)),
         )
 
-    async def first_due(self) -> float:
-        """When the first hint is due, Unix milliseconds by the broker's clock; at once if not even `ALL` is there."""
-        first = await command(self._redis, "ZRANGE", keys.DUE, 0, 0, "WITHSCORES")
-        return float(first[1]) if first else 0.0
+    async def until_due(self) -> tuple[int, int]:
+        """What time it is at the broker, Unix milliseconds, and how many there are until the first hint is due. 0 also if not even `ALL` is there.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: the broker takes no writes, or see `command`. A full one takes this one, as it
+                keeps leases and hints.
+        """
+        ms, until_ms = await _until_due(self._redis, due=keys.DUE)
+        return int(ms), int(until_ms)
 
     async def due(self, count: int, again_ms: int, servers: Sequence[str] = ()) -> tuple[int, list[bytes]]:
         """Take hints whose time has come; each is due again in ``again_ms`` unless it is re-dated.

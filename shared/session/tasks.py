@@ -186,6 +186,7 @@ _sweep = Script(
         "gone",
         "gone_launch",
         "quiet_ms",
+        "as_of",
         "apart",
     ),
 )
@@ -619,12 +620,13 @@ class Tasks(Retrying):
         return Unknown()
 
     async def sweep(
-        self, ref: TaskRef, op: str, gone: str = "", gone_launch: int = 0
+        self, ref: TaskRef, op: str, gone: str = "", gone_launch: int = 0, *, as_of: int = 0
     ) -> Launch | Passed | MustEnd | Redate | Drop | Lives:
         """Look at one due task, and say what must be done about it.
 
         ``gone`` is a process that was killed while it held that launch of the task: its lease is not waited for, unless
-        something was heard of it just now.
+        something was heard of it just now. ``as_of``: when the task's server last took a write, by its clock (Unix ms): a lease
+        that ended later may be one that its holder could not renew. 0: now.
         """
         reply = await self._run(
             _sweep,
@@ -639,6 +641,7 @@ class Tasks(Retrying):
             gone=gone,
             gone_launch=gone_launch,
             quiet_ms=QUIET_MS,
+            as_of=as_of or "",
             apart="0" if self.notes else "1",
         )
         match reply:

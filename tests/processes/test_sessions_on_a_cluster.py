@@ -303,9 +303,9 @@ async def test_a_slot_that_is_left_half_moved_holds_up_nobody_else(
         source = await cluster.begin_move(slot, target)
         assert await cluster.move_keys(slot, source, target, 1)
         rescuer = (await stack.worker(lease_seconds=4))._rescuer
-        since = rescuer._whole_since
+        since = rescuer.outages.whole_since
         check_whole(await asyncio.wait_for(other.all(), 30))
-        assert rescuer._whole_since == since, "it was taken for an outage"
+        assert rescuer.outages.whole_since == since, "it was taken for an outage"
         while await cluster.move_keys(slot, source, target):
             pass
         await cluster.end_move(slot, source, target)
@@ -334,9 +334,9 @@ async def test_a_node_that_stays_away_holds_up_nobody_else(stack: Stack, cluster
             assert isinstance(await dying.begin(ref, 1, "dead-1-abc", operation()), Attempt)
         owner.kill()
         rescuer = (await stack.worker(lease_seconds=3))._rescuer
-        since = rescuer._whole_since
+        since = rescuer.outages.whole_since
         check_whole(await asyncio.wait_for(other.all(), 30))
-        assert rescuer._whole_since == since, "it was taken for an outage of all"
+        assert rescuer.outages.whole_since == since, "it was taken for an outage of all"
         await cluster.restart(owner)
         frames = await asyncio.wait_for(stuck.all(), 30)
     check_whole(frames)

@@ -34,7 +34,7 @@ IDLE_COMMANDS = 5
 async def rescuing(desk: Desk) -> AsyncIterator[Rescuer]:
     """A rescuer at work, whose broker was never away."""
     rescuer = Rescuer(desk.ender, desk.settings)
-    rescuer._whole_since = time.monotonic() - 60
+    rescuer.outages.whole_since = time.monotonic() - 60
     watching = asyncio.create_task(rescuer.watch())
     try:
         yield rescuer

@@ -22,6 +22,7 @@ from turnstream.shared.session.endings import Ender, end_from_outside
 from turnstream.shared.session.outcomes import Finished, Renewed
 from turnstream.shared.session.queue import ALL, BACKLOG_LOOK_MS, LaunchQueue
 from turnstream.shared.session.tasks import Tasks, operation
+from turnstream.worker.outages import LOOK_SECONDS
 from turnstream.worker.rescuer import AGAIN_MS, Rescuer
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 def _rescuer(desk: Desk, *, whole_for: float) -> Rescuer:
     rescuer = Rescuer(desk.ender, desk.settings)
-    rescuer._whole_since = time.monotonic() - whole_for
+    rescuer.outages.whole_since = time.monotonic() - whole_for
     return rescuer
 
 
@@ -97,7 +98,9 @@ async def test_a_bad_hint_costs_its_neighbours_nothing(
     rescuer = _rescuer(desk, whole_for=60)
     await _look(rescuer)
     assert await desk.field(ref(), "crashes") == "1"
-    assert time.monotonic() - rescuer._whole_since > desk.settings.lease_seconds, "it was taken for an outage"
+    assert time.monotonic() - rescuer.outages.whole_since > desk.settings.lease_seconds, (
+        "it was taken for an outage"
+    )
     assert await desk.primary.zrangebyscore(keys.DUE, "-inf", await desk.now()) == []
 
 
@@ -121,7 +124,7 @@ async def test_it_holds_still_after_trouble(place: Place) -> None:
     desk = Desk(place)
     await _lost(desk)
     rescuer = _rescuer(desk, whole_for=60)
-    rescuer.trouble()
+    rescuer.outages.trouble()
     await rescuer._look()
     assert await desk.launches.depth() == 0
     assert await desk.field(ref(), "crashes") == "0"
@@ -155,7 +158,7 @@ async def test_the_turn_after_one_whose_worker_died_at_its_end_is_launched(place
     assert hint <= await desk.now() + AGAIN_MS
 
 
-async def test_while_nothing_is_due_a_look_runs_no_script(
+async def test_while_nothing_is_due_a_look_takes_no_hints(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does when a hint is due, when hints were lost, after the broker's trouble, and once in a while."""
@@ -191,8 +194,8 @@ async def test_while_nothing_is_due_a_look_runs_no_script(
     # `ALL` is due then, and the turn that it recalls.
     await wait_until(lambda: _zero(looks), "nothing to be due any more")
     assert await desk.primary.zcard(keys.DUE) == 2
-    rescuer.trouble()
-    rescuer._whole_since -= 60
+    rescuer.outages.trouble()
+    monkeypatch.setattr(rescuer.outages, "_lease", 0.0)
     await later()
     assert [await looks(), await looks()] == [1, 0]
     monkeypatch.setattr("turnstream.worker.rescuer.THOROUGH_SECONDS", 0.0)
@@ -323,7 +326,7 @@ async def test_a_turn_that_is_slow_to_end_holds_up_no_other(place: Place) -> Non
 
     ender = Ender(Slow(desk.redis, desk.settings), desk.log, desk.launches, desk.primary)
     rescuer = Rescuer(ender, desk.settings)
-    rescuer._whole_since = time.monotonic() - 60
+    rescuer.outages.whole_since = time.monotonic() - 60
     await _look(rescuer)
     for session in ("s1", "s2"):
         assert await desk.field(ref(session=session), "why") == "worker_lost"
@@ -380,7 +383,7 @@ async def test_a_node_that_stalls_for_a_second_hides_a_lost_worker_only_where_le
         node = await cluster.owner(await cluster.slot(ref().keys.meta))
         node.freeze()
         try:
-            await rescuer._servers()
+            await rescuer.outages.look()
         finally:
             node.thaw()
         await wait_until(lambda: _answers(node), "the node to answer again")
@@ -405,7 +408,7 @@ async def test_a_node_that_took_no_writes_for_long_tells_nothing_of_its_workers(
 
         async def is_away() -> bool:
             await _look(rescuer)
-            return not rescuer._may_judge(ref())
+            return rescuer.outages.silent_for(ref()) > LOOK_SECONDS
 
         await wait_until(is_away, "the node to be taken for away", 9)
         await node.ask("CONFIG", "SET", "min-replicas-to-write", 0)

@@ -58,7 +58,7 @@ class Post:
     def __init__(self, desk: Desk, *jobs: str) -> None:
         self.desk = desk
         self.rescuer = Rescuer(desk.ender, desk.settings)
-        self.rescuer._whole_since = time.monotonic() - 60
+        self.rescuer.outages.whole_since = time.monotonic() - 60
         self.watch = Watch(desk.primary, self.rescuer, desk.settings)
         self.sees = Seeing(Seen(lost=(Lost(GONE, "7", jobs or (f"{ref()}:1",)),)))
         self.watch._lifelines = self.sees  # type: ignore[assignment]
@@ -124,7 +124,7 @@ async def test_what_was_seen_is_not_acted_on_later(post: Post, monkeypatch: pyte
 async def test_nobody_is_judged_after_trouble(post: Post) -> None:
     """After an outage, or a lost connection of its own, a rescuer does not even look."""
     await post.silent()
-    post.rescuer.trouble()
+    post.rescuer.outages.trouble()
     await post.watch._look()
     assert post.sees.looks == 0
     post.watch.rang()
