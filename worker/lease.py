@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -35,6 +36,19 @@ CLEANUP_SECONDS = 5.0
 CLOCK_SECONDS = 0.5
 
 
+class Moment:
+    """When it was made, by the loop's clock and the host's."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._at, self._wall = self._loop.time(), time.time()
+
+    def age(self) -> float:
+        """Seconds since then, by the clock that went on further. Infinite where the host's was set back."""
+        wall = time.time() - self._wall
+        return math.inf if wall < 0 else max(self._loop.time() - self._at, wall)
+
+
 class Held:
     """One attempt that this worker runs, and the way to cancel it with a reason."""
 
@@ -50,6 +64,9 @@ class Held:
         self.over = False
         # Unix seconds of the turn's deadline, by this host's clock.
         self.ends = math.inf
+        # Its lease is renewed so many seconds after that moment.
+        self.renewed = Moment()
+        self.renew_after = 0.0
         self._task = asyncio.current_task()
         self._cancel_again = 0.0
 
@@ -104,6 +121,7 @@ class Leases:
     def hold(self, attempt: Attempt) -> Held:
         """Keep the attempt's lease until `drop`; called by the task that runs it."""
         held = Held(attempt)
+        held.renew_after = self._interval
         former = self._held.get(str(attempt.ref))
         if former is not None:
             former.cancel(Reason.LEASE_LOST)
@@ -128,41 +146,44 @@ class Leases:
 
     async def keep(self) -> None:
         """Renew for ever; to be run as a task for as long as the worker lives."""
-        loop = asyncio.get_running_loop()
-        # Renewals that wait for their reply, and when they were asked for, by both clocks.
-        under_way: dict[asyncio.Task[bool], tuple[Held, tuple[float, float]]] = {}
+        # Renewals that wait for their reply, and when they were asked for.
+        under_way: dict[asyncio.Task[bool], tuple[Held, Moment]] = {}
         async with asyncio.TaskGroup() as group:
             while True:
-                now = loop.time(), time.time()
+                now = Moment()
                 waiting = {held for held, _ in under_way.values()}
                 for held in self:
-                    if not held.over and held not in waiting:
+                    # What is due soon goes with what is due.
+                    is_due = self._now.is_set() or self._left(held) <= self._interval * AGAIN
+                    if is_due and not held.over and held not in waiting:
                         under_way[group.create_task(self._renew(held))] = held, now
+                self._now.clear()
                 if under_way:
                     # A server that does not answer holds up no renewals at others.
                     await asyncio.wait(under_way, timeout=self._interval * AGAIN)
-                replied = [task for task in under_way if task.done()]
-                # From when it was asked for: a reply may be as old as the process was frozen.
-                asked = [under_way.pop(task)[1] for task in replied]
-                if under_way or not all(task.result() for task in replied):
-                    await self._pause(now, self._interval * AGAIN)
-                else:
-                    await self._pause(min(asked, default=now), self._interval)
+                for task in [task for task in under_way if task.done()]:
+                    held, asked = under_way.pop(task)
+                    if task.result():
+                        # From when it was asked for: a reply may be as old as the process was frozen.
+                        held.renewed, held.renew_after = asked, self._interval
+                    else:
+                        held.renewed, held.renew_after = Moment(), self._interval * AGAIN
+                if not under_way:
+                    await self._pause()
 
-    async def _pause(self, since: tuple[float, float], seconds: float) -> None:
-        """Wait until so many seconds ``since`` then, by either clock: the loop's stands still while the host is suspended."""
-        loop = asyncio.get_running_loop()
-        asked, wall = since
+    def _left(self, held: Held) -> float:
+        """Seconds until a renewal is due, by either clock: the loop's stands still while the host is suspended."""
+        return held.renew_after - held.renewed.age()
+
+    async def _pause(self) -> None:
+        """Wait until a renewal is due."""
         while not self._now.is_set():
-            left = min(asked + seconds - loop.time(), wall + seconds - time.time())
-            if left <= 0 or time.time() < wall:
+            left = min((self._left(held) for held in self if not held.over), default=math.inf)
+            if left <= 0:
                 return
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(min(left, CLOCK_SECONDS)):
                     await self._now.wait()
-            except TimeoutError:
-                pass
-        self._now.clear()
 
     async def _renew(self, held: Held) -> bool:
         """Whether the broker answered."""

@@ -137,24 +137,24 @@ def test_a_renewal_that_failed_is_tried_again_within_a_second(monkeypatch: pytes
 def test_a_server_that_does_not_answer_holds_up_no_renewals_at_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Sessions are at many nodes, and one that hangs lets each command wait for five seconds."""
+    """Sessions are at many nodes, and one that hangs lets each command wait for seconds. The others are not asked much more often."""
 
     async def run(held: Held, broker: Broker, clock: Clock) -> list[float]:
         broker.leases.hold(Attempt(ref(session="s2"), Claim(1, "1", 1, 1), {}))
         broker.hangs = held.attempt.ref
-        await asyncio.sleep(30)
+        await asyncio.sleep(30.5)
         return [after - before for before, after in itertools.pairwise(broker.asked)]
 
     waits = _held(run, monkeypatch)
     assert len(waits) >= 9
-    assert max(waits) <= 3
+    assert 3 * (1 - lease.AGAIN) <= min(waits) <= max(waits) <= 3
 
 
 def test_a_lease_is_renewed_three_times_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither more often nor less."""
 
     async def run(held: Held, broker: Broker, clock: Clock) -> list[float]:
-        await asyncio.sleep(9.5)
+        await asyncio.sleep(12.5)
         return [asked - broker.asked[0] for asked in broker.asked]
 
     assert _held(run, monkeypatch) == pytest.approx([0, 3, 6, 9])
