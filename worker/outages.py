@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from turnstream.shared.broker.client import incarnation, takes_writes
+from turnstream.shared.broker.client import answers, incarnation, takes_writes
 from turnstream.shared.broker.cluster import ClusterRedis, slot_of
 from turnstream.shared.broker.retry import is_transient
 from turnstream.shared.errors import BrokerAway
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 # Between two looks, each of which has each server take a write; late ones come later.
 LOOK_SECONDS = 1.0
+
+
+# By how much two clocks may go apart that are right, or being set right.
+MOST_DRIFT = 0.001
 
 
 class Outages:
@@ -58,20 +62,25 @@ class Outages:
         """The broker was away just now, as anybody in this process noticed."""
         self.whole_since = time.monotonic()
 
-    async def look(self) -> list[str]:
-        """Which servers hold hints and sessions now, but for nodes that are away; where sessions are apart, these took a write.
-
-        The first broker takes its write with another command: see `took`.
+    async def look(self, *, writing: bool = True) -> list[str]:
+        """Which servers hold hints and sessions now, but for nodes that are away; ``writing``: the others took a write.
 
         Raises:
             redis.exceptions.RedisError, OSError: a broker's trouble, which is that of all.
         """
         names: list[str] = []
-        if self._sessions is not self._primary:
+        for redis in dict.fromkeys((self._sessions, self._primary)):
+            if not writing:
+                names += (await answers(redis, _name))[0]
+                continue
             asked = time.monotonic()
-            names, clocks, away = await takes_writes(self._sessions)
+            told, clocks, away = await takes_writes(redis)
+            names += told
+            if any(isinstance(each, tuple) for each in self._took):
+                # Nobody knows how its clock compares with that of the node that had its slots.
+                self._away |= {node: time.monotonic() for node in clocks if node and node not in self._took}
             for node, ms in clocks.items():
-                self.took(node or self._sessions, asked, ms)
+                self.took(node or redis, asked, ms)
             for node in away:
                 self._took_none(node)
         if self._nodes is not None:
@@ -79,7 +88,7 @@ class Outages:
                 # Whoever took its place has leases that could not be renewed meanwhile.
                 self.trouble()
             self._moves = self._nodes.moves
-        return [*names, await incarnation(self._primary)]
+        return names
 
     def took(self, server: Redis | Address, asked: float, ms: int) -> None:
         """A server took a write that was sent at ``asked`` (monotonic), when its clock said ``ms``.
@@ -90,7 +99,10 @@ class Outages:
         former = self._took.get(server)
         self._took[server] = asked, ms
         now = time.monotonic()
-        if former is None or (ms - former[1]) / 1000 - (now - former[0]) <= LOOK_SECONDS:
+        if former is None:
+            return
+        passed = now - former[0]
+        if (ms - former[1]) / 1000 - passed <= LOOK_SECONDS + MOST_DRIFT * passed:
             return
         if isinstance(server, tuple):
             self._away[server] = now
@@ -113,7 +125,9 @@ class Outages:
             return left
         asked, _ = self._took.get(node, (-math.inf, 0))
         # What is sent to a node that stands still is carried out when it goes on.
-        is_unsure = self._missed.get(node, asked) > asked or math.isinf(asked) or self._is_one_replaced()
+        is_unsure = (
+            now - asked > 3 * LOOK_SECONDS or self._missed.get(node, asked) > asked or self._is_one_replaced()
+        )
         return LOOK_SECONDS if is_unsure else 0.0
 
     async def is_of_a_node(self, error: Exception, ref: TaskRef | None = None) -> bool:
@@ -151,3 +165,7 @@ class Outages:
             moves > self._moves and now - self._missed.get(node, -math.inf) < self._lease
             for node, moves in self._nodes.taken_from.items()
         )
+
+
+async def _name(server: Redis, _: Address | None) -> str:
+    return await incarnation(server)

@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 SOON_SECONDS = 0.5
 
 # Between two looks that also ask whether hints were lost or the broker's clock went back, which a deleted key or an
-# operator may have caused; a failover shows by itself. Those in between cost one script while nothing is due, and one
-# command at each server of sessions that have a broker of their own.
+# operator may have caused; a failover shows by itself. Those in between cost one command while no hint is near, and
+# else two more at each server.
 THOROUGH_SECONDS = 5.0
 
 # Between two looks whether the queue has all launches that were put there.
@@ -85,10 +85,12 @@ class Rescuer:
         self._lease = settings.lease_seconds
         self.outages = Outages(self._ender.primary, self._ender.tasks.redis, self._lease)
         self._counted_at = -math.inf
-        # The last thorough look: when it was, and which servers there were.
+        # The last thorough look: when it was here, what time it was at the broker (ms), and which servers there were.
         self._looked_at = -math.inf
-        # Seconds from the last look until the first hint was due.
+        self._looked_ms = 0
+        # Seconds from the last look until the first hint was due; and to the latest hint of an attempt.
         self._until_due = math.inf
+        self._near = self._lease + AGAIN_MS / 1000
         self._known: list[str] = []
         self._sweeping: dict[bytes, asyncio.Task[None]] = {}
         self._timers: dict[bytes, asyncio.TimerHandle] = {}
@@ -142,32 +144,33 @@ class Rescuer:
     async def _look(self) -> bool:
         """Begin to sweep what is due, as far as there is room; whether more may be due.
 
-        Each look has each server take a write, also while nothing is due or judged: what took no renewals until just now tells
-        nothing of anybody.
+        Each look has each server take a write, also when nothing is due: what took no renewals until just now tells nothing of
+        anybody. Not so while no hint is near, as there is one for each attempt: then there is nobody to judge.
         """
         room = AT_ONCE - len(self._sweeping)
         if not room:
             return True
         outages, launches = self.outages, self._ender.launches
-        servers = await outages.look()
+        since = time.monotonic() - self._looked_at
+        is_anew = self._looked_at < outages.whole_since
+        is_thorough = is_anew or since >= THOROUGH_SECONDS
+        if not is_thorough:
+            self._until_due = (await launches.first_due() - self._looked_ms) / 1000 - since
+        servers = await outages.look(writing=is_anew or self._until_due <= self._near)
+        if not outages.is_calm or not (is_thorough or servers != self._known or self._until_due <= 0):
+            return False
         began = time.monotonic()
-        is_thorough = servers != self._known or began - self._looked_at >= THOROUGH_SECONDS
-        if not (outages.is_calm and (is_thorough or self._looked_at < outages.whole_since)):
-            ms, until_ms = await launches.until_due()
-            outages.took(self._ender.primary, began, ms)
-            self._until_due = until_ms / 1000
-            if not outages.is_calm or until_ms:
-                return False
         if began - self._counted_at >= COUNT_SECONDS:
             self._counted_at = began
             if await launches.lost():
                 log.warning("rescuer.queue_lost_launches")
-        began = time.monotonic()
+            began = time.monotonic()
         taken, due = await launches.due(room, AGAIN_MS, servers)
+        # No less than the time there: it came rounded down, and some passed before it was read.
+        self._looked_at, self._looked_ms, self._known = began, taken - AGAIN_MS + 1, servers
         outages.took(self._ender.primary, began, taken - AGAIN_MS)
         if not outages.is_calm:
             return False
-        self._looked_at, self._known = began, servers
         for hint in due:
             # One that is in hand for longer than `AGAIN_MS` is due meanwhile.
             if hint not in self._sweeping:

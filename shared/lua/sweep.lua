@@ -91,6 +91,8 @@ if status == 'running' then
     lease = NOW + LEASE
     redis.call('HSET', TASK, 'lease', int(lease))
   end
+  -- One that is over by NOW alone is looked at again soon.
+  local until_lease = int(lease > NOW and lease - NOW or math.min(1000, lease - now))
   if gone ~= '' and task[19] == gone and not task[9] and lease > now then
     if lease - LEASE > NOW - tonumber(quiet_ms) then
       return { 'lives' }
@@ -99,13 +101,13 @@ if status == 'running' then
   end
   if task[9] then
     if lease > now then
-      return { 'redate', int(lease - now) }
+      return { 'redate', until_lease }
     end
     return { 'end', attempt, launch, task[9] }
   elseif deadline > 0 and NOW > deadline + LEASE then
     return { 'end', attempt, launch, 'failed deadline' }
   elseif lease > now then
-    return { 'redate', int(lease - now) }
+    return { 'redate', until_lease }
   end
   local crashes = num(task[8]) + 1
   redis.call('HSET', TASK, 'crashes', int(crashes))

@@ -89,7 +89,6 @@ _claim = Script(
     once=True,
 )
 remind = Script("remind", keys=("due",), optional=("recent", "live"), args=("ref", "look_ms"))
-_until_due = Script("until_due", keys=("due",))
 _due = Script("due", keys=("due", "known_servers"), args=("most", "again_ms", "all"), rest="servers")
 _recall = Script("recall", keys=("due", "live"), rest="refs")
 redate = Script("redate", keys=("due",), args=("ref", "look_ms", "taken"))
@@ -326,15 +325,10 @@ class LaunchQueue(Retrying):
             command(self._redis, "ZREM", keys.owner_turns(ref.owner), keys.admission(ref, op)),
         )
 
-    async def until_due(self) -> tuple[int, int]:
-        """What time it is at the broker, Unix milliseconds, and how many there are until the first hint is due. 0 also if not even `ALL` is there.
-
-        Raises:
-            redis.exceptions.RedisError, OSError: the broker takes no writes, or see `command`. A full one takes this one, as it
-                keeps leases and hints.
-        """
-        ms, until_ms = await _until_due(self._redis, due=keys.DUE)
-        return int(ms), int(until_ms)
+    async def first_due(self) -> float:
+        """When the first hint is due, Unix milliseconds by the broker's clock; at once if not even `ALL` is there."""
+        first = await command(self._redis, "ZRANGE", keys.DUE, 0, 0, "WITHSCORES")
+        return float(first[1]) if first else 0.0
 
     async def due(self, count: int, again_ms: int, servers: Sequence[str] = ()) -> tuple[int, list[bytes]]:
         """Take hints whose time has come; each is due again in ``again_ms`` unless it is re-dated.

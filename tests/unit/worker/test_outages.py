@@ -65,7 +65,7 @@ async def test_what_a_node_is_asked_before_it_stands_still_is_judged_as_of_then(
     await sweep
     assert await desk.field(ref(), "crashes") == "0"
     # Nobody has renewed it since it goes on: that counts.
-    await _look(rescuer)
+    await rescuer.outages.look()
     assert not rescuer.outages.silent_for(ref())
     await rescuer.sweep(ref(), 0)
     assert await desk.field(ref(), "crashes") == "1"
@@ -89,6 +89,7 @@ async def test_a_node_that_just_took_no_write_is_sent_nothing_that_judges(
     for session in ("s1", other):
         await desk.running(ref(session=session))
         await desk.put(ref(session=session), lease=1)
+    await rescuer.outages.look()
     node.freeze()
     try:
         await rescuer.outages.look()
@@ -145,6 +146,29 @@ async def test_slots_that_move_between_others_while_a_node_is_away_are_no_outage
     assert rescuer.outages.silent_for(ref(session=session)), "its new node may be judged at once"
     await rescuer.outages.look()
     assert not rescuer.outages.is_calm
+    await place.close()
+
+
+async def test_a_new_node_judges_nobody_for_a_lease(real: Place, cluster: RedisCluster) -> None:
+    """Its clock may be ahead of that of the node that had the slot, and then all leases there seem to be over."""
+    place = Place(real.url, None, cluster.url)
+    desk = Desk(place)
+    rescuer = _rescuer(desk)
+    await rescuer.outages.look()
+    assert rescuer.outages.silent_for(ref()) == 0
+    nodes: Any = desk.redis.nodes
+    slot = await cluster.slot(ref().keys.meta)
+    node = await cluster.add()
+    await cluster.move(slot, node)
+    await nodes.learn()
+    assert nodes.owner(slot)[1] == node.port
+    assert rescuer.outages.silent_for(ref()) == LOOK_SECONDS
+
+    async def is_silent() -> bool:
+        await rescuer.outages.look()
+        return rescuer.outages.silent_for(ref()) > LOOK_SECONDS
+
+    await wait_until(is_silent, "the node to take a write")
     await place.close()
 
 

@@ -356,6 +356,8 @@ async def test_a_read_only_broker_is_trouble_at_each_look(real: Place, whose: st
         broker = desk.primary if whose == "hints" else desk.redis
         rescuer = _rescuer(desk, whole_for=whole_for)
         await rescuer._look()
+        await desk.running()
+        await desk.launches.remind(ref(), 5000)
         try:
             # A replica of nobody keeps what it has, and takes no writes.
             await broker.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -376,7 +378,7 @@ async def test_a_node_that_stalls_for_a_second_hides_a_lost_worker_only_where_le
         place = Place(real.url, None, cluster.url)
         desk = Desk(place, lease_seconds=lease)
         rescuer = _rescuer(desk, whole_for=600)
-        await _look(rescuer)
+        await rescuer.outages.look()
         await desk.running()
         await desk.put(ref(), lease=1)
         await desk.launches.remind(ref(), 0)
@@ -404,6 +406,7 @@ async def test_a_node_that_took_no_writes_for_long_tells_nothing_of_its_workers(
         await desk.running()
         await desk.put(ref(), lease=1)
         node = await cluster.owner(await cluster.slot(ref().keys.meta))
+        await desk.launches.remind(ref(), 8000)
         await node.ask("CONFIG", "SET", "min-replicas-to-write", 1)
 
         async def is_away() -> bool:

@@ -94,6 +94,24 @@ async def test_a_task_whose_lease_is_over_is_launched_again(place: Place) -> Non
     await desk.sound()
 
 
+async def test_a_lease_is_judged_as_of_when_its_server_took_a_write(place: Place) -> None:
+    """One that ended since then is looked at again soon, however long ago that was; one that had ended is over."""
+    desk = Desk(place)
+    await desk.running()
+    now = await desk.now()
+    hour = 3_600_000
+    fresh = await desk.tasks.sweep(ref(), operation(), as_of=now - hour)
+    assert isinstance(fresh, Redate)
+    assert 0 < fresh.ms <= desk.settings.lease_ms
+    await desk.put(ref(), lease=now - 500)
+    for as_of in (now - hour, now - 600):
+        again = await desk.tasks.sweep(ref(), operation(), as_of=as_of)
+        assert isinstance(again, Redate)
+        assert 0 < again.ms <= 1000
+    assert await desk.field(ref(), "crashes") == "0"
+    assert await desk.tasks.sweep(ref(), operation(), as_of=now - 400) == Launch(2)
+
+
 async def test_a_task_that_took_too_many_workers_is_ended(place: Place) -> None:
     """The third crash does not launch the task again: it must end as lost."""
     desk = Desk(place)
