@@ -126,7 +126,7 @@ MUTANTS = [
         "if no and no[1] ~= 'fenced' then\n  return no",
         LATE,
     ),
-    _lua("a sweep ignores the lease", "sweep", "elseif lease > NOW then", "elseif false then", STOPPED),
+    _lua("a sweep ignores the lease", "sweep", "elseif lease > now then", "elseif false then", STOPPED),
     Mutant(
         "a worker that stands still is missed for its subscription alone",
         "worker/watch.py",
