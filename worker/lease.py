@@ -35,6 +35,9 @@ CLEANUP_SECONDS = 5.0
 # Between two looks at the host's clock, which tells that it was suspended.
 CLOCK_SECONDS = 0.5
 
+# What is no time: clocks are read with an error.
+SHORT_SECONDS = 0.001
+
 
 class Moment:
     """When it was made, by the loop's clock and the host's."""
@@ -52,8 +55,11 @@ class Moment:
 class Held:
     """One attempt that this worker runs, and the way to cancel it with a reason."""
 
-    def __init__(self, attempt: Attempt) -> None:
+    def __init__(self, attempt: Attempt, renewed: Moment, renew_after: float) -> None:
+        """Its lease, which it has since ``renewed``, is renewed so many seconds after that."""
         self.attempt = attempt
+        self.renewed = renewed
+        self.renew_after = renew_after
         self.reason: Reason | None = None
         # The launch that is due once this attempt has stopped, because the log lost what it wrote: see `Behind`.
         self.launch = 0
@@ -64,9 +70,6 @@ class Held:
         self.over = False
         # Unix seconds of the turn's deadline, by this host's clock.
         self.ends = math.inf
-        # Its lease is renewed so many seconds after that moment.
-        self.renewed = Moment()
-        self.renew_after = 0.0
         self._task = asyncio.current_task()
         self._cancel_again = 0.0
 
@@ -118,10 +121,11 @@ class Leases:
     def __iter__(self) -> Iterator[Held]:
         return iter(list(self._held.values()))
 
-    def hold(self, attempt: Attempt) -> Held:
-        """Keep the attempt's lease until `drop`; called by the task that runs it."""
-        held = Held(attempt)
-        held.renew_after = self._interval
+    def hold(self, attempt: Attempt, asked: Moment) -> Held:
+        """Keep the attempt's lease, which was ``asked`` for then, until `drop`; called by the task that runs it."""
+        held = Held(attempt, asked, self._interval)
+        if self._left(held) < CLOCK_SECONDS:
+            self._now.set()
         former = self._held.get(str(attempt.ref))
         if former is not None:
             former.cancel(Reason.LEASE_LOST)
@@ -179,10 +183,10 @@ class Leases:
         """Wait until a renewal is due."""
         while not self._now.is_set():
             left = min((self._left(held) for held in self if not held.over), default=math.inf)
-            if left <= 0:
+            if left < SHORT_SECONDS:
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, CLOCK_SECONDS)):
+                async with asyncio.timeout(min(left, CLOCK_SECONDS, self._interval)):
                     await self._now.wait()
 
     async def _renew(self, held: Held) -> bool:

@@ -145,7 +145,7 @@ class Rescuer:
         """Begin to sweep what is due, as far as there is room; whether more may be due.
 
         Each look has each server take a write, also when nothing is due: what took no renewals until just now tells nothing of
-        anybody. Not so while no hint is near, as there is one for each attempt: then there is nobody to judge.
+        anybody. Not so while no hint is near: each attempt has one within a lease, but for those that cannot be swept.
         """
         room = AT_ONCE - len(self._sweeping)
         if not room:
@@ -154,7 +154,7 @@ class Rescuer:
         since = time.monotonic() - self._looked_at
         is_anew = self._looked_at < outages.whole_since
         is_thorough = is_anew or since >= THOROUGH_SECONDS
-        if not is_thorough:
+        if not is_anew:
             self._until_due = (await launches.first_due() - self._looked_ms) / 1000 - since
         servers = await outages.look(writing=is_anew or self._until_due <= self._near)
         if not outages.is_calm or not (is_thorough or servers != self._known or self._until_due <= 0):

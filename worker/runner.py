@@ -65,6 +65,7 @@ from turnstream.worker.agents.model_gate import GIVEN_UP, TurnModels
 from turnstream.worker.agents.run_outcome import Done, NeedsClient
 from turnstream.worker.budget import NoRoom
 from turnstream.worker.flush_window import FlushWindow
+from turnstream.worker.lease import Moment
 from turnstream.worker.publisher import LostAttempt, Publisher
 from turnstream.worker.turn import RunningTurn
 
@@ -146,11 +147,12 @@ class Runner:
         ref = TaskRef.parse(ref_text)
         try:
             with self._budget.share() as share:
+                asked = Moment()
                 begun = await self._begin(ref, launch, share)
                 if isinstance(begun, Attempt):
                     metrics.attempts.add("first" if begun.fresh else "further")
                     metrics.queue_wait_seconds.add(begun.waited_ms(self._lease_ms) / 1000)
-                    await self._run(begun)
+                    await self._run(begun, asked)
                 else:
                     log.info("task.not_begun", ref=ref_text, launch=launch, because=type(begun).__name__)
         except NoRoom:
@@ -177,8 +179,8 @@ class Runner:
                 return begun
             await share.take(begun.bytes)
 
-    async def _run(self, attempt: Attempt) -> None:
-        held = self._leases.hold(attempt)
+    async def _run(self, attempt: Attempt, asked: Moment) -> None:
+        held = self._leases.hold(attempt, asked)
         ender = self._ender
         publisher = Publisher(
             ender.tasks, attempt, held.refused, ender.offload, self._window, most_bytes=self._turn_bytes

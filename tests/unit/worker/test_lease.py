@@ -15,7 +15,7 @@ from turnstream.shared.session.cancellation import Reason
 from turnstream.shared.session.outcomes import Attempt, Claim, Fenced, Renewed
 from turnstream.shared.settings import Settings
 from turnstream.worker import lease
-from turnstream.worker.lease import Held, Leases
+from turnstream.worker.lease import Held, Leases, Moment
 
 if TYPE_CHECKING:
     from turnstream.shared.broker.keys import TaskRef
@@ -70,7 +70,7 @@ def _held(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     async def main() -> Any:
         leases = Leases(broker, Settings(redis_url="memory://", lease_seconds=9))  # type: ignore[arg-type]
         broker.leases = leases
-        held = leases.hold(Attempt(ref(), Claim(1, "1", 1, 1), {}))
+        held = leases.hold(Attempt(ref(), Claim(1, "1", 1, 1), {}), Moment())
         keeping = asyncio.create_task(leases.keep())
         try:
             return await run(held, broker, clock)
@@ -140,7 +140,7 @@ def test_a_server_that_does_not_answer_holds_up_no_renewals_at_others(
     """Sessions are at many nodes, and one that hangs lets each command wait for seconds. The others are not asked much more often."""
 
     async def run(held: Held, broker: Broker, clock: Clock) -> list[float]:
-        broker.leases.hold(Attempt(ref(session="s2"), Claim(1, "1", 1, 1), {}))
+        broker.leases.hold(Attempt(ref(session="s2"), Claim(1, "1", 1, 1), {}), Moment())
         broker.hangs = held.attempt.ref
         await asyncio.sleep(30.5)
         return [after - before for before, after in itertools.pairwise(broker.asked)]
@@ -148,6 +148,22 @@ def test_a_server_that_does_not_answer_holds_up_no_renewals_at_others(
     waits = _held(run, monkeypatch)
     assert len(waits) >= 9
     assert 3 * (1 - lease.AGAIN) <= min(waits) <= max(waits) <= 3
+
+
+def test_a_lease_that_came_late_is_renewed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts from when the broker gave it, and the worker may have been frozen before it read that."""
+
+    async def run(held: Held, broker: Broker, clock: Clock) -> float:
+        loop, asked = asyncio.get_running_loop(), Moment()
+        await asyncio.sleep(5)
+        broker.leases.drop(held)
+        broker.asked.clear()
+        broker.leases.hold(held.attempt, asked)
+        begun = loop.time()
+        await asyncio.sleep(4)
+        return broker.asked[0] - begun
+
+    assert _held(run, monkeypatch) <= lease.CLOCK_SECONDS
 
 
 def test_a_lease_is_renewed_three_times_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

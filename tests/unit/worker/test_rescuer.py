@@ -369,6 +369,31 @@ async def test_a_read_only_broker_is_trouble_at_each_look(real: Place, whose: st
             await place.close()
 
 
+async def test_the_first_look_after_a_turn_began_notices_a_read_only_broker(
+    real: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is a thorough one, and nothing was to be judged until then."""
+    with ValkeyServer(port=free_port(), save="", appendonly="no") as server:
+        place = Place(real.url, None, f"redis://127.0.0.1:{server.port}/0")
+        desk = Desk(place)
+        rescuer = _rescuer(desk, whole_for=60)
+        await _look(rescuer)
+        await wait_until(lambda: _sees_nothing(rescuer), "nothing to be due any more")
+        await desk.running()
+        await desk.launches.remind(ref(), 5000)
+        monkeypatch.setattr("turnstream.worker.rescuer.THOROUGH_SECONDS", 0.0)
+        await desk.redis.execute_command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(RedisError):
+            await rescuer._look()
+        await desk.redis.execute_command("REPLICAOF", "NO", "ONE")
+        await place.close()
+
+
+async def _sees_nothing(rescuer: Rescuer) -> bool:
+    await _look(rescuer)
+    return rescuer._until_due > HOUR_MS / 1000
+
+
 @pytest.mark.parametrize("lease", [60, 2])
 async def test_a_node_that_stalls_for_a_second_hides_a_lost_worker_only_where_leases_are_as_short(
     real: Place, tmp_path: Path, lease: float
