@@ -41,7 +41,7 @@ SOON_SECONDS = 0.5
 # Between two looks that also ask whether hints were lost or the broker's clock went back, which a deleted key or an
 # operator may have caused; a failover shows by itself. Those in between cost one command while no hint is near, and
 # else two more at each server.
-THOROUGH_SECONDS = 5.0
+THOROUGH_SECONDS = 6.0
 
 # Between two looks whether the queue has all launches that were put there.
 COUNT_SECONDS = 60.0
