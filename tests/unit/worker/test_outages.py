@@ -39,16 +39,22 @@ async def cluster(tmp_path: Path) -> Any:
         yield cluster
 
 
+@pytest.fixture
+async def desk(real: Place, cluster: RedisCluster) -> Any:
+    """Its sessions are at these nodes."""
+    place = Place(real.url, None, cluster.url)
+    yield Desk(place)
+    await place.close()
+
+
 async def _node_of(cluster: RedisCluster, session: str) -> ClusterNode:
     return await cluster.owner(await cluster.slot(ref(session=session).keys.meta))
 
 
 async def test_what_a_node_is_asked_before_it_stands_still_is_judged_as_of_then(
-    real: Place, cluster: RedisCluster
+    desk: Desk, cluster: RedisCluster
 ) -> None:
     """It carries out what was sent before, when it goes on: ahead of renewals, and when the lease is over."""
-    place = Place(real.url, None, cluster.url)
-    desk = Desk(place)
     rescuer = _rescuer(desk)
     await _look(rescuer)
     await desk.running()
@@ -69,7 +75,6 @@ async def test_what_a_node_is_asked_before_it_stands_still_is_judged_as_of_then(
     assert not rescuer.outages.silent_for(ref())
     await rescuer.sweep(ref(), 0)
     assert await desk.field(ref(), "crashes") == "1"
-    await place.close()
 
 
 async def _is_past(moment: float) -> bool:
@@ -77,15 +82,13 @@ async def _is_past(moment: float) -> bool:
 
 
 async def test_a_node_that_just_took_no_write_is_sent_nothing_that_judges(
-    real: Place, cluster: RedisCluster
+    desk: Desk, cluster: RedisCluster
 ) -> None:
     """It is asked again at the next look, and its hints come back by then; others' turns go on being looked at."""
-    place = Place(real.url, None, cluster.url)
-    desk = Desk(place)
     rescuer = _rescuer(desk)
     await _look(rescuer)
     node = await _node_of(cluster, "s1")
-    other = await _elsewhere(cluster, node)
+    other = await _session_at(cluster, next(each for each in cluster.primaries if each is not node))
     for session in ("s1", other):
         await desk.running(ref(session=session))
         await desk.put(ref(session=session), lease=1)
@@ -100,15 +103,6 @@ async def test_a_node_that_just_took_no_write_is_sent_nothing_that_judges(
     await wait_until(lambda: _answers(node), "the node to answer again")
     await rescuer.outages.look()
     assert rescuer.outages.silent_for(ref()) == 0
-    await place.close()
-
-
-async def _elsewhere(cluster: RedisCluster, node: ClusterNode) -> str:
-    """A session at another node."""
-    number = 2
-    while await _node_of(cluster, f"s{number}") is node:
-        number += 1
-    return f"s{number}"
 
 
 async def _answers(node: ClusterNode) -> bool:
@@ -116,11 +110,9 @@ async def _answers(node: ClusterNode) -> bool:
 
 
 async def test_slots_that_move_between_others_while_a_node_is_away_are_no_outage(
-    real: Place, cluster: RedisCluster
+    desk: Desk, cluster: RedisCluster
 ) -> None:
     """Only who takes the place of a node that took no writes has leases that nobody could renew."""
-    place = Place(real.url, None, cluster.url)
-    desk = Desk(place)
     rescuer = _rescuer(desk)
     await _look(rescuer)
     away, source, target = cluster.primaries
@@ -146,13 +138,10 @@ async def test_slots_that_move_between_others_while_a_node_is_away_are_no_outage
     assert rescuer.outages.silent_for(ref(session=session)), "its new node may be judged at once"
     await rescuer.outages.look()
     assert not rescuer.outages.is_calm
-    await place.close()
 
 
-async def test_a_new_node_judges_nobody_for_a_lease(real: Place, cluster: RedisCluster) -> None:
+async def test_a_new_node_judges_nobody_for_a_lease(desk: Desk, cluster: RedisCluster) -> None:
     """Its clock may be ahead of that of the node that had the slot, and then all leases there seem to be over."""
-    place = Place(real.url, None, cluster.url)
-    desk = Desk(place)
     rescuer = _rescuer(desk)
     await rescuer.outages.look()
     assert rescuer.outages.silent_for(ref()) == 0
@@ -169,7 +158,6 @@ async def test_a_new_node_judges_nobody_for_a_lease(real: Place, cluster: RedisC
         return rescuer.outages.silent_for(ref()) > LOOK_SECONDS
 
     await wait_until(is_silent, "the node to take a write")
-    await place.close()
 
 
 async def _session_at(cluster: RedisCluster, node: ClusterNode) -> str:
