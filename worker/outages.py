@@ -114,21 +114,20 @@ class Outages:
         server = self._server(ref)
         return self._took[server][1] if server is not None and server in self._took else 0
 
-    def silent_for(self, ref: TaskRef) -> float:
-        """For how many seconds from now the silence of a turn's worker will tell nothing, about. 0: it does tell."""
+    def silence_tells(self, ref: TaskRef) -> bool:
+        """Whether the silence of a turn's worker tells anything now."""
         if self._nodes is None:
-            return 0.0
+            return True
         node, now = self._server(ref), time.monotonic()
-        if not isinstance(node, tuple):
-            return self._lease
-        if (left := self._away.get(node, -math.inf) + self._lease - now) > 0:
-            return left
+        if not isinstance(node, tuple) or now - self._away.get(node, -math.inf) < self._lease:
+            return False
         asked, _ = self._took.get(node, (-math.inf, 0))
         # What is sent to a node that stands still is carried out when it goes on.
-        is_unsure = (
-            now - asked > 3 * LOOK_SECONDS or self._missed.get(node, asked) > asked or self._is_one_replaced()
+        return (
+            now - asked <= 3 * LOOK_SECONDS
+            and self._missed.get(node, -math.inf) <= asked
+            and not self._is_one_replaced()
         )
-        return LOOK_SECONDS if is_unsure else 0.0
 
     async def is_of_a_node(self, error: Exception, ref: TaskRef | None = None) -> bool:
         """Whether an error is the trouble of a node of the sessions' cluster, which has the turn: the first broker takes writes.

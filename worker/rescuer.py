@@ -40,7 +40,7 @@ SOON_SECONDS = 0.5
 
 # Between two looks that also ask whether hints were lost or the broker's clock went back, which a deleted key or an
 # operator may have caused; a failover shows by itself. Those in between cost one command while no hint is near, and
-# else two more at each server.
+# else, as thorough ones do, two more at each server.
 THOROUGH_SECONDS = 6.0
 
 # Between two looks whether the queue has all launches that were put there.
@@ -145,7 +145,7 @@ class Rescuer:
         """Begin to sweep what is due, as far as there is room; whether more may be due.
 
         Each look has each server take a write, also when nothing is due: what took no renewals until just now tells nothing of
-        anybody. Not so while no hint is near: each attempt has one within a lease, but for those that cannot be swept.
+        anybody. While no hint is near, thorough ones do: each attempt has one within a lease, but for those that cannot be swept.
         """
         room = AT_ONCE - len(self._sweeping)
         if not room:
@@ -154,9 +154,9 @@ class Rescuer:
         since = time.monotonic() - self._looked_at
         is_anew = self._looked_at < outages.whole_since
         is_thorough = is_anew or since >= THOROUGH_SECONDS
-        if not is_anew:
+        if not is_thorough:
             self._until_due = (await launches.first_due() - self._looked_ms) / 1000 - since
-        servers = await outages.look(writing=is_anew or self._until_due <= self._near)
+        servers = await outages.look(writing=is_thorough or self._until_due <= self._near)
         if not outages.is_calm or not (is_thorough or servers != self._known or self._until_due <= 0):
             return False
         began = time.monotonic()
@@ -190,17 +190,16 @@ class Rescuer:
                 log.warning("rescuer.unreadable_hint", hint=repr(hint[:80]))
                 await self._ender.launches.forget(hint)
                 return
-            if seconds := self.outages.silent_for(ref):
-                await self._leave(ref, taken, seconds)
+            # Left as it is, it is due again in `AGAIN_MS`, for whoever takes it then: its node may be away from here alone.
+            if not self.outages.silence_tells(ref):
                 return
             try:
                 await self.sweep(ref, taken)
             except TryAgainError:
                 # Its slot is being moved from node to node: no reason to keep others waiting.
-                await self._leave(ref, taken, self._lease)
+                return
             except Exception as error:
                 if await self.outages.is_of_a_node(error, ref):
-                    await self._leave(ref, taken, self._lease)
                     return
                 self._noticed(error, "rescuer.turn_failed", ref=str(ref))
                 await self._put_off(hint, ref, taken)
@@ -218,10 +217,6 @@ class Rescuer:
             # Somebody begins anew later.
             if not await self.outages.is_of_a_node(error):
                 raise
-
-    async def _leave(self, ref: TaskRef, taken: int, seconds: float) -> None:
-        """Leave a turn alone for a while: when its node takes renewals again, its holder comes first."""
-        await self._ender.launches.redate(ref, math.ceil(seconds * 1000), taken)
 
     async def _put_off(self, hint: bytes, ref: TaskRef, taken: int) -> None:
         """Try a turn ever more rarely that fails again and again. The first time it may be the broker's fault."""
@@ -255,7 +250,7 @@ class Rescuer:
             except ValueError:
                 metrics.unreadable.add("held job")
                 return True
-            if self.outages.silent_for(job.ref):
+            if not self.outages.silence_tells(job.ref):
                 return False
             try:
                 async with room:

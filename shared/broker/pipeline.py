@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 # A connection on which nothing moves for longer than this, while a command waits, is lost. Shorter, and a broker that
 # forks for a snapshot looks dead; longer, and a frozen one holds every request.
 COMMAND_SECONDS = 5.0
+# Between two looks whether anything has moved, while a command waits.
+LOOK_SECONDS = 0.25
 # A command that takes longer than this is lost whatever moves: some bytes now and then are no answer.
 LONGEST_SECONDS = 60.0
 LAST_LOOK_SECONDS = 0.05
@@ -98,7 +100,7 @@ class Pipe:
         self._waiting.append((reply, now, more_seconds))
         if self._watch is None:
             self._unsent = line.unsent
-            self._watch = loop.call_at(now + COMMAND_SECONDS + more_seconds, self._look)
+            self._watch = loop.call_at(now + LOOK_SECONDS, self._look)
         return await reply
 
     async def asking(self, *words: str | bytes | float, more_seconds: float = 0) -> Any:
@@ -255,7 +257,7 @@ class Pipe:
         until = min(max(sent, line.heard, self._moved) + COMMAND_SECONDS, sent + LONGEST_SECONDS) + more
         if now < until:
             self._late = False
-            self._watch = loop.call_at(until, self._look)
+            self._watch = loop.call_at(min(until, now + LOOK_SECONDS), self._look)
             return
         if not self._late:
             # The process itself may have stood still: what it was sent meanwhile is read first.

@@ -7,13 +7,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from tests.conftest import Place
 from tests.processes.servers import RedisCluster
 from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import Desk, ref
-from turnstream.worker.outages import LOOK_SECONDS
-from turnstream.worker.rescuer import Rescuer
+from turnstream.shared.broker import keys
+from turnstream.worker.rescuer import AGAIN_MS, Rescuer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +73,7 @@ async def test_what_a_node_is_asked_before_it_stands_still_is_judged_as_of_then(
     assert await desk.field(ref(), "crashes") == "0"
     # Nobody has renewed it since it goes on: that counts.
     await rescuer.outages.look()
-    assert not rescuer.outages.silent_for(ref())
+    assert rescuer.outages.silence_tells(ref())
     await rescuer.sweep(ref(), 0)
     assert await desk.field(ref(), "crashes") == "1"
 
@@ -96,13 +97,13 @@ async def test_a_node_that_just_took_no_write_is_sent_nothing_that_judges(
     node.freeze()
     try:
         await rescuer.outages.look()
-        assert rescuer.outages.silent_for(ref()) == LOOK_SECONDS
-        assert rescuer.outages.silent_for(ref(session=other)) == 0
+        assert not rescuer.outages.silence_tells(ref())
+        assert rescuer.outages.silence_tells(ref(session=other))
     finally:
         node.thaw()
     await wait_until(lambda: _answers(node), "the node to answer again")
     await rescuer.outages.look()
-    assert rescuer.outages.silent_for(ref()) == 0
+    assert rescuer.outages.silence_tells(ref())
 
 
 async def _answers(node: ClusterNode) -> bool:
@@ -135,7 +136,7 @@ async def test_slots_that_move_between_others_while_a_node_is_away_are_no_outage
     slot = await cluster.slot(ref(session=session).keys.meta)
     await cluster.move(slot, target)
     await nodes.learn()
-    assert rescuer.outages.silent_for(ref(session=session)), "its new node may be judged at once"
+    assert not rescuer.outages.silence_tells(ref(session=session)), "its new node may be judged at once"
     await rescuer.outages.look()
     assert not rescuer.outages.is_calm
 
@@ -144,20 +145,39 @@ async def test_a_new_node_judges_nobody_for_a_lease(desk: Desk, cluster: RedisCl
     """Its clock may be ahead of that of the node that had the slot, and then all leases there seem to be over."""
     rescuer = _rescuer(desk)
     await rescuer.outages.look()
-    assert rescuer.outages.silent_for(ref()) == 0
+    assert rescuer.outages.silence_tells(ref())
     nodes: Any = desk.redis.nodes
     slot = await cluster.slot(ref().keys.meta)
     node = await cluster.add()
     await cluster.move(slot, node)
     await nodes.learn()
     assert nodes.owner(slot)[1] == node.port
-    assert rescuer.outages.silent_for(ref()) == LOOK_SECONDS
+    assert not rescuer.outages.silence_tells(ref())
 
-    async def is_silent() -> bool:
+    async def has_taken_one() -> bool:
         await rescuer.outages.look()
-        return rescuer.outages.silent_for(ref()) > LOOK_SECONDS
+        return bool(rescuer.outages._away)
 
-    await wait_until(is_silent, "the node to take a write")
+    await wait_until(has_taken_one, "the node to take a write")
+    await rescuer.outages.look()
+    assert not rescuer.outages.silence_tells(ref())
+
+
+async def test_who_alone_does_not_reach_a_node_does_not_keep_others_from_its_turns(
+    desk: Desk, cluster: RedisCluster
+) -> None:
+    """A worker that is cut off from it looks at hints as everybody does, and those of its own turns among them."""
+    rescuer = _rescuer(desk)
+    await _look(rescuer)
+    await desk.running()
+    await desk.put(ref(), lease=1)
+    await rescuer.outages.look()
+    assert await rescuer.outages.is_of_a_node(RedisConnectionError(), ref())
+    await desk.launches.remind(ref(), 0)
+    await _look(rescuer)
+    assert await desk.field(ref(), "crashes") == "0"
+    due = await desk.primary.zscore(keys.DUE, str(ref()))
+    assert due - 1000 * time.time() <= AGAIN_MS
 
 
 async def _session_at(cluster: RedisCluster, node: ClusterNode) -> str:

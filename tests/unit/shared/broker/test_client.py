@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,25 @@ async def test_a_frozen_broker_is_not_waited_for(
         assert not await connections.ready()
         process.send_signal(signal.SIGCONT)
         await wait_until(connections.ready, "the broker to answer again")
+    finally:
+        process.send_signal(signal.SIGCONT)
+        await connections.close()
+        home.stop()
+
+
+async def test_a_command_that_the_system_took_is_not_waited_for_twice_as_long(tmp_path: Path) -> None:
+    """The broker's system acknowledges what it is sent; that is no sign of life for five seconds more. A lease would end by then."""
+    home = OwnBroker(tmp_path / "data")
+    process = home.start()._process
+    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
+    try:
+        assert await connections.ready()
+        process.send_signal(signal.SIGSTOP)
+        since = time.monotonic()
+        commands = [client.command(connections.primary, "PING") for _ in range(3)]
+        told = await asyncio.gather(*commands, return_exceptions=True)
+        assert all(isinstance(each, RedisTimeoutError) for each in told)
+        assert time.monotonic() - since < 1.5 * pipeline.COMMAND_SECONDS
     finally:
         process.send_signal(signal.SIGCONT)
         await connections.close()
