@@ -2,7 +2,8 @@
 
 With the default lease, in virtual time. Beside that: a worker that stands still, that loses its connections, or its subscription while it
 stands still, or all with a restart of the broker, keeps its turn; and so it does where the broker, or the session's node of a cluster,
-answers but takes no writes, for about a lease.
+answers but takes no writes, or stands still, for about a lease; where the broker's clock is set ahead; and where the host with all
+of them was suspended.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import random
 import sys
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import orjson
 import structlog
@@ -27,6 +29,7 @@ from turnstream.shared.broker.keys import TaskRef
 from turnstream.shared.session.queue import LaunchQueue
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.shared.settings import Settings
+from turnstream.worker.rescuer import Rescuer
 from turnstream.worker.worker import WorkerProcess
 
 if TYPE_CHECKING:
@@ -41,22 +44,31 @@ CASES = {
     "kill": True,
     "freeze": False,
     "cut": False,
+    "silence": False,
     "freeze, cut subscription": False,
     "restart": False,
     "read-only": False,
     "node without its cluster": False,
+    "broker stands still": False,
+    "broker stands still as it is asked": False,
+    "node stands still": False,
+    "clock set ahead": False,
+    "host suspended": False,
 }
 # Cases that need other brokers than one.
-FORMS_OF = {"node without its cluster": CLUSTER}
+FORMS_OF = {"node without its cluster": CLUSTER, "node stands still": CLUSTER}
 
 # For how long a broker takes no writes, in leases: a renewal is late when it ends, or the lease is over.
 REFUSING_LEASES = (0.7, 1.6)
+
+# What is written renews the lease: only of who is silent others hear nothing but that. Its second word comes after so many ms.
+SILENT = "/tokens 2 60000"
 
 REF = TaskRef("dev", "missed", "t1")
 
 
 class Scene:
-    """Three workers, a turn that speaks all the time, and its worker."""
+    """Three workers, a turn, and its worker."""
 
     def __init__(self, loop: SimulatedLoop, cluster: Cluster, rng: random.Random) -> None:
         self._loop = loop
@@ -72,9 +84,9 @@ class Scene:
             cluster.start("worker")
         await wait_until(cluster.serves, "every process to serve")
         await asyncio.sleep(LEASE_SECONDS + self._rng.uniform(1, 3))
-        await self._submit()
-        await wait_until(lambda: self._told("number") > 20, "the turn to speak")
-        await asyncio.sleep(self._rng.uniform(0, 2))
+        await self._submit("/tokens 100000 50" if CASES[case] else SILENT)
+        await wait_until(lambda: self._told("number") >= 3, "the turn to speak")
+        await asyncio.sleep(self._rng.uniform(0, LEASE_SECONDS))
         worker = self._holder()
         began = self._loop.time()
         await self._do(case, worker)
@@ -100,6 +112,9 @@ class Scene:
             case "cut":
                 for near, _ in lines:
                     near.cut()
+            case "silence":
+                for near, _ in lines:
+                    near.silence()
             case "freeze, cut subscription":
                 for near in cluster.subscription(worker):
                     near.cut()
@@ -111,17 +126,55 @@ class Scene:
             case "read-only":
                 await self._refuse(cluster.brokers[0], "replica")
             case "node without its cluster":
-                await self._refuse(cluster.sessions.at(REF.keys.meta.encode()), "down")  # type: ignore[attr-defined]
+                await self._refuse(self._node(), "down")
+            case "broker stands still":
+                await self._freeze(cluster.brokers[0])
+            case "broker stands still as it is asked":
+                await self._freeze_asked(cluster.brokers[0])
+            case "node stands still":
+                await self._freeze(self._node())
+            case "clock set ahead":
+                cluster.primary.jump(self._long())
+            case "host suspended":
+                # Clocks of the day go on meanwhile, and no others.
+                seconds = self._long()
+                cluster.primary.jump(seconds)
+                for each in cluster.running:
+                    each.process.ahead += seconds
         if worker.process.frozen:
             await asyncio.sleep(0.6 * LEASE_SECONDS)
             worker.process.frozen = False
 
+    def _long(self) -> float:
+        return LEASE_SECONDS * self._rng.uniform(*REFUSING_LEASES)
+
+    def _node(self) -> SimulatedBroker:
+        """That has the session."""
+        return self._cluster.sessions.at(REF.keys.meta.encode())  # type: ignore[attr-defined, no-any-return]
+
     async def _refuse(self, broker: SimulatedBroker, state: str) -> None:
         setattr(broker, state, True)
-        await asyncio.sleep(LEASE_SECONDS * self._rng.uniform(*REFUSING_LEASES))
+        await asyncio.sleep(self._long())
         setattr(broker, state, False)
 
-    async def _submit(self) -> None:
+    async def _freeze_asked(self, broker: SimulatedBroker) -> None:
+        """From when a rescuer looks at the turn: it comes first when the broker goes on."""
+        look = Rescuer.sweep
+
+        def sweep(*given: Any) -> Any:
+            broker.freeze(True)
+            return look(*given)
+
+        with mock.patch.object(Rescuer, "sweep", sweep):
+            await wait_until(lambda: not broker.runs, "the turn to be looked at")
+        await self._freeze(broker)
+
+    async def _freeze(self, broker: SimulatedBroker) -> None:
+        broker.freeze(True)
+        await asyncio.sleep(self._long())
+        broker.freeze(False)
+
+    async def _submit(self, command: str) -> None:
         primary, sessions = self._cluster.primary, self._cluster.sessions
         settings = Settings(
             lease_seconds=LEASE_SECONDS,
@@ -129,7 +182,7 @@ class Scene:
             session_redis_url=None if sessions is primary else sessions.url,
         )
         broker = Broker(settings)
-        text = {"type": "text", "text": "/tokens 100000 50"}
+        text = {"type": "text", "text": command}
         request = orjson.dumps({"input": [{"role": "user", "content": [text]}]})
         asked = turn(agent="coded", request=request)
         await Tasks(broker.sessions, settings, notes=sessions is primary).submit(REF, asked, operation())
@@ -170,6 +223,7 @@ def main() -> int:
     """Play all; 1 when something is wrong."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", nargs="+", default=["1-5"], help="numbers, or ranges as 1-40")
+    parser.add_argument("--first", action="store_true", help="until something is wrong")
     given = parser.parse_args()
     with_fixed_hashes("tests.simulation.missed")
     wrong = 0
@@ -178,6 +232,8 @@ def main() -> int:
             found = missed(case, seed)
             print(f"seed {seed}: {case}: {found or 'as it should be'}", flush=True)
             wrong += bool(found)
+            if found and given.first:
+                return 1
     return 1 if wrong else 0
 
 

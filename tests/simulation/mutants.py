@@ -39,7 +39,10 @@ PACE = 4.0
 
 @dataclass(frozen=True)
 class Mutant:
-    """In ``file`` the text ``old``, which stands there once, becomes ``new``; ``faults`` of these kinds should show it."""
+    """In ``file`` the text ``old``, which stands there once, becomes ``new``; ``faults`` of these kinds should show it.
+
+    Where there are none, `tests.simulation.missed` should.
+    """
 
     name: str
     file: str
@@ -67,6 +70,10 @@ class Mutant:
 
 def _lua(name: str, script: str, old: str, new: str, faults: tuple[str, ...]) -> Mutant:
     return Mutant(name, f"shared/lua/{script}.lua", old, new, faults)
+
+
+def _missed(name: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, file, old, new, ())
 
 
 def _of_cluster(name: str, file: str, old: str, new: str, faults: tuple[str, ...]) -> Mutant:
@@ -140,6 +147,37 @@ MUTANTS = [
         "self._lifeline.subscribed()",
         "pass",
         ("cut", "kill_worker"),
+    ),
+    # ── whose silence tells nothing ──
+    _missed(
+        "what a broker is asked as it stops counts as of when it goes on",
+        "shared/lua/sweep.lua",
+        "math.min(NOW, tonumber(as_of) or NOW)",
+        "NOW",
+    ),
+    _missed(
+        "a clock that is set ahead ends leases",
+        "worker/outages.py",
+        "<= LOOK_SECONDS + MOST_DRIFT * passed",
+        "<= math.inf",
+    ),
+    _missed(
+        "nobody is waited for when the broker is there again",
+        "worker/outages.py",
+        "return time.monotonic() - self.whole_since >= self._lease",
+        "return True",
+    ),
+    _missed(
+        "nobody is waited for when a node is there again",
+        "worker/outages.py",
+        "if now - asked >= self._bearable:",
+        "if False:",
+    ),
+    _missed(
+        "a look at what is near has no server take a write",
+        "worker/rescuer.py",
+        "writing=is_thorough or self._until_due <= self._near",
+        "writing=is_thorough",
     ),
     # ── repeats after a lost reply ──
     _lua(
@@ -748,6 +786,8 @@ def _look_for(mutant: Mutant, seeds: int, known: tuple[int, int] | None) -> Foun
             )
         shutil.copy(ROOT / "pyproject.toml", folder)
         mutant.apply(folder)
+        if not mutant.faults:
+            return _play(folder, known[0] if known else 1, seeds) or _play(folder, 1, seeds)
         tried = 0
         searches = [(1, seeds, turns) for turns in TURNS]
         if known:
@@ -762,6 +802,30 @@ def _look_for(mutant: Mutant, seeds: int, known: tuple[int, int] | None) -> Foun
                 if tree.rule and not beside(mutant.plan(tree.seed, turns)).wrong:
                     return replace(tree, tried=tried)
     return None
+
+
+def _play(folder: Path, first: int, last: int) -> Found | None:
+    """The first seed by which somebody is missed wrongly, and the case."""
+    words = ["--seeds", f"{first}-{last}", "--first"]
+    done = _run(folder, "tests.simulation.missed", words)
+    if done.returncode == 0:
+        return None
+    found = re.search(r"^seed (\d+): (.*): (it is missed|after )", done.stdout, re.MULTILINE)
+    if not found:
+        raise RuntimeError(done.stdout + done.stderr)
+    seed, case = int(found[1]), found[2]
+    return Found(case, seed, 1, 1, done.stdout.count("\n"))
+
+
+def _run(folder: Path, module: str, words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def _simulate(folder: Path, mutant: Mutant, turns: int, first: int, last: int) -> Found:
@@ -779,14 +843,7 @@ def _simulate(folder: Path, mutant: Mutant, turns: int, first: int, last: int) -
         "1",
         "--first",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", *words, "--faults", *mutant.faults],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run(folder, "tests.simulation", [*words, "--faults", *mutant.faults])
     runs = [
         (int(seed), int(begun))
         for seed, begun in re.findall(r"^seed (\d+): (\d+) turns", done.stdout, re.MULTILINE)
