@@ -91,25 +91,6 @@ async def test_a_frozen_broker_is_not_waited_for(
         home.stop()
 
 
-async def test_a_command_that_the_system_took_is_not_waited_for_twice_as_long(tmp_path: Path) -> None:
-    """The broker's system acknowledges what it is sent; that is no sign of life for five seconds more. A lease would end by then."""
-    home = OwnBroker(tmp_path / "data")
-    process = home.start()._process
-    connections = client.Broker(Settings(redis_url=SecretStr(f"redis://127.0.0.1:{home.port}/0")))
-    try:
-        assert await connections.ready()
-        process.send_signal(signal.SIGSTOP)
-        since = time.monotonic()
-        commands = [client.command(connections.primary, "PING") for _ in range(3)]
-        told = await asyncio.gather(*commands, return_exceptions=True)
-        assert all(isinstance(each, RedisTimeoutError) for each in told)
-        assert time.monotonic() - since < 1.5 * pipeline.COMMAND_SECONDS
-    finally:
-        process.send_signal(signal.SIGCONT)
-        await connections.close()
-        home.stop()
-
-
 @pytest.fixture
 async def own(tmp_path: Path) -> AsyncIterator[Own]:
     """A broker of the test's own, and a process's client of it, which sends each command once."""
@@ -119,6 +100,22 @@ async def own(tmp_path: Path) -> AsyncIterator[Own]:
     yield server, connections.primary
     await connections.close()
     home.stop()
+
+
+async def test_a_command_that_the_system_took_is_not_waited_for_twice_as_long(own: Own) -> None:
+    """The broker's system acknowledges what it is sent; that is no sign of life for five seconds more. A lease would end by then."""
+    server, redis = own
+    await client.command(redis, "PING")
+    process = server._process
+    process.send_signal(signal.SIGSTOP)
+    try:
+        since = time.monotonic()
+        commands = [client.command(redis, "PING") for _ in range(3)]
+        told = await asyncio.gather(*commands, return_exceptions=True)
+        assert all(isinstance(each, RedisTimeoutError) for each in told)
+        assert time.monotonic() - since < 1.5 * pipeline.COMMAND_SECONDS
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 async def test_a_broker_that_was_demoted_is_connected_to_anew(own: Own) -> None:
