@@ -6,7 +6,7 @@
 -- as_of: a lease that ended later than this is not over yet, by this server's clock ('': now); apart: '1' where the hints are on
 -- another server.
 -- → launch n ms | passed task n | end attempt launch why | redate ms | lives (what is said to be gone was heard of just now)
---   | drop task (who may have waited for it, or none)
+--   | drop task (who may have waited for it, or ''); behind one of these `off`, where a mark says that the next look is far off
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
   'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next', 'fresh', 'not_before',
@@ -38,6 +38,7 @@ end
 local function put_off(reply)
   if apart == '1' then
     redis.call('HSET', TASK, 'looked', OP)
+    table.insert(reply, 'off')
   end
   return reply
 end
@@ -45,16 +46,16 @@ if not status or redis.call('HEXISTS', META, 'epoch') == 0 then
   -- Its hash was lost. It will never end, and must not keep what others said from being cut, nor their turn.
   redis.call('ZREM', LIVE, TID)
   redis.call('LREM', WAITING, 0, TID)
-  put_off()
+  local reply = put_off({ 'drop', redis.call('LINDEX', WAITING, 0) or '' })
   if apart == '1' and not status then
     redis.call('PEXPIRE', TASK, backlog_ms)
   end
-  return { 'drop', redis.call('LINDEX', WAITING, 0) or nil }
+  return reply
 elseif task[10] == OP then
   if task[15] ~= '' then
     return { 'passed', task[15], task[11] }
   end
-  return { 'launch', task[11], backlog_ms }
+  return put_off({ 'launch', task[11], backlog_ms })
 elseif TERMINAL[status] then
   local again = pass_on_again()
   if again then

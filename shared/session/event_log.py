@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ReadOnlyError
 
-from turnstream.shared.broker.client import command, confirm
+from turnstream.shared.broker.client import command, confirm, connected
 from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.entry import Cursor, Entry
@@ -163,9 +163,10 @@ class Log(Retrying):
         A client that has seen the cursor's entry is told that its history is gone, where the page lacks it. No node of a cluster
         decides that which was replaced, and has not heard of it, and no replica.
         """
+        since = connected(self._redis)
         page = await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
         if after.seq and (page is None or page.meta.place(after) is None):
-            await confirm(self._redis, keys.log)
+            await confirm(self._redis, keys.log, since)
         return page
 
     @whole
@@ -259,9 +260,10 @@ class Log(Retrying):
 
     @whole
     async def _rows_until(self, keys: SessionKeys, after: str, last: Cursor) -> list[Any]:
+        since = connected(self._redis)
         reply = await self._rows(keys, keys.history, after, str(last), PAGE_BYTES)
         if reply and int(reply[0][2]) == last.epoch and int(reply[0][3]) < last.seq:
-            await confirm(self._redis, keys.log)
+            await confirm(self._redis, keys.log, since)
             raise ReadOnlyError("a log answers that lacks what was read of it before")
         return reply
 
@@ -308,9 +310,10 @@ class Log(Retrying):
         after: Cursor | None,
         written: Cursor | None,
     ) -> Page | None:
+        since = connected(self._redis)
         page = await read(self, after)
         if written is not None and (page is None or page.meta.lacks(written)):
-            await confirm(self._redis, keys.log)
+            await confirm(self._redis, keys.log, since)
             raise Lacking
         return page
 

