@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # Between two looks, each of which has each server take a write; late ones come later.
 LOOK_SECONDS = 1.0
 
-
 # By how much two clocks may go apart that are right, or being set right.
 MOST_DRIFT = 0.001
 

@@ -98,6 +98,10 @@ class Nodes:
         2. follow redirections before that;
         3. close the clients of nodes that have no slot any more;
         4. notify those who `watch` that slots have moved.
+
+    Attributes:
+        moves: how often slots have moved, as far as is known here.
+        taken_from: when that was from a node for the last time, by that count.
     """
 
     def __init__(self, seeds: Sequence[Address], connect: Callable[[Address], PipedRedis]) -> None:
@@ -108,12 +112,12 @@ class Nodes:
         # By which `nothing` has a key at a node.
         self._numbers: dict[Address, int] = {}
         self._slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
+        self._owners: tuple[Address, ...] | None = None
         self._suspects: set[Address] = set()
         self._learning: asyncio.Task[None] | None = None
         self._not_before = 0.0
         self._later: asyncio.TimerHandle | None = None
         self._watchers: set[Callable[[], None]] = set()
-        # How often slots have moved, as far as is known here; and when that was from a node for the last time.
         self.moves = 0
         self.taken_from: dict[Address, int] = {}
 
@@ -129,9 +133,11 @@ class Nodes:
         return self._slots[slot]
 
     @property
-    def owners(self) -> list[Address]:
+    def owners(self) -> tuple[Address, ...]:
         """The nodes that have slots, as far as is known."""
-        return [each for each in dict.fromkeys(self._slots) if each is not None]
+        if self._owners is None:
+            self._owners = tuple(each for each in dict.fromkeys(self._slots) if each is not None)
+        return self._owners
 
     def key_at(self, address: Address) -> str | None:
         """A key that nobody has, in a slot of the node. None: not found yet, since it has few slots; to be asked for again."""
@@ -285,6 +291,7 @@ class Nodes:
     def _moved(self, lost: set[Address | None]) -> None:
         """Slots have moved; ``lost``: from these nodes, or None, which they had not yet."""
         self.moves += 1
+        self._owners = None
         self.taken_from |= {node: self.moves for node in lost if node is not None}
         for each in tuple(self._watchers):
             each()
