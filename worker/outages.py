@@ -6,6 +6,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from redis.exceptions import TryAgainError
+
 from turnstream.shared.broker.client import answers, incarnation, takes_writes
 from turnstream.shared.broker.cluster import ClusterRedis, slot_of
 from turnstream.shared.broker.retry import is_transient
@@ -136,6 +138,9 @@ class Outages:
         """
         if self._nodes is None or not (is_transient(error) or isinstance(error, BrokerAway)):
             return False
+        if isinstance(error, TryAgainError):
+            # Its slot is being moved from node to node: no reason to keep others waiting.
+            return True
         await takes_writes(self._primary)
         node = None if ref is None else self._server(ref)
         if isinstance(node, tuple):

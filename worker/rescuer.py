@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING
 
 import structlog
-from redis.exceptions import TryAgainError
 
 from turnstream.shared import metrics
 from turnstream.shared.broker.keys import TaskRef
@@ -195,9 +194,6 @@ class Rescuer:
                 return
             try:
                 await self.sweep(ref, taken)
-            except TryAgainError:
-                # Its slot is being moved from node to node: no reason to keep others waiting.
-                return
             except Exception as error:
                 if await self.outages.is_of_a_node(error, ref):
                     return

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.asyncio import BlockingConnectionPool, Connection, ConnectionPool, Redis, SSLConnection
 from redis.exceptions import AuthenticationError, NoPermissionError
-from redis.exceptions import ConnectionError as RedisConnectionError
 
-from turnstream.shared.broker.cluster import ApartCluster, ClusterRedis, Nodes, key_of, slot_of
+from turnstream.shared.broker.cluster import ApartCluster, ClusterRedis, Nodes, key_of
 from turnstream.shared.broker.connection import NodePool
 from turnstream.shared.broker.keys import nothing
 from turnstream.shared.broker.pipeline import COMMAND_SECONDS, Pipe
@@ -334,27 +333,8 @@ async def at_each(redis: Redis, ask: Callable[[Redis], Awaitable[T]]) -> list[T]
     return await redis.each(ask) if isinstance(redis, ClusterRedis) else [await ask(redis)]
 
 
-async def confirm(redis: Redis, key: str, since: tuple[int, int]) -> None:
-    """Where a reply lacks what was there before, or is relied on: make sure that it is the key's primary that was asked.
-
-    ``since``: what `connected` said before it was asked. Of a single server: asked for a ``large`` reply.
-
-    Raises:
-        redis.exceptions.RedisError, OSError: it was another server, perhaps, and a retry asks the right one: another node of the cluster
-            has the key by now, or a replica answered.
-    """
-    if any(then not in (0, now) for then, now in zip(since, connected(redis), strict=True)):
-        raise RedisConnectionError("another server may have answered than is asked now")
-    if isinstance(redis, ClusterRedis):
-        await redis.nodes.confirm(slot_of(key))
-    elif isinstance(redis, PipedRedis):
-        await redis.large.confirm()
-
-
 def connected(redis: Redis) -> tuple[int, int]:
-    """Another value than before once another server may answer: there was a new connection to a single one, or slots of a cluster have moved."""
-    if isinstance(redis, ClusterRedis):
-        return redis.nodes.moves, 0
+    """Another value than before once there was a new connection to a single server."""
     return (redis.pipe.connections, redis.large.connections) if isinstance(redis, PipedRedis) else (0, 0)
 
 

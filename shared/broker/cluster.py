@@ -166,14 +166,9 @@ class Nodes:
 
     def redirected(self, at: Address, error: AskError) -> Address:
         """The node to which an error redirects; after ``MOVED`` it is the slot's owner from now on."""
-        # A cluster may leave the host out: it is the one that was asked.
-        address = (error.host or at[0], error.port)
+        address = _named(at, error)
         if isinstance(error, MovedError) and self._slots[error.slot_id] != address:
-            former, self._slots[error.slot_id] = self._slots[error.slot_id], address
-            self._moved({former})
-            if self._later is None:
-                # Where one has moved, others may have.
-                self._later = asyncio.get_running_loop().call_later(MOVED_SECONDS, self._learn_later)
+            self._given(error.slot_id, address)
         return address
 
     async def learn(self) -> None:
@@ -194,23 +189,31 @@ class Nodes:
                 raise RedisConnectionError("the connection to the broker was lost") from None
             raise
 
-    async def confirm(self, slot: int) -> None:
-        """Ask other nodes whether a slot's owner still is that: one that stood still and was replaced does not know it at once.
+    async def confirm(self, key: str | bytes, answered: Address) -> None:
+        """Ask another node who has a key that ``answered`` for: one that stood still and was replaced does not know it at once.
 
         Raises:
-            redis.exceptions.ConnectionError: another one is, which a retry asks.
+            redis.exceptions.RedisError, OSError: another one has it, which a retry asks; or none of the others tells.
         """
-        owner = self._slots[slot]
-        try:
-            slots = await self._slot_map(besides=owner)
-        except TRANSIENT:
-            # There is no other node, or none answers.
-            return
-        now = slots[slot]
-        if now is not None and now != owner:
-            self._slots[slot] = now
-            self._moved({owner})
-            raise RedisConnectionError(f"{_shown(now)} has the slot by now")
+        others = [each for each in self.owners if each != answered]
+        random.shuffle(others)
+        others.sort(key=self._suspects.__contains__)
+        for other in others:
+            try:
+                owner = await self._owner_by(other, key)
+                if owner not in {answered, other}:
+                    # What it says may be old, too.
+                    owner = await self._owner_by(owner, key)
+            except Exception as error:
+                if other == others[-1] or not is_transient(error):
+                    raise
+                continue
+            if owner == answered:
+                return
+            slot = slot_of(key)
+            if self._slots[slot] == answered:
+                self._given(slot, owner)
+            raise RedisConnectionError(f"{_shown(owner)} has the slot by now")
 
     async def close(self) -> None:
         """Close all clients."""
@@ -259,8 +262,38 @@ class Nodes:
         for each in unused:
             await _close(each)
 
-    async def _slot_map(self, besides: Address | None = None) -> list[Address | None]:
-        """The owner of each slot, by the first nodes that answer, ``besides`` one; those that have failed before come last.
+    async def _owner_by(self, node: Address, key: str | bytes) -> Address:
+        """Who has a key, as a node says.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: it does not answer.
+        """
+        owner = node
+        try:
+            await self._answer(node, "EXISTS", key)
+        except MovedError as error:
+            owner = _named(node, error)
+        except AskError:
+            # It gives the slot away.
+            pass
+        self._suspects.discard(node)
+        return owner
+
+    async def _answer(self, node: Address, *words: str | bytes) -> Any:
+        """What a node says to what any of them may be asked.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: its error; also if it does not answer in `ANSWER_SECONDS`.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await self.client(node).pipe.command(*words)
+        except TimeoutError:
+            self.suspect(node)
+            raise RedisConnectionError(f"{_shown(node)} does not answer") from None
+
+    async def _slot_map(self) -> list[Address | None]:
+        """The owner of each slot, by the first nodes that answer; those that have failed before come last.
 
         Raises:
             redis.exceptions.RedisError, OSError: none answered, or none has a slot.
@@ -270,16 +303,12 @@ class Nodes:
         slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         errors: list[Exception] = []
         for address in dict.fromkeys((*known, *self._seeds, *self._suspects)):
-            if address == besides:
-                continue
             try:
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    ranges = await self.client(address).pipe.command("CLUSTER", "SLOTS")
-            except TimeoutError:
-                errors.append(RedisConnectionError(f"{_shown(address)} does not answer"))
+                ranges = await self._answer(address, "CLUSTER", "SLOTS")
             except Exception as error:
                 errors.append(error)
             else:
+                self._suspects.discard(address)
                 _fill(slots, ranges, address)
                 if None not in slots:
                     return slots
@@ -288,6 +317,14 @@ class Nodes:
             return slots
         raise _most_telling(errors)
 
+    def _given(self, slot: int, owner: Address) -> None:
+        """A slot has another owner from now on."""
+        former, self._slots[slot] = self._slots[slot], owner
+        self._moved({former})
+        if self._later is None:
+            # Where one has moved, others may have.
+            self._later = asyncio.get_running_loop().call_later(MOVED_SECONDS, self._learn_later)
+
     def _moved(self, lost: set[Address | None]) -> None:
         """Slots have moved; ``lost``: from these nodes, or None, which they had not yet."""
         self.moves += 1
@@ -295,6 +332,11 @@ class Nodes:
         self.taken_from |= {node: self.moves for node in lost if node is not None}
         for each in tuple(self._watchers):
             each()
+
+
+def _named(asked: Address, error: AskError) -> Address:
+    """The node to which an error redirects. A cluster may leave the host out: it is the one that was asked."""
+    return error.host or asked[0], error.port
 
 
 def _fill(slots: list[Address | None], ranges: Sequence[Sequence[Any]], asked: Address) -> None:
@@ -333,12 +375,19 @@ class ClusterRedis(Redis):
         """The client of a node that this one uses."""
         return self.nodes.client(address)
 
-    async def at(self, key: str | bytes, ask: Callable[[PipedRedis], Awaitable[T]]) -> T:
+    async def at(
+        self,
+        key: str | bytes,
+        ask: Callable[[PipedRedis], Awaitable[T]],
+        doubt: Callable[[T], bool] | None = None,
+    ) -> T:
         """Ask the node that has the key, and follow redirections.
+
+        ``doubt``: of an answer, whether it is believed only if another node says, too, that this one has the key.
 
         Raises:
             redis.exceptions.RedisError, OSError: the node's error, after which a retry finds the slot's new owner, if there
-                is one; `TryAgainError`, if the slot is being moved.
+                is one, as after a doubted answer of another than that; `TryAgainError`, if the slot is being moved.
         """
         nodes = self.nodes
         slot = slot_of(key)
@@ -346,19 +395,25 @@ class ClusterRedis(Redis):
         if address is None:
             await nodes.learn()
             address = nodes.owner(slot)
-        asking = False
+        asking = redirected = False
         for _ in range(MOST_REDIRECTIONS):
             if address is None:
                 break
             node = self.node(address)
             try:
-                return await ask(_asking(node) if asking else node)
+                answer = await ask(_asking(node) if asking else node)
             except AskError as error:
+                redirected = True
                 asking = not isinstance(error, MovedError)
                 address = nodes.redirected(address, error)
             except Exception as error:
                 await self._noticed(address, error)
                 raise
+            else:
+                # Whoever redirected here is another node that says so.
+                if doubt is not None and not redirected and doubt(answer):
+                    await nodes.confirm(key, address)
+                return answer
         raise TryAgainError(f"no node takes what is asked of slot {slot}")  # type: ignore[no-untyped-call]
 
     async def each(self, ask: Callable[[Redis], Awaitable[T]]) -> list[T]:
@@ -457,7 +512,12 @@ class ApartCluster(ClusterRedis):
             found = self._own[address] = self._connect_apart(super().node(address))
         return found
 
-    async def at(self, key: str | bytes, ask: Callable[[PipedRedis], Awaitable[T]]) -> T:
+    async def at(
+        self,
+        key: str | bytes,
+        ask: Callable[[PipedRedis], Awaitable[T]],
+        doubt: Callable[[T], bool] | None = None,
+    ) -> T:
         """As `ClusterRedis.at`."""
 
         async def noting(node: PipedRedis) -> T:
@@ -467,7 +527,7 @@ class ApartCluster(ClusterRedis):
                 self.asked = node
             return answer
 
-        return await super().at(key, noting)
+        return await super().at(key, noting, doubt)
 
 
 def _asking(node: PipedRedis) -> PipedRedis:

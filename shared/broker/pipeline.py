@@ -156,14 +156,17 @@ class Pipe:
         return self._incarnation
 
     async def confirm(self) -> None:
-        """Make sure that no replica is at the other end.
+        """Make sure that it was no replica that answered just now.
 
         Raises:
-            redis.exceptions.RedisError, OSError: one is, and the connection is closed; or the connection's trouble.
+            redis.exceptions.RedisError, OSError: it was one, and the connection is closed; or the connection's trouble.
         """
+        answered = self.connections
         if self._incarnation != "":
             self._ask_at = 0.0
         await self.incarnation()
+        if self.connections != answered:
+            raise _loss(None)
 
     def cut(self) -> None:
         """Close the connection at once."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -22,7 +22,7 @@ from turnstream.shared.broker.keys import FOR_SCRIPTS
 from turnstream.shared.broker.retry import limited, retry, retry_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Mapping
 
     from redis.asyncio import Redis
 
@@ -48,6 +48,9 @@ LUA = Path(__file__).parent.parent / "lua"
 # What is given under a declared name: a value, None for an optional key, or the rest.
 Given = str | bytes | int | None | Sequence[str | bytes | int]
 
+
+# Of what a script replies, whether it is to be made sure of.
+Doubt = Callable[[Any], bool]
 
 # Bounds that each script on a session gets, in the order of `limits_of`. TTL and LEASE are in ms.
 _LIMITS = ("TTL", "LEASE", "MAX_EVENTS", "MAX_BYTES")
@@ -113,8 +116,18 @@ class Script:
             TypeError: a declared name is not given, or a given one is not declared. Nothing was sent.
             BrokerAway, redis.exceptions.RedisError, OSError: as `command`.
         """
+        return self.sure(redis, None, **given)
+
+    def sure(self, redis: Redis, doubt: Doubt | None, /, **given: Given) -> Awaitable[Any]:
+        """Run it as `__call__` does. What it replies, and is in ``doubt``, is what the keys' primary says, for sure.
+
+        That is asked for where a reply lacks what was there before, or is relied on for long: it may be of a node of a cluster that
+        stood still, and does not know yet that it was replaced, or of a replica. Then this raises, and a retry asks the right one.
+
+        Raises: as `__call__`.
+        """
         keys, arguments, rest = self._in_order(given)
-        return self._run(redis, keys, (*arguments, *rest))
+        return self._run(redis, keys, (*arguments, *rest), doubt=doubt)
 
     def on_session(
         self,
@@ -127,35 +140,45 @@ class Script:
         *,
         files: Sequence[Argument] = (),
         size: int | None = None,
+        doubt: Doubt | None = None,
     ) -> Awaitable[Any]:
         """Run it with what it is declared to take (``given``), and with what each script on a session gets.
 
         ``task`` and ``op``, the operation id, may be empty. ``files``: digest and data of each file that the arguments
         refer to; no data where the session should have it. ``size``: bytes of the arguments, about, where the caller knows;
-        there may be many of them to count.
+        there may be many of them to count. ``doubt``: as for `sure`.
 
         Raises: as `__call__`.
         """
         own, arguments, rest = self._in_order(given)
         arguments = (len(files) // 2, task, op, *limits, *arguments, *files, *rest)
-        return self._run(redis, keys.for_scripts(task) + own, arguments, size)
+        return self._run(redis, keys.for_scripts(task) + own, arguments, size, doubt)
 
     async def _run(
-        self, redis: Redis, keys: tuple[str, ...], arguments: tuple[Argument, ...], size: int | None = None
+        self,
+        redis: Redis,
+        keys: tuple[str, ...],
+        arguments: tuple[Argument, ...],
+        size: int | None = None,
+        doubt: Doubt | None = None,
     ) -> Any:
         """Run it in one round trip; in two when the broker does not know it (restart, SCRIPT FLUSH)."""
         if seconds := retry_seconds(redis):
-            run = partial(self._run, limited(redis, 0), keys, arguments, size)
+            run = partial(self._run, limited(redis, 0), keys, arguments, size, doubt)
             return await (run() if self._once else retry(run, seconds=seconds, what=self.name))
         large = self._large or (size_of(arguments) if size is None else size) > LARGE_BYTES
         if not isinstance(redis, PipedRedis):
             if isinstance(redis, ClusterRedis):
-                return await redis.at(keys[0], partial(self._at, keys=keys, arguments=arguments, large=large))
+                at = partial(self._at, keys=keys, arguments=arguments, large=large)
+                return await redis.at(keys[0], at, doubt)
             return await self._send(redis, "EVAL", self._embedded, keys, arguments, large=large)
         try:
-            return await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)
+            reply = await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)
         except NoScriptError:
-            return await self._send(redis, "EVAL", self.text, keys, arguments, large=large)
+            reply = await self._send(redis, "EVAL", self.text, keys, arguments, large=large)
+        if doubt is not None and doubt(reply):
+            await (redis.large if large else redis.pipe).confirm()
+        return reply
 
     async def _at(
         self, node: PipedRedis, *, keys: tuple[str, ...], arguments: tuple[Argument, ...], large: bool

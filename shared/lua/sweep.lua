@@ -6,7 +6,8 @@
 -- as_of: a lease that ended later than this is not over yet, by this server's clock ('': now); apart: '1' where the hints are on
 -- another server.
 -- → launch n ms | passed task n | end attempt launch why | redate ms | lives (what is said to be gone was heard of just now)
---   | drop task (who may have waited for it, or ''); behind one of these `off`, where a mark says that the next look is far off
+--   | drop task (who may have waited for it, or ''); behind one of these `off`, where the hints are on another server, and this was
+--   the last look, or the next one is far off
 -- The hash may be another release's: a number that is missing is 0, and what is not known is left alone.
 local task = redis.call('HMGET', TASK, 'status', 'attempt', 'launch', 'lease', 'launched', 'deadline', 'parked_until',
   'crashes', 'ending', 'sweep_op', 'sweep_launch', 'ended', 'out', 'epoch', 'sweep_passed', 'next', 'fresh', 'not_before',
@@ -34,13 +35,18 @@ local function pass_on_again()
   redis.call('HSET', TASK, 'sweep_op', OP, 'sweep_launch', '1', 'sweep_passed', following)
   return { 'passed', following, '1' }
 end
+local function off(reply)
+  if apart == '1' then
+    table.insert(reply, 'off')
+  end
+  return reply
+end
 -- The next look may be far off: who comes with a hint of before leaves another one first (see hint_used).
 local function put_off(reply)
   if apart == '1' then
     redis.call('HSET', TASK, 'looked', OP)
-    table.insert(reply, 'off')
   end
-  return reply
+  return off(reply)
 end
 if not status or redis.call('HEXISTS', META, 'epoch') == 0 then
   -- Its hash was lost. It will never end, and must not keep what others said from being cut, nor their turn.
@@ -70,7 +76,7 @@ elseif TERMINAL[status] then
   if epoch and task[14] and slow_paths().has_epoch(task[14]) then
     slow_paths().cut(num(task[13]) + 1)
   end
-  return { 'drop' }
+  return off({ 'drop', '' })
 end
 local deadline = num(task[6])
 -- ms until one that waits must be looked at again.

@@ -7,14 +7,15 @@ was missed, however long the log is; they begin with the log's first epoch, what
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ReadOnlyError
 
-from turnstream.shared.broker.client import command, confirm, connected
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.retry import Retrying, whole
-from turnstream.shared.broker.scripts import Script
+from turnstream.shared.broker.scripts import Doubt, Script
 from turnstream.shared.session.entry import Cursor, Entry
 from turnstream.shared.session.files import fetch, fill
 
@@ -157,17 +158,20 @@ class Log(Retrying):
         return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
     @whole
-    async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
+    async def page(
+        self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES, written: Cursor | None = None
+    ) -> Page | None:
         """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session.
 
-        A client that has seen the cursor's entry is told that its history is gone, where the page lacks it. No node of a cluster
-        decides that which was replaced, and has not heard of it, and no replica.
+        ``written``: a place that the reader knows to have been written. Where the page lacks that, or the cursor's entry, which a
+        client has seen and is told then that its history is gone, it is the log's primary that says so (`Script.sure`).
         """
-        since = connected(self._redis)
-        page = await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most)
-        if after.seq and (page is None or page.meta.place(after) is None):
-            await confirm(self._redis, keys.log, since)
-        return page
+
+        def lacks(meta: SessionMeta | None) -> bool:
+            gone = bool(after.seq) and (meta is None or meta.place(after) is None)
+            return gone or _lacks(meta, written)
+
+        return await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most, lacks)
 
     @whole
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
@@ -204,15 +208,21 @@ class Log(Retrying):
 
     @whole
     async def kept(
-        self, keys: SessionKeys, after: Cursor | None = None, before: Cursor | None = None
+        self,
+        keys: SessionKeys,
+        after: Cursor | None = None,
+        before: Cursor | None = None,
+        written: Cursor | None = None,
     ) -> Page | None:
         """Completed messages and terminal responses, oldest first, strictly between the cursors; None: no session.
 
         Up to `PAGE_BYTES` but at least one, unless none is left. Both cursors are of one epoch: those that have another
-        one than the page say nothing about it.
+        one than the page say nothing about it. ``written``: as for `page`.
         """
         stop = f"({before}" if before else "+"
-        return await self._read(keys, keys.history, str(after or _FIRST), stop, PAGE_BYTES)
+        return await self._read(
+            keys, keys.history, str(after or _FIRST), stop, PAGE_BYTES, partial(_lacks, written=written)
+        )
 
     def all_kept(
         self, keys: SessionKeys, after: Cursor | None = None, written: Cursor | None = None
@@ -226,13 +236,13 @@ class Log(Retrying):
             BrokerAway: the broker did not answer.
             Lacking: the log that answered does not have what was ``written``.
         """
-        return self._all(keys, lambda log, place: log.kept(keys, place), after, written)
+        return self._all(lambda log, place: log.kept(keys, place, written=written), after, written)
 
     def all_after(
         self, keys: SessionKeys, after: Cursor, written: Cursor | None = None
     ) -> AsyncIterator[Entry]:
         """All that the log has after the cursor, as `all_kept`; it ends where it ends when that is read."""
-        return self._all(keys, lambda log, place: log.page(keys, place or after), after, written)
+        return self._all(lambda log, place: log.page(keys, place or after, written=written), after, written)
 
     async def all_kept_rows(
         self, keys: SessionKeys, last: Cursor
@@ -260,18 +270,22 @@ class Log(Retrying):
 
     @whole
     async def _rows_until(self, keys: SessionKeys, after: str, last: Cursor) -> list[Any]:
-        since = connected(self._redis)
-        reply = await self._rows(keys, keys.history, after, str(last), PAGE_BYTES)
-        if reply and int(reply[0][2]) == last.epoch and int(reply[0][3]) < last.seq:
-            await confirm(self._redis, keys.log, since)
+        def lacks(reply: list[Any]) -> bool:
+            return bool(reply) and int(reply[0][2]) == last.epoch and int(reply[0][3]) < last.seq
+
+        reply = await self._rows(keys, keys.history, after, str(last), PAGE_BYTES, lacks)
+        if lacks(reply):
             raise ReadOnlyError("a log answers that lacks what was read of it before")
         return reply
 
     @whole
-    async def _rows(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> list[Any]:
+    async def _rows(
+        self, keys: SessionKeys, stream: str, start: str, stop: str, most: int, doubt: Doubt | None = None
+    ) -> list[Any]:
         """What read.lua replies."""
-        reply: list[Any] = await _read(
+        reply: list[Any] = await _read.sure(
             self._redis,
+            doubt,
             meta=keys.meta,
             stream=stream,
             files=keys.files,
@@ -283,13 +297,14 @@ class Log(Retrying):
 
     async def _all(
         self,
-        keys: SessionKeys,
         read: Callable[[Log, Cursor | None], Awaitable[Page | None]],
         after: Cursor | None,
         written: Cursor | None,
     ) -> AsyncIterator[Entry]:
         while True:
-            page = await self._page_with(keys, read, after, written)
+            page = await read(self, after)
+            if _lacks(page.meta if page else None, written):
+                raise Lacking
             if page is not None and after is not None and page.meta.epoch != after.epoch:
                 if (after := page.meta.place(after)) is None:
                     return
@@ -302,24 +317,20 @@ class Log(Retrying):
                 return
             after = page.last
 
-    @whole
-    async def _page_with(
+    async def _read(
         self,
         keys: SessionKeys,
-        read: Callable[[Log, Cursor | None], Awaitable[Page | None]],
-        after: Cursor | None,
-        written: Cursor | None,
+        stream: str,
+        start: str,
+        stop: str,
+        most: int,
+        lacks: Callable[[SessionMeta | None], bool] | None = None,
     ) -> Page | None:
-        since = connected(self._redis)
-        page = await read(self, after)
-        if written is not None and (page is None or page.meta.lacks(written)):
-            await confirm(self._redis, keys.log, since)
-            raise Lacking
-        return page
+        def doubt(reply: list[Any]) -> bool:
+            return lacks is not None and lacks(_meta(reply[0]) if reply else None)
 
-    async def _read(self, keys: SessionKeys, stream: str, start: str, stop: str, most: int) -> Page | None:
         for _ in range(2):
-            reply = await self._rows(keys, stream, start, stop, most)
+            reply = await self._rows(keys, stream, start, stop, most, doubt)
             if not reply:
                 return None
             known, written, rows, digests, whole, cut = reply
@@ -337,6 +348,11 @@ class Log(Retrying):
             whole=bool(whole),
             cut=bool(cut),
         )
+
+
+def _lacks(meta: SessionMeta | None, written: Cursor | None) -> bool:
+    """Whether a log does not have what is known to have been written; None: nothing is."""
+    return written is not None and (meta is None or meta.lacks(written))
 
 
 def _meta(values: list[bytes | None]) -> SessionMeta | None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from turnstream.shared.broker.client import command, confirm, connected
+from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import DUE
 from turnstream.shared.broker.retry import Retrying, whole
-from turnstream.shared.broker.scripts import Script, limits_of
+from turnstream.shared.broker.scripts import Doubt, Script, limits_of
 from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.files import PIECE_BYTES, fetch, fill
@@ -619,7 +619,6 @@ class Tasks(Retrying):
                 return Ended()
         return Unknown()
 
-    @whole
     async def sweep(
         self, ref: TaskRef, op: str, gone: str = "", gone_launch: int = 0, *, as_of: int = 0
     ) -> Launch | Passed | MustEnd | Redate | Drop | Lives:
@@ -629,12 +628,14 @@ class Tasks(Retrying):
         something was heard of it just now. ``as_of``: when the task's server last took a write, by its clock (Unix ms): a lease
         that ended later may be one that its holder could not renew. 0: now.
         """
-        since = connected(self.redis)
         reply = await self._run(
             _sweep,
             ref.keys,
             ref.task,
             op,
+            None,
+            None,
+            _is_far_off,
             launch_ms=self._launch_ms,
             max_crashes=MAX_CRASHES,
             strange_ms=STRANGE_LOOK_MS,
@@ -646,9 +647,6 @@ class Tasks(Retrying):
             as_of=as_of or "",
             apart="0" if self.notes else "1",
         )
-        if reply[-1] == b"off":
-            # Who comes next relies on the mark: it must not be at a node that stood still, and was replaced.
-            await confirm(self.redis, ref.keys.meta, since)
         match reply:
             case [b"launch", launch, look, *_]:
                 return Launch(int(launch), look_ms=int(look))
@@ -661,7 +659,7 @@ class Tasks(Retrying):
                 return Redate(int(ms))
             case [b"lives"]:
                 return Lives()
-        return Drop(reply[1].decode() if reply[1:] else "")
+        return Drop(reply[1].decode())
 
     async def passed_on(self, ref: TaskRef) -> None:
         """The turn that `Passed` named was launched: nobody need look for that any more."""
@@ -695,12 +693,15 @@ class Tasks(Retrying):
         op: str,
         batch: Batch | None = None,
         size: int | None = None,
+        doubt: Doubt | None = None,
         /,
         **given: Given,
     ) -> Any:
-        """Run a script with what it is declared to take; ``batch`` has the files that this refers to."""
+        """Run a script with what it is declared to take; ``batch`` has the files that this refers to. ``doubt``: see `Script.sure`."""
         if batch is None or not batch.files:
-            return await script.on_session(self.redis, keys, task, op, self._limits, given, size=size)
+            return await script.on_session(
+                self.redis, keys, task, op, self._limits, given, size=size, doubt=doubt
+            )
         run = partial(script.on_session, self.redis, keys, task, op, self._limits, given)
         new = batch.new_files()
         staged = sum(map(len, new.values()))
@@ -749,6 +750,11 @@ def _shown(writer: Writer) -> dict[str, str | int]:
             "seen_op": writer.op,
         }
     return {"attempt": writer, "holder": "", "seen_epoch": 0, "seen_seq": 0, "seen_op": ""}
+
+
+def _is_far_off(reply: list[bytes]) -> bool:
+    """Whether a hint goes, or is dated far off, by a look of which the mark must not be at a node that was replaced."""
+    return reply[-1] == b"off"
 
 
 def _refusal(reply: list[bytes]) -> Refusal:

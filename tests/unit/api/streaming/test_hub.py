@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -147,7 +147,7 @@ async def test_what_comes_behind_the_subscription_is_not_read(
     reads: list[Cursor] = []
     page = Log.page
 
-    async def counted(self: Log, keys: SessionKeys, after: Cursor, *more: int) -> Page | None:
+    async def counted(self: Log, keys: SessionKeys, after: Cursor, *more: Any) -> Page | None:
         reads.append(after)
         return await page(self, keys, after, *more)
 
@@ -172,7 +172,7 @@ async def test_who_comes_back_to_a_place_finds_what_another_has_read(
     reads: list[Cursor] = []
     page = Log.page
 
-    async def counted(self: Log, keys: SessionKeys, after: Cursor, *more: int) -> Page | None:
+    async def counted(self: Log, keys: SessionKeys, after: Cursor, *more: Any) -> Page | None:
         reads.append(after)
         return await page(self, keys, after, *more)
 
@@ -242,9 +242,11 @@ class SlowLog(Log):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
+    async def page(
+        self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES, written: Cursor | None = None
+    ) -> Page | None:
         """Read it, and wait."""
-        page = await super().page(keys, after, most)
+        page = await super().page(keys, after, most, written)
         self.read_it.set()
         await self.gate.wait()
         return page

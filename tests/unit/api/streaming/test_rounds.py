@@ -265,12 +265,14 @@ class Gated(Log):
         self.read: list[str] = []
         self.gate = asyncio.Semaphore(0)
 
-    async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
+    async def page(
+        self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES, written: Cursor | None = None
+    ) -> Page | None:
         """Wait for the gate, then read."""
         self.asked += 1
         await self.gate.acquire()
         self.read.append(keys.owner)
-        return await super().page(keys, after, most)
+        return await super().page(keys, after, most, written)
 
 
 async def test_reads_of_many_followers_do_not_stand_before_another_owners(place: Place) -> None:

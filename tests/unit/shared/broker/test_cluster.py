@@ -21,7 +21,7 @@ from tests.processes.servers import ClusterNode, RedisCluster
 from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import turn
 from turnstream.shared.broker import client
-from turnstream.shared.broker.client import Broker, command, confirm, connected, takes_writes
+from turnstream.shared.broker.client import Broker, command, takes_writes
 from turnstream.shared.broker.cluster import Nodes, key_of
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.broker.memory import Memory
@@ -29,7 +29,7 @@ from turnstream.shared.broker.retry import is_transient, limited
 from turnstream.shared.errors import ConfigurationError
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import Log
-from turnstream.shared.session.outcomes import Launch, Redate
+from turnstream.shared.session.outcomes import Drop, Launch, Redate
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.shared.settings import Settings
 
@@ -313,7 +313,7 @@ async def test_a_node_that_has_no_slots_is_left(cluster: RedisCluster, broker: B
 
 
 @asynccontextmanager
-async def _replaced(cluster: RedisCluster, broker: Broker, folder: Path) -> AsyncIterator[None]:
+async def _replaced(cluster: RedisCluster, broker: Broker, folder: Path) -> AsyncIterator[ClusterNode]:
     """`KEYS` are asked for at a node that takes itself for their slot's owner still, and has nothing of what its successor has."""
     replaced = await ClusterNode(folder / "replaced").start()
     try:
@@ -329,7 +329,7 @@ async def _replaced(cluster: RedisCluster, broker: Broker, folder: Path) -> Asyn
         there = ("127.0.0.1", replaced.port)
         nodes.redirected(there, MovedError(f"{slot} 127.0.0.1:{replaced.port}"))  # type: ignore[no-untyped-call]
         assert nodes.owner(slot) == there
-        yield
+        yield replaced
         assert nodes.owner(slot) == owner
     finally:
         replaced.close()
@@ -370,19 +370,114 @@ async def test_a_node_that_was_replaced_puts_off_no_look(
         assert isinstance(await tasks.sweep(ref, operation()), Redate)
 
 
-async def test_what_was_asked_before_slots_moved_is_asked_again(
+async def test_a_node_that_was_replaced_drops_no_turn_for_its_end(
     cluster: RedisCluster, broker: Broker, tmp_path: Path
 ) -> None:
-    """By the time that it is confirmed another node is known to own the slot than the one that answered."""
-    redis = broker.sessions
-    assert await command(redis, "EXISTS", KEYS.meta) == 0
-    since = connected(redis)
-    await confirm(redis, KEYS.meta, since)
-    async with _replaced(cluster, broker, tmp_path):
-        with pytest.raises(RedisConnectionError, match="another server may have answered"):
-            await confirm(redis, KEYS.meta, since)
+    """It may have ended there alone, in what was lost with that node."""
+    tasks = Tasks(broker.sessions, broker.settings)
+    ref = TaskRef("o", "s", "t1")
+    assert isinstance(await tasks.submit(ref, turn(), operation()), Launch)
+    async with _replaced(cluster, broker, tmp_path) as replaced:
+        await replaced.ask("HSET", KEYS.meta, "epoch", "1")
+        await replaced.ask("HSET", KEYS.task("t1"), "status", "completed", "ended", "1")
         with pytest.raises(RedisConnectionError, match="has the slot by now"):
-            await confirm(redis, KEYS.meta, connected(redis))
+            await tasks.sweep(ref, operation())
+        assert isinstance(await tasks.sweep(ref, operation()), Redate)
+
+
+async def test_who_answered_is_asked_about_though_slots_moved_meanwhile(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path
+) -> None:
+    """By the time that it is doubted another node is known to own the slot."""
+    redis: Any = broker.sessions
+    slot = await cluster.slot(KEYS.meta)
+    assert await command(redis, "EXISTS", KEYS.meta) == 0
+    host, port = redis.nodes.owner(slot)
+
+    def moves(_: Any) -> bool:
+        redis.nodes.redirected((host, port), MovedError(f"{slot} {host}:{port}"))  # type: ignore[no-untyped-call]
+        return True
+
+    async with _replaced(cluster, broker, tmp_path):
+        with pytest.raises(RedisConnectionError, match="has the slot by now"):
+            await redis.at(KEYS.meta, lambda node: command(node, "EXISTS", KEYS.meta), moves)
+        assert await redis.at(KEYS.meta, lambda node: command(node, "EXISTS", KEYS.meta), moves) == 0
+
+
+async def test_a_node_that_was_replaced_is_not_asked_about_itself_by_another_name(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings may name nodes otherwise than these name themselves, also when all have failed some time."""
+    tasks = Tasks(broker.sessions, broker.settings)
+    ref = TaskRef("o", "s", "t1")
+    assert isinstance(await tasks.submit(ref, turn(), operation()), Launch)
+    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
+    async with _replaced(cluster, broker, tmp_path) as replaced:
+        monkeypatch.setattr(nodes, "_seeds", (("localhost", replaced.port),))
+        for each in nodes.owners:
+            nodes.suspect(each)
+        with pytest.raises(RedisConnectionError, match="has the slot by now"):
+            await tasks.sweep(ref, operation())
+
+
+async def test_what_no_other_node_says_is_not_believed(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the cluster may have replaced this one."""
+    # The slot map is not learnt meanwhile.
+    monkeypatch.setattr("turnstream.shared.broker.cluster.MOVED_SECONDS", 600)
+    tasks = Tasks(broker.sessions, broker.settings)
+    ref = TaskRef("o", "s", "t1")
+    assert isinstance(await tasks.submit(ref, turn(), operation()), Launch)
+    async with _replaced(cluster, broker, tmp_path):
+        for node in cluster.primaries:
+            node.freeze()
+        try:
+            with pytest.raises(RedisConnectionError, match="does not answer"):
+                await tasks.sweep(ref, operation())
+        finally:
+            for node in cluster.primaries:
+                node.thaw()
+        await cluster.whole(0)
+        with pytest.raises(RedisConnectionError, match="has the slot by now"):
+            await tasks.sweep(ref, operation())
+
+
+async def test_a_look_where_a_slot_has_moved_to_is_believed(cluster: RedisCluster, broker: Broker) -> None:
+    """The node that gave it away says so; nothing is wrong with either of them."""
+    tasks = Tasks(broker.sessions, broker.settings)
+    ref = TaskRef("o", "s", "t1")
+    assert isinstance(await tasks.sweep(ref, operation()), Drop)
+    slot = await cluster.slot(KEYS.meta)
+    owner = await cluster.owner(slot)
+    await cluster.move(slot, next(node for node in cluster.primaries if node is not owner))
+    try:
+        assert isinstance(await tasks.sweep(ref, operation()), Drop)
+    finally:
+        await cluster.move(slot, owner)
+
+
+async def test_a_node_that_answers_again_is_asked_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them may fail some time, in the life of a process. A setting may name one that has gone for good."""
+    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
+    await nodes.learn()
+    asked: list[asyncio.StreamWriter] = []
+
+    def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(writer)
+        writer.close()
+
+    gone = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with gone:
+        monkeypatch.setattr(nodes, "_seeds", (gone.sockets[0].getsockname(),))
+        for each in nodes.owners:
+            nodes.suspect(each)
+        await nodes.learn()
+        assert len(asked) == 1
+        await nodes.learn()
+        assert len(asked) == 1
 
 
 async def test_a_cluster_over_tls(tmp_path: Path) -> None:

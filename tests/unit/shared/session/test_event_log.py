@@ -218,9 +218,11 @@ async def test_what_fits_into_one_page_is_read_once(place: Place) -> None:
     class Counting(Log):
         reads = 0
 
-        async def page(self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES) -> Page | None:
+        async def page(
+            self, keys: SessionKeys, after: Cursor, most: int = PAGE_BYTES, written: Cursor | None = None
+        ) -> Page | None:
             self.reads += 1
-            return await super().page(keys, after, min(most, self.most))
+            return await super().page(keys, after, min(most, self.most), written)
 
         most = PAGE_BYTES
 
