@@ -27,7 +27,7 @@ async def visible_session(log: Log, keys: SessionKeys, visitor: Visitor) -> Sess
         NoSession: it is unknown, or belongs to another agent or user.
         BrokerAway: the broker did not answer.
     """
-    return visible(await log.meta(keys), visitor)
+    return visible(await log.sure_meta(keys), visitor)
 
 
 def visible(meta: SessionMeta | None, visitor: Visitor) -> SessionMeta:

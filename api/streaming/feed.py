@@ -188,7 +188,7 @@ class Feed:
                         return None
                     self._opening = cursor, invalidations, read
                     return read.meta
-        return await self._pages.meta(followed.keys)
+        return await self._pages.meta(followed.keys, cursor)
 
     async def entries(self, wait: float) -> list[RenderedEntry] | Gap | Over:
         """What stands in the log after `after`, oldest first.

@@ -80,13 +80,13 @@ class Pages:
         # Shielded: who gives up must not take the page from the others.
         return await asyncio.shield(coming)
 
-    async def meta(self, keys: SessionKeys) -> SessionMeta | None:
-        """A session's meta alone; None: there is no session.
+    async def meta(self, keys: SessionKeys, cursor: Cursor | None) -> SessionMeta | None:
+        """A session's meta alone, for who has a ``cursor`` perhaps; None: there is no session.
 
         Raises:
             BrokerAway: the broker did not answer.
         """
-        return await self._log.meta(keys)
+        return await self._log.sure_meta(keys, cursor)
 
     async def trimmed(self, keys: SessionKeys, after: Cursor, before: int) -> Page | None:
         """As `turnstream.api.streaming.start_position.trimmed`."""

@@ -92,7 +92,8 @@ async def start(
             or some of what followed it was cut from the history, too, or the task's end was.
         BrokerAway: the broker did not answer.
     """
-    cursor = _place(cursor, meta) if cursor else None
+    if cursor:
+        meta, cursor = await _placed(log, keys, meta, cursor)
     if task is None:
         if cursor:
             await _check_kept(log, keys, meta, cursor)
@@ -176,7 +177,9 @@ async def start_of(
         CursorGone: as `start`; or what the client has cannot be told again as it was: its pieces were cut from the log.
         BrokerAway: the broker did not answer.
     """
-    cursor = max(_place(cursor, meta), part.after) if cursor else None
+    if cursor:
+        meta, place = await _placed(log, keys, meta, cursor)
+        cursor = max(place, part.after)
     begun = await start(log, keys, meta, task=part.task, cursor=cursor)
     if cursor and part.ended and not part.number and part.end is None:
         # It was never parked: its events are the log's own, whatever was before.
@@ -206,7 +209,7 @@ async def task_of(log: Log, keys: SessionKeys, meta: SessionMeta, cursor: Cursor
         CursorGone: nothing stands at the cursor any more, and it cannot be told for certain whose it was.
         BrokerAway: the broker did not answer.
     """
-    cursor = _place(cursor, meta)
+    _, cursor = await _placed(log, keys, meta, cursor)
     entry = await log.at(keys, cursor)
     if entry is not None:
         return entry.task
@@ -329,9 +332,14 @@ async def trimmed(log: Log, keys: SessionKeys, after: Cursor, before: int) -> Pa
     return await log.kept(keys, after, Cursor(after.epoch, before))
 
 
-def _place(cursor: Cursor, meta: SessionMeta) -> Cursor:
-    """The cursor in the present epoch."""
-    place = meta.place(cursor)
-    if place is None:
+async def _placed(
+    log: Log, keys: SessionKeys, meta: SessionMeta, cursor: Cursor
+) -> tuple[SessionMeta, Cursor]:
+    """The cursor in the present epoch, and the session's meta, which is made sure of where it lacks the cursor."""
+    sure: SessionMeta | None = meta
+    if meta.place(cursor) is None:
+        sure = await log.sure_meta(keys, cursor)
+    place = sure.place(cursor) if sure else None
+    if sure is None or place is None:
         raise CursorGone
-    return place
+    return sure, place

@@ -38,7 +38,7 @@ async def found(
         NoSession: there is none, or it is another owner's, user's, or that of an agent that the key has not.
         BrokerAway: the broker did not answer.
     """
-    meta = await services.log.meta(keys)
+    meta = await services.log.sure_meta(keys)
     caller_there = caller.speaking_to(meta.agent) if meta is not None else None
     if caller_there is None:
         raise NoSession

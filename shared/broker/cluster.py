@@ -192,8 +192,12 @@ class Nodes:
     async def confirm(self, key: str | bytes, answered: Address) -> None:
         """Ask another node who has a key that ``answered`` for: one that stood still and was replaced does not know it at once.
 
+        One that has all slots has nobody to replace it but by an operator's hand, and is believed.
+
         Raises:
-            redis.exceptions.RedisError, OSError: another one has it, which a retry asks; or none of the others tells.
+            redis.exceptions.ConnectionError: another one has it, which a retry asks.
+            redis.exceptions.TryAgainError: no other node tells.
+            redis.exceptions.RedisError: one refuses to.
         """
         others = [each for each in self.owners if each != answered]
         random.shuffle(others)
@@ -205,8 +209,10 @@ class Nodes:
                     # What it says may be old, too.
                     owner = await self._owner_by(owner, key)
             except Exception as error:
-                if other == others[-1] or not is_transient(error):
+                if not is_transient(error):
                     raise
+                if other == others[-1]:
+                    raise TryAgainError(f"no other node says who has the slot: {error}") from error  # type: ignore[no-untyped-call]
                 continue
             if owner == answered:
                 return
@@ -383,7 +389,8 @@ class ClusterRedis(Redis):
     ) -> T:
         """Ask the node that has the key, and follow redirections.
 
-        ``doubt``: of an answer, whether it is believed only if another node says, too, that this one has the key.
+        ``doubt``: of an answer, whether it is believed only if another node says, too, that this one has the slot, or who gives it away
+        to this one.
 
         Raises:
             redis.exceptions.RedisError, OSError: the node's error, after which a retry finds the slot's new owner, if there
@@ -395,24 +402,23 @@ class ClusterRedis(Redis):
         if address is None:
             await nodes.learn()
             address = nodes.owner(slot)
-        asking = redirected = False
+        # The node that gives the slot away to the one that is asked.
+        giver: Address | None = None
         for _ in range(MOST_REDIRECTIONS):
             if address is None:
                 break
             node = self.node(address)
             try:
-                answer = await ask(_asking(node) if asking else node)
+                answer = await ask(_asking(node) if giver else node)
             except AskError as error:
-                redirected = True
-                asking = not isinstance(error, MovedError)
+                giver = None if isinstance(error, MovedError) else address
                 address = nodes.redirected(address, error)
             except Exception as error:
                 await self._noticed(address, error)
                 raise
             else:
-                # Whoever redirected here is another node that says so.
-                if doubt is not None and not redirected and doubt(answer):
-                    await nodes.confirm(key, address)
+                if doubt is not None and doubt(answer):
+                    await nodes.confirm(key, giver or address)
                 return answer
         raise TryAgainError(f"no node takes what is asked of slot {slot}")  # type: ignore[no-untyped-call]
 

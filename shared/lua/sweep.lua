@@ -69,7 +69,7 @@ elseif TERMINAL[status] then
   end
   local over = num(task[12]) + tonumber(stay_ms)
   if over > NOW then
-    return { 'redate', int(over - NOW) }
+    return off({ 'redate', int(over - NOW) })
   end
   -- Its messages stand whole in the history; the pieces they came in can go.
   local epoch = redis.call('HGET', META, 'epoch')

@@ -138,6 +138,18 @@ class Log(Retrying):
         """The session's meta, or None when there is no such session."""
         return _meta(await command(self._redis, "HMGET", keys.meta, *META))
 
+    async def sure_meta(self, keys: SessionKeys, cursor: Cursor | None = None) -> SessionMeta | None:
+        """The same, to tell a client by: where there is none, or it lacks the ``cursor``, that is what the log's primary says.
+
+        Raises:
+            BrokerAway: the broker did not answer.
+        """
+        meta = await self.meta(keys)
+        if meta is not None and (cursor is None or meta.place(cursor) is not None):
+            return meta
+        page = await self.page(keys, cursor or Cursor(0, 0), 1)
+        return page.meta if page else None
+
     async def live(self, keys: SessionKeys) -> list[str]:
         """The session's tasks that have not ended, the newest first."""
         tasks: list[bytes] = await command(self._redis, "ZRANGE", keys.live, 0, -1, "REV")
@@ -164,23 +176,27 @@ class Log(Retrying):
         """Entries after the cursor, oldest first, up to ``most`` bytes but at least one; None: there is no session.
 
         ``written``: a place that the reader knows to have been written. Where the page lacks that, or the cursor's entry, which a
-        client has seen and is told then that its history is gone, it is the log's primary that says so (`Script.sure`).
+        client has seen and is told then that its history is gone, or there is none, it is the log's primary that says so (`Script.sure`).
         """
 
         def lacks(meta: SessionMeta | None) -> bool:
-            gone = bool(after.seq) and (meta is None or meta.place(after) is None)
-            return gone or _lacks(meta, written)
+            return meta is None or (bool(after.seq) and meta.place(after) is None) or _lacks(meta, written)
 
         return await self._read(keys, keys.log, str(after), f"{after.epoch}-{_LAST_SEQ}", most, lacks)
 
     @whole
     async def at(self, keys: SessionKeys, cursor: Cursor) -> Entry | None:
-        """The entry at the cursor, if it still stands in the log or in the history; without its large data. A cursor of a former epoch is good, too."""
+        """The entry at the cursor, if it still stands in the log or in the history, for sure; without its large data.
+
+        A cursor of a former epoch is good, too.
+        """
         if not cursor.seq:
             # The place before the first.
             return None
+        before = str(cursor._replace(seq=cursor.seq - 1))
         for key in (keys.log, keys.history):
-            reply = await self._rows(keys, key, str(cursor._replace(seq=cursor.seq - 1)), str(cursor), 1)
+            doubt = partial(_lacks_entry, cursor=cursor, cut=key == keys.log)
+            reply = await self._rows(keys, key, before, str(cursor), 1, doubt)
             meta = _meta(reply[0]) if reply else None
             if meta is None:
                 return None
@@ -203,7 +219,11 @@ class Log(Retrying):
     @whole
     async def reaches_back(self, keys: SessionKeys, cursor: Cursor) -> bool:
         """Whether all that the history ever had after the cursor is still in it, for certain."""
-        page = await self._read(keys, keys.history, str(cursor), str(cursor), 1)
+
+        def lacks(meta: SessionMeta | None) -> bool:
+            return meta is None or meta.epoch != cursor.epoch
+
+        page = await self._read(keys, keys.history, str(cursor), str(cursor), 1, lacks)
         return page is not None and page.meta.epoch == cursor.epoch and not page.cut
 
     @whole
@@ -348,6 +368,12 @@ class Log(Retrying):
             whole=bool(whole),
             cut=bool(cut),
         )
+
+
+def _lacks_entry(reply: list[Any], *, cursor: Cursor, cut: bool) -> bool:
+    """Whether a log does not have a place, or what was read of it no entry there, which may have been ``cut``."""
+    meta = _meta(reply[0]) if reply else None
+    return meta is None or meta.place(cursor) is None or not (cut or reply[2])
 
 
 def _lacks(meta: SessionMeta | None, written: Cursor | None) -> bool:

@@ -593,8 +593,8 @@ MUTANTS = [
     _of_cluster(
         "who is sent on does not ask",
         "broker/cluster.py",
-        "asking = not isinstance(error, MovedError)",
-        "asking = False",
+        "giver = None if isinstance(error, MovedError) else address",
+        "giver = None",
         ("move_slots",),
     ),
     # ── the broker's moods ──

@@ -235,7 +235,7 @@ class LiteAgentRoutes:
         """Raise NoSession unless there is such a session, and the caller may see it; what an admin stops is logged."""
         if isinstance(who, Caller):
             await visible_session(self._services.log, keys, who.visitor())
-        elif await self._services.log.meta(keys) is None:
+        elif await self._services.log.sure_meta(keys) is None:
             raise NoSession
         else:
             log.info("admin.stops_session", key=who.id, owner=keys.owner, session=keys.session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -20,13 +21,14 @@ from deploy.ports import free_port
 from tests.processes.servers import ClusterNode, RedisCluster
 from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import turn
+from turnstream.api.streaming.start_position import start
 from turnstream.shared.broker import client
 from turnstream.shared.broker.client import Broker, command, takes_writes
 from turnstream.shared.broker.cluster import Nodes, key_of
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.broker.retry import is_transient, limited
-from turnstream.shared.errors import ConfigurationError
+from turnstream.shared.errors import ConfigurationError, CursorGone
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.outcomes import Drop, Launch, Redate
@@ -34,7 +36,7 @@ from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
     from redis.asyncio import Redis
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from turnstream.shared.broker.pipeline import Pipe
 
 KEYS = SessionKeys("o", "s")
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -348,13 +354,46 @@ async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
         page = await log.page(KEYS, known)
         assert page is not None
         assert page.meta == meta
-    async with _replaced(cluster, broker, tmp_path):
-        assert await log.page(KEYS, Cursor(0, 0)) is None
+    place = Cursor(meta.epoch, 2)
+    reads: tuple[Callable[[], Awaitable[Any]], ...] = (
+        partial(log.page, KEYS, Cursor(0, 0)),
+        partial(log.page, KEYS, place),
+        partial(log.sure_meta, KEYS),
+        partial(log.sure_meta, KEYS, place),
+        partial(log.at, KEYS, place),
+        partial(log.reaches_back, KEYS, place),
+    )
+    for number, read in enumerate(reads):
+        async with _replaced(cluster, broker, tmp_path / str(number)):
+            with pytest.raises(RedisConnectionError, match="has the slot by now"):
+                await read()
+    page = await log.page(KEYS, place)
+    assert page is not None
+    assert page.meta == meta
+
+
+async def test_a_client_is_not_told_by_a_node_that_was_replaced_that_its_place_is_gone(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path
+) -> None:
+    """Also where that node answered before anybody heard that it was replaced."""
+    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
+    await command(broker.sessions, "HSET", KEYS.meta, "seq", "3")
+    log = Log(broker.sessions)
+    meta = await log.meta(KEYS)
+    assert meta is not None
+    async with _replaced(cluster, broker, tmp_path) as replaced:
+        await replaced.ask(
+            "HSET", KEYS.meta, "epoch", meta.epoch, "seq", 1, "head", 1, "agent", "demo", "user", "u"
+        )
+        behind = await log.meta(KEYS)
+        assert behind is not None
+        assert behind.seq == 1
+        place = Cursor(meta.epoch, 2)
         with pytest.raises(RedisConnectionError, match="has the slot by now"):
-            await log.page(KEYS, Cursor(meta.epoch, 2))
-        page = await log.page(KEYS, Cursor(meta.epoch, 2))
-        assert page is not None
-        assert page.meta == meta
+            await start(log, KEYS, behind, cursor=place)
+        assert (await start(log, KEYS, behind, cursor=place)).after == place
+        with pytest.raises(CursorGone):
+            await start(log, KEYS, meta, cursor=Cursor(meta.epoch, 4))
 
 
 async def test_a_node_that_was_replaced_puts_off_no_look(
@@ -370,16 +409,17 @@ async def test_a_node_that_was_replaced_puts_off_no_look(
         assert isinstance(await tasks.sweep(ref, operation()), Redate)
 
 
+@pytest.mark.parametrize("ago", [0, 10**9])
 async def test_a_node_that_was_replaced_drops_no_turn_for_its_end(
-    cluster: RedisCluster, broker: Broker, tmp_path: Path
+    cluster: RedisCluster, broker: Broker, tmp_path: Path, ago: int
 ) -> None:
-    """It may have ended there alone, in what was lost with that node."""
+    """It may have ended there alone, in what was lost with that node, just now or long ago."""
     tasks = Tasks(broker.sessions, broker.settings)
     ref = TaskRef("o", "s", "t1")
     assert isinstance(await tasks.submit(ref, turn(), operation()), Launch)
     async with _replaced(cluster, broker, tmp_path) as replaced:
         await replaced.ask("HSET", KEYS.meta, "epoch", "1")
-        await replaced.ask("HSET", KEYS.task("t1"), "status", "completed", "ended", "1")
+        await replaced.ask("HSET", KEYS.task("t1"), "status", "completed", "ended", _now() - ago)
         with pytest.raises(RedisConnectionError, match="has the slot by now"):
             await tasks.sweep(ref, operation())
         assert isinstance(await tasks.sweep(ref, operation()), Redate)
@@ -433,7 +473,7 @@ async def test_what_no_other_node_says_is_not_believed(
         for node in cluster.primaries:
             node.freeze()
         try:
-            with pytest.raises(RedisConnectionError, match="does not answer"):
+            with pytest.raises(TryAgainError, match="no other node says who has the slot"):
                 await tasks.sweep(ref, operation())
         finally:
             for node in cluster.primaries:
