@@ -98,7 +98,7 @@ async def start(
         if cursor:
             await _check_kept(log, keys, meta, cursor)
         return Start(cursor or Cursor(meta.epoch, meta.head - 1))
-    known = await log.task(keys, task)
+    known = await log.task(keys, task, sure=True)
     if not known:
         raise NoTask
     if not meta.has_epoch(int(known["epoch"])):
@@ -134,7 +134,7 @@ async def segment(
         CursorGone: the session was cleared since the task, or so many parks ago nobody knows where it stands.
         BrokerAway: the broker did not answer.
     """
-    known = await log.task(keys, task)
+    known = await log.task(keys, task, sure=True)
     if not known:
         raise NoTask
     if not meta.has_epoch(int(known["epoch"])):

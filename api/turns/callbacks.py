@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from operator import not_
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -59,7 +60,7 @@ async def task_of_call(services: Services, keys: SessionKeys, call: str) -> str:
         UnknownCall: this session never made it.
         BrokerAway: the broker did not answer.
     """
-    found: Any = await command(services.broker.sessions, "GET", keys.call(call))
+    found: Any = await command(services.broker.sessions, "GET", keys.call(call), doubt=not_)
     if found is None:
         raise UnknownCall
     return str(found.decode().partition(" ")[0])

@@ -29,7 +29,7 @@ from turnstream.shared.errors import BrokerAway, ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from turnstream.shared.broker.cluster import Address
+    from turnstream.shared.broker.cluster import Address, Doubt
     from turnstream.shared.settings import Settings
 
 T = TypeVar("T")
@@ -257,28 +257,36 @@ def _address(settings: Settings, setting: str) -> str:
 
 
 async def command(
-    redis: Redis, name: str, *arguments: str | bytes | float, more_seconds: float = 0, large: bool = False
+    redis: Redis,
+    name: str,
+    *arguments: str | bytes | float,
+    more_seconds: float = 0,
+    large: bool = False,
+    doubt: Doubt | None = None,
 ) -> Any:
     """Send one command, and wait for its reply while something moves, `COMMAND_SECONDS` when nothing does.
 
     One that blocks at the broker has ``more_seconds``. ``large`` says that it is, or that its reply may be. It is retried for
-    as long as the client has it, and so must be safe to repeat.
+    as long as the client has it, and so must be safe to repeat. ``doubt``: see `Script.sure`.
 
     Raises:
         BrokerAway: the client retries, and it did not answer in time.
         redis.exceptions.RedisError, OSError: other errors; without retries transient ones, too.
     """
     if seconds := retry_seconds(redis):
-        once = partial(command, limited(redis, 0), name, *arguments, more_seconds=more_seconds, large=large)
+        given: dict[str, Any] = {"more_seconds": more_seconds, "large": large, "doubt": doubt}
+        once = partial(command, limited(redis, 0), name, *arguments, **given)
         return await retry(once, seconds=seconds, what=name)
     if not isinstance(redis, PipedRedis):
         if isinstance(redis, ClusterRedis):
             ask = partial(_command_at, name, arguments, more_seconds=more_seconds, large=large)
-            return await redis.at(key_of(name, arguments), ask)
+            return await redis.at(key_of(name, arguments), ask, doubt)
         # The embedded broker is this process: a command cannot be lost on the way, only wait for a busy event loop.
         return await redis.execute_command(name, *arguments)  # type: ignore[no-untyped-call]
     pipe = redis.large if large else redis.pipe
     reply = await pipe.command(name, *arguments, more_seconds=more_seconds)
+    if doubt is not None and doubt(reply):
+        await pipe.confirm()
     # As the client's own methods give it: a dict for HGETALL, pairs for XRANGE.
     shape = redis.response_callbacks.get(name)
     return reply if shape is None else shape(reply)

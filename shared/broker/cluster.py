@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,13 +37,16 @@ from turnstream.shared.broker.pipeline import Asking
 from turnstream.shared.broker.retry import TRANSIENT, is_transient, limited, retry_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Iterable, Sequence
 
     from turnstream.shared.broker.client import PipedRedis
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+# Of a reply, whether another node is to say, too, that the right one gave it.
+Doubt = Callable[[Any], bool]
 
 # Host and port of a node.
 Address = tuple[str, int]
@@ -192,27 +196,32 @@ class Nodes:
     async def confirm(self, key: str | bytes, answered: Address) -> None:
         """Ask another node who has a key that ``answered`` for: one that stood still and was replaced does not know it at once.
 
-        One that has all slots has nobody to replace it but by an operator's hand, and is believed.
+        Where that one has all slots, nobody replaces it but an operator, and it is believed if no other node tells.
 
         Raises:
             redis.exceptions.ConnectionError: another one has it, which a retry asks.
             redis.exceptions.TryAgainError: no other node tells.
             redis.exceptions.RedisError: one refuses to.
         """
-        others = [each for each in self.owners if each != answered]
+        owners = [each for each in self.owners if each != answered]
+        # These have no slots, as replicas, or are others of the nodes by another name.
+        others = [*owners, *(each for each in self._seeds if each not in self.owners)]
         random.shuffle(others)
-        others.sort(key=self._suspects.__contains__)
+        others.sort(key=lambda other: (other in self._suspects, other not in owners))
+        why: Exception | None = None
         for other in others:
             try:
                 owner = await self._owner_by(other, key)
+                if owner == other and other not in owners:
+                    # It may be the one in question.
+                    continue
                 if owner not in {answered, other}:
                     # What it says may be old, too.
                     owner = await self._owner_by(owner, key)
             except Exception as error:
                 if not is_transient(error):
                     raise
-                if other == others[-1]:
-                    raise TryAgainError(f"no other node says who has the slot: {error}") from error  # type: ignore[no-untyped-call]
+                why = error
                 continue
             if owner == answered:
                 return
@@ -220,6 +229,8 @@ class Nodes:
             if self._slots[slot] == answered:
                 self._given(slot, owner)
             raise RedisConnectionError(f"{_shown(owner)} has the slot by now")
+        if owners:
+            raise TryAgainError(f"no other node says who has the slot: {why}")  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         """Close all clients."""
@@ -385,7 +396,7 @@ class ClusterRedis(Redis):
         self,
         key: str | bytes,
         ask: Callable[[PipedRedis], Awaitable[T]],
-        doubt: Callable[[T], bool] | None = None,
+        doubt: Doubt | None = None,
     ) -> T:
         """Ask the node that has the key, and follow redirections.
 
@@ -522,7 +533,7 @@ class ApartCluster(ClusterRedis):
         self,
         key: str | bytes,
         ask: Callable[[PipedRedis], Awaitable[T]],
-        doubt: Callable[[T], bool] | None = None,
+        doubt: Doubt | None = None,
     ) -> T:
         """As `ClusterRedis.at`."""
 

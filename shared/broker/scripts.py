@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -22,10 +22,11 @@ from turnstream.shared.broker.keys import FOR_SCRIPTS
 from turnstream.shared.broker.retry import limited, retry, retry_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from redis.asyncio import Redis
 
+    from turnstream.shared.broker.cluster import Doubt
     from turnstream.shared.broker.keys import SessionKeys
     from turnstream.shared.session.batch import Argument
     from turnstream.shared.settings import Settings
@@ -48,9 +49,6 @@ LUA = Path(__file__).parent.parent / "lua"
 # What is given under a declared name: a value, None for an optional key, or the rest.
 Given = str | bytes | int | None | Sequence[str | bytes | int]
 
-
-# Of what a script replies, whether it is to be made sure of.
-Doubt = Callable[[Any], bool]
 
 # Bounds that each script on a session gets, in the order of `limits_of`. TTL and LEASE are in ms.
 _LIMITS = ("TTL", "LEASE", "MAX_EVENTS", "MAX_BYTES")

@@ -15,7 +15,7 @@ from redis.exceptions import ReadOnlyError
 
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.retry import Retrying, whole
-from turnstream.shared.broker.scripts import Doubt, Script
+from turnstream.shared.broker.scripts import Script
 from turnstream.shared.session.entry import Cursor, Entry
 from turnstream.shared.session.files import fetch, fill
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
+    from turnstream.shared.broker.cluster import Doubt
     from turnstream.shared.broker.keys import SessionKeys
 
 # What one read may bring, objects included; a single entry above it comes alone. A follower far behind holds as
@@ -147,7 +148,7 @@ class Log(Retrying):
         meta = await self.meta(keys)
         if meta is not None and (cursor is None or meta.place(cursor) is not None):
             return meta
-        page = await self.page(keys, cursor or Cursor(0, 0), 1)
+        page = await self.page(keys, cursor or Cursor(0, 0), 1, cursor)
         return page.meta if page else None
 
     async def live(self, keys: SessionKeys) -> list[str]:
@@ -160,13 +161,14 @@ class Log(Retrying):
         kept: bytes | None = await command(self._redis, "HGET", keys.meta, f"note:{name}")
         return None if kept is None else kept.decode()
 
-    async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:
-        """The task's hash without its larger fields; empty when there is no such task."""
+    async def task(self, keys: SessionKeys, task: str, *, sure: bool = False) -> dict[str, str]:
+        """The task's hash without its larger fields; empty when there is no such task, ``sure``: as the log's primary says."""
         names = (
             "status", "epoch", "first", "out", "number", "response", "metadata", "submitted", "why", "attempt", "parked_until",
             "parks",
         )  # fmt: skip
-        values = await command(self._redis, "HMGET", keys.task(task), *names)
+        doubt = _all_missing if sure else None
+        values = await command(self._redis, "HMGET", keys.task(task), *names, doubt=doubt)
         return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
     @whole
@@ -368,6 +370,10 @@ class Log(Retrying):
             whole=bool(whole),
             cut=bool(cut),
         )
+
+
+def _all_missing(values: list[bytes | None]) -> bool:
+    return not any(values)
 
 
 def _lacks_entry(reply: list[Any], *, cursor: Cursor, cut: bool) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from turnstream.shared.broker.client import command
 from turnstream.shared.broker.keys import DUE
 from turnstream.shared.broker.retry import Retrying, whole
-from turnstream.shared.broker.scripts import Doubt, Script, limits_of
+from turnstream.shared.broker.scripts import Script, limits_of
 from turnstream.shared.offload import ThreadOffload
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.files import PIECE_BYTES, fetch, fill
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
+    from turnstream.shared.broker.cluster import Doubt
     from turnstream.shared.broker.keys import SessionKeys, TaskRef
     from turnstream.shared.broker.scripts import Given
     from turnstream.shared.session.event_log import SessionMeta
@@ -331,6 +332,8 @@ class Tasks(Retrying):
             ref.task,
             op,
             turn.batch,
+            None,
+            _is_absent,
             idempotency=keys.idempotency(turn.idempotency or "-"),
             due=self._due,
             agent=turn.agent,
@@ -591,6 +594,8 @@ class Tasks(Retrying):
             ref.task,
             op,
             batch,
+            None,
+            _is_absent,
             call_key=keys.call(call),
             due=self._due,
             call=call,
@@ -674,7 +679,9 @@ class Tasks(Retrying):
         the session itself is deleted, but for what its turns left under names of their own.
         """
         ending = "" if epoch is None else epoch
-        reply = await self._run(_clear, keys, "", "", ending_epoch=ending, idempotency=idempotency)
+        reply = await self._run(
+            _clear, keys, "", "", None, None, _is_absent, ending_epoch=ending, idempotency=idempotency
+        )
         match reply:
             case [b"cleared", epoch]:
                 return Cleared(int(epoch))
@@ -702,7 +709,7 @@ class Tasks(Retrying):
             return await script.on_session(
                 self.redis, keys, task, op, self._limits, given, size=size, doubt=doubt
             )
-        run = partial(script.on_session, self.redis, keys, task, op, self._limits, given)
+        run = partial(script.on_session, self.redis, keys, task, op, self._limits, given, doubt=doubt)
         new = batch.new_files()
         staged = sum(map(len, new.values()))
         if staged > PIECE_BYTES:
@@ -750,6 +757,11 @@ def _shown(writer: Writer) -> dict[str, str | int]:
             "seen_op": writer.op,
         }
     return {"attempt": writer, "holder": "", "seen_epoch": 0, "seen_seq": 0, "seen_op": ""}
+
+
+def _is_absent(reply: list[bytes]) -> bool:
+    """Whether there is no such session, or no such call: its client gives up then."""
+    return reply[0] in {b"missing", b"unknown"}
 
 
 def _is_far_off(reply: list[bytes]) -> bool:

@@ -131,7 +131,9 @@ class Webhooks(Retrying):
     @whole
     async def look(self, ref: TaskRef) -> Look | None:
         """Look at a task; None: nobody is told of it any more."""
-        values = await command(self._sessions, "HMGET", ref.keys.task(ref.task), *_FIELDS)
+        values = await command(
+            self._sessions, "HMGET", ref.keys.task(ref.task), *_FIELDS, doubt=_tells_nobody
+        )
         status, hooks, parks, parked, ended, submitted = ((value or b"").decode() for value in values)
         webhooks = await self._read(ref, hooks.split())
         if not status or not webhooks:
@@ -180,6 +182,11 @@ class Webhooks(Retrying):
             for hook, told in zip(values[::2], values[1::2], strict=True)
             if hook is not None
         ]
+
+
+def _tells_nobody(values: list[bytes | None]) -> bool:
+    """Whether a task, by its `_FIELDS`, is not there, or nobody is told of it."""
+    return not (values[0] and values[1])
 
 
 def _told(value: bytes | None) -> Told:

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from operator import not_
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,10 +30,12 @@ from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.broker.retry import is_transient, limited
 from turnstream.shared.errors import ConfigurationError, CursorGone
+from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
 from turnstream.shared.session.event_log import Log
 from turnstream.shared.session.outcomes import Drop, Launch, Redate
 from turnstream.shared.session.tasks import Tasks, operation
+from turnstream.shared.session.webhooks import Webhooks
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
@@ -355,13 +358,22 @@ async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
         assert page is not None
         assert page.meta == meta
     place = Cursor(meta.epoch, 2)
+    tasks = Tasks(broker.sessions, broker.settings)
+    ref = TaskRef("o", "s", "t1")
     reads: tuple[Callable[[], Awaitable[Any]], ...] = (
         partial(log.page, KEYS, Cursor(0, 0)),
         partial(log.page, KEYS, place),
         partial(log.sure_meta, KEYS),
         partial(log.sure_meta, KEYS, place),
+        partial(log.sure_meta, KEYS, place._replace(seq=0)),
         partial(log.at, KEYS, place),
         partial(log.reaches_back, KEYS, place),
+        partial(log.task, KEYS, "t1", sure=True),
+        partial(command, broker.sessions, "GET", KEYS.call("call"), doubt=not_),
+        partial(tasks.submit, ref, turn(create=False), operation()),
+        partial(tasks.callback, ref, "call", b"{}", Batch(), operation()),
+        partial(tasks.clear, KEYS, 1),
+        partial(Webhooks(broker.primary, tasks).look, ref),
     )
     for number, read in enumerate(reads):
         async with _replaced(cluster, broker, tmp_path / str(number)):
@@ -481,6 +493,27 @@ async def test_what_no_other_node_says_is_not_believed(
         await cluster.whole(0)
         with pytest.raises(RedisConnectionError, match="has the slot by now"):
             await tasks.sweep(ref, operation())
+
+
+async def test_who_has_all_slots_is_asked_about_at_the_nodes_of_the_setting(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other node is known then. One that has the slot by its own account may be the same by another name."""
+    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
+    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
+    slot = await cluster.slot(KEYS.meta)
+    async with _replaced(cluster, broker, tmp_path) as replaced:
+        there, owner = ("127.0.0.1", replaced.port), await cluster.owner(slot)
+        monkeypatch.setattr(nodes, "_slots", [there] * 16384)
+        monkeypatch.setattr(nodes, "_owners", None)
+        for own in (there, (owner.address.host, owner.port)):
+            monkeypatch.setattr(nodes, "_seeds", (own,))
+            assert await Log(broker.sessions).sure_meta(KEYS) is None
+        monkeypatch.setattr(
+            nodes, "_seeds", tuple((each.address.host, each.port) for each in cluster.primaries)
+        )
+        with pytest.raises(RedisConnectionError, match="has the slot by now"):
+            await Log(broker.sessions).sure_meta(KEYS)
 
 
 async def test_a_look_where_a_slot_has_moved_to_is_believed(cluster: RedisCluster, broker: Broker) -> None:

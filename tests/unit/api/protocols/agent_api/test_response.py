@@ -37,10 +37,10 @@ class CountingLog(Log):
 
     looks = 0
 
-    async def task(self, keys: SessionKeys, task: str) -> dict[str, str]:
+    async def task(self, keys: SessionKeys, task: str, *, sure: bool = False) -> dict[str, str]:
         """Look at one."""
         self.looks += 1
-        return await super().task(keys, task)
+        return await super().task(keys, task, sure=sure)
 
 
 def _call() -> Batch:
