@@ -63,9 +63,9 @@ async def test_an_answer_is_told_though_its_call_was_read_at_another_primary(
     """There the turn was stopped, which the replica that was promoted since has not heard of."""
     read: list[Any] = []
 
-    async def first_elsewhere(redis: Redis, *words: Any) -> Any:
+    async def first_elsewhere(redis: Redis, *words: Any, **more: Any) -> Any:
         read.extend([words] * (words[0] == "HGET"))
-        return None if words[0] == "HGET" and len(read) == 1 else await command(redis, *words)
+        return None if words[0] == "HGET" and len(read) == 1 else await command(redis, *words, **more)
 
     monkeypatch.setattr(callbacks, "command", first_elsewhere)
     async with client.process("s1", "/call f {}", id="t1") as stream:

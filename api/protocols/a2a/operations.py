@@ -362,9 +362,8 @@ async def _check_asks_nothing(services: Services, caller: Caller, keys: SessionK
     Raises:
         UnsupportedOperation: it would.
     """
-    try:
-        await _check_visible(services, caller, keys)
-    except NoSession:
+    meta = await services.log.meta(keys)
+    if meta is None or meta.agent != caller.spec.name:
         # It is made, or refused, with the task.
         return
     if blocking := await blocking_call(services, caller, keys):

@@ -348,11 +348,11 @@ async def test_what_came_after_a_task_is_not_read_for_it(
     pages = 0
     page = event_log.Log.page
 
-    async def counted(log: Any, keys: Any, after: Any, most: int = 0) -> Any:
+    async def counted(log: Any, keys: Any, after: Any, most: int = 0, written: Any = None) -> Any:
         nonlocal pages
         # Followers give a size.
         pages += not most
-        return await page(log, keys, after, most or 2000)
+        return await page(log, keys, after, most or 2000, written)
 
     monkeypatch.setattr(event_log.Log, "page", counted)
     body = said("/tokens 3", name="m1", contextId="long")
