@@ -40,6 +40,9 @@ for _name in [name for name in os.environ if name.startswith("TURNSTREAM_")]:
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
 
+# Else each process that a test starts would compile ours anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # The default draws every local variable of a traceback, which takes the loop half a minute.
 structlog.configure(
     processors=[
