@@ -46,7 +46,7 @@ local FILES = string.sub(META, 1, -5) .. 'files'
 local TERMINAL = { completed = true, failed = true, canceled = true }
 
 -- Epochs remembered of a log: one for each time that its broker failed over or restarted, the newest and the first.
-local MOST_FORMER = 16
+local MOST_FORMER = 64
 -- Characters of the names of the servers that it was written on: five of them. With more, the broker would keep the whole
 -- meta in its larger form (hash-max-listpack-value).
 local MOST_NAMES = 64

@@ -416,13 +416,14 @@ async def test_only_so_many_former_epochs_are_remembered(
     """The first one, and the newest ones; a cursor of those between is told that it is gone."""
     attempt = await desk.running()
     epochs = [attempt.epoch]
-    for number in range(20):
+    for number in range(80):
         incarnation(f"no {number}")
         await desk.append(attempt, closed(f"m{number}", "x"))
         epochs.append(attempt.epoch)
     meta = await _meta(desk)
-    assert [epochs.index(epoch) for epoch in meta.former] == [*range(19, 4, -1), 0]
+    assert [epochs.index(epoch) for epoch in meta.former] == [*range(79, 16, -1), 0]
     assert meta.place(Cursor(epochs[2], 1)) is None
+    assert meta.place(Cursor(epochs[17], 1)) == Cursor(meta.epoch, 1)
     assert meta.place(Cursor(epochs[0], 1)) == Cursor(meta.epoch, 1)
     await desk.sound()
 
@@ -430,7 +431,7 @@ async def test_only_so_many_former_epochs_are_remembered(
 async def test_a_turn_outlives_any_number_of_epochs(desk: Desk, incarnation: Callable[[str], None]) -> None:
     """One that waits for days may see many brokers: it is there to be followed, and is put away when its time is over."""
     attempt = await desk.running()
-    for number in range(20):
+    for number in range(80):
         incarnation(f"no {number}")
         await desk.append(attempt, closed(f"m{number}", "x"))
     meta = await _meta(desk)
