@@ -355,8 +355,9 @@ def failures_are_told(account: Account) -> Iterator[str]:
             yield f"{turn}: completed"
         elif end.get("status") == "failed":
             error = end["error"]
-            # What the broker has lost may be told by nobody else.
-            why = account.session_of(turn).tasks.get(turn.task, {}).get("why", error["code"])
+            # What the broker has lost may be told by nobody else, and it may have ended otherwise since.
+            record = account.session_of(turn).tasks.get(turn.task, {})
+            why = record["why"] if record.get("status") == "failed" else error["code"]
             told = {"code": why, "message": text if why == DEMO_FAILURE else error["message"]}
             if error != told:
                 yield f"{turn}: {error}, not {told}"

@@ -99,14 +99,13 @@ class Home:
             await self._under_way
 
     async def _tell(self, port: int, *words: str) -> bool:
-        redis: Any = Redis(port=port, socket_timeout=1)
         try:
-            await redis.execute_command(*words)
+            # One that stands still may keep the connection from being closed, too.
+            async with Redis(port=port, socket_timeout=1) as redis:
+                await redis.execute_command(*words)  # type: ignore[no-untyped-call]
         except (RedisError, OSError):
             # It is away at the moment: nothing is there to be cut.
             return False
-        finally:
-            await redis.aclose()
         return True
 
     async def tell_all(self, *words: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
-from tests.chaos.checker import RULES, check
+from tests.chaos.checker import RULES, check, failures_are_told
 from tests.chaos.records import Account, Row, Session, Turn, View, rows
 from tests.conftest import Place
 from tests.support.client import calls_of, read_frame
@@ -361,6 +361,17 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
 def test_every_rule_is_tried() -> None:
     """No rule is without a way to break it."""
     assert {each.__name__ for each in RULES} == set(SPOILT)
+
+
+async def test_a_failure_that_was_lost_may_have_ended_otherwise(account: Account) -> None:
+    """Who heard of it before was told the truth."""
+    frames = _frames(account)
+    frames[-1] = _again(frames[-1], status="failed", error={"code": "demo_failure", "message": "now"})
+    account.turns[0].prompt = "/fail now"
+    account.session_of(account.turns[0]).tasks["t0"].update(status="canceled", why="interrupt")
+    assert list(failures_are_told(account)) == []
+    account.session_of(account.turns[0]).tasks["t0"].update(status="failed", why="deadline")
+    assert len(list(failures_are_told(account))) == 1
 
 
 async def test_each_corruption_is_caught(account: Account) -> None:
