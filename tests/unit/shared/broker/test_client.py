@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -152,6 +153,23 @@ async def test_who_reconnects_cuts_no_connection_that_is_new(own: Own) -> None:
     assert second != first
     client.reconnect(redis, since)
     assert await client.command(redis, "CLIENT", "ID") == second
+
+
+async def test_a_doubted_reply_is_judged_by_the_connection_that_it_came_over(own: Own) -> None:
+    """The next one may lead to another server, of which nothing is known."""
+    _, redis = own
+    pipe = redis.pipe  # type: ignore[attr-defined]
+    assert await client.command(redis, "GET", "k", doubt=lambda _: True) is None
+
+    def lost(_: Any) -> bool:
+        with suppress(StopIteration):
+            # All of it is done before it would wait.
+            pipe.close().send(None)
+        return True
+
+    with pytest.raises(RedisConnectionError):
+        await client.command(redis, "GET", "k", doubt=lost)
+    assert await client.command(redis, "GET", "k", doubt=lambda _: True) is None
 
 
 async def test_a_busy_server_is_asked_for_its_name_again(own: Own) -> None:

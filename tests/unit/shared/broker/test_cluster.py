@@ -25,14 +25,14 @@ from tests.unit.shared.session.support import turn
 from turnstream.api.streaming.start_position import start
 from turnstream.shared.broker import client
 from turnstream.shared.broker.client import Broker, command, takes_writes
-from turnstream.shared.broker.cluster import Nodes, key_of
+from turnstream.shared.broker.cluster import Nodes, key_of, slot_of
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
 from turnstream.shared.broker.memory import Memory
 from turnstream.shared.broker.retry import is_transient, limited
 from turnstream.shared.errors import ConfigurationError, CursorGone
 from turnstream.shared.session.batch import Batch
 from turnstream.shared.session.entry import Cursor
-from turnstream.shared.session.event_log import Log
+from turnstream.shared.session.event_log import Log, SessionMeta
 from turnstream.shared.session.outcomes import Drop, Launch, Redate
 from turnstream.shared.session.tasks import Tasks, operation
 from turnstream.shared.session.webhooks import Webhooks
@@ -344,15 +344,21 @@ async def _replaced(cluster: RedisCluster, broker: Broker, folder: Path) -> Asyn
         replaced.close()
 
 
-async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
-    cluster: RedisCluster, broker: Broker, tmp_path: Path
-) -> None:
-    """What its successor has is not gone."""
+async def _begun(broker: Broker) -> tuple[Log, SessionMeta]:
+    """A session of which three events are said to have been written."""
     await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
     await command(broker.sessions, "HSET", KEYS.meta, "seq", "3")
     log = Log(broker.sessions)
     meta = await log.meta(KEYS)
     assert meta is not None
+    return log, meta
+
+
+async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path
+) -> None:
+    """What its successor has is not gone."""
+    log, meta = await _begun(broker)
     for known in (Cursor(meta.epoch, 2), Cursor(meta.epoch, 4)):
         page = await log.page(KEYS, known)
         assert page is not None
@@ -384,15 +390,55 @@ async def test_a_node_that_was_replaced_does_not_decide_what_is_gone(
     assert page.meta == meta
 
 
+async def test_a_node_that_was_replaced_does_not_decide_what_a_session_lacks(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path
+) -> None:
+    """It knows the session, but not an entry of its, nor an epoch."""
+    log, meta = await _begun(broker)
+    reads: tuple[Callable[[], Awaitable[Any]], ...] = (
+        partial(log.at, KEYS, Cursor(meta.epoch, 2)),
+        partial(log.sure_meta, KEYS, Cursor(1, 0)),
+    )
+    for number, read in enumerate(reads):
+        async with _replaced(cluster, broker, tmp_path / str(number)) as replaced:
+            await replaced.ask("HSET", KEYS.meta, "epoch", meta.epoch, "seq", 3, "head", 1)
+            with pytest.raises(RedisConnectionError, match="has the slot by now"):
+                await read()
+
+
+async def test_who_is_said_to_have_a_slot_is_asked_whether_it_gave_that_away() -> None:
+    """The node that says so may not have heard of a move yet."""
+    giver, taker, behind = (("node", port) for port in (1, 2, 3))
+    told = {giver: taker, taker: taker, behind: giver}
+
+    class Told:
+        def __init__(self, address: Any) -> None:
+            self.address = address
+            self.pipe = self
+
+        async def command(self, *_: Any) -> int:
+            owner = told[self.address]
+            if owner != self.address:
+                raise MovedError(f"{slot_of('k')} {owner[0]}:{owner[1]}")  # type: ignore[no-untyped-call]
+            return 0
+
+    nodes = Nodes((), Told)  # type: ignore[arg-type]
+    for slot, owner in enumerate((taker, giver, behind), slot_of("k")):
+        nodes.redirected(owner, MovedError(f"{slot} {owner[0]}:{owner[1]}"))  # type: ignore[no-untyped-call]
+    nodes.suspect(giver)
+    await nodes.confirm("k", taker)
+    told[giver] = giver
+    with pytest.raises(RedisConnectionError, match="node:1 has the slot by now"):
+        await nodes.confirm("k", taker)
+    assert nodes._later is not None
+    nodes._later.cancel()
+
+
 async def test_a_client_is_not_told_by_a_node_that_was_replaced_that_its_place_is_gone(
     cluster: RedisCluster, broker: Broker, tmp_path: Path
 ) -> None:
     """Also where that node answered before anybody heard that it was replaced."""
-    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
-    await command(broker.sessions, "HSET", KEYS.meta, "seq", "3")
-    log = Log(broker.sessions)
-    meta = await log.meta(KEYS)
-    assert meta is not None
+    log, meta = await _begun(broker)
     async with _replaced(cluster, broker, tmp_path) as replaced:
         await replaced.ask(
             "HSET", KEYS.meta, "epoch", meta.epoch, "seq", 1, "head", 1, "agent", "demo", "user", "u"
