@@ -602,11 +602,10 @@ MUTANTS = [
         "forgotten scripts not sent again",
         "shared/broker/scripts.py",
         # One that was never known to this client's server is sent.
-        '            return await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)\n'
+        '            reply = await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)\n'
         "        except NoScriptError:\n",
         '            reply = await self._send(redis, "EVALSHA", self.sha, keys, arguments, large=large)\n'
         '            vars(redis).setdefault("known", set()).add(self.sha)\n'
-        "            return reply\n"
         "        except NoScriptError:\n"
         '            if self.sha in vars(redis).get("known", ()):\n'
         "                raise\n",
