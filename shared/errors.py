@@ -247,6 +247,8 @@ class CursorGone(Refused):
     code = "cursor_gone"
     number = 41000
     text = "The session was cleared since this cursor, or no longer has what followed it: follow it again without a cursor."
+    # Where it is so without a cursor, too.
+    turn = "What this turn said is no longer kept: the session was cleared since, or it is too long ago."
 
 
 class SessionBusy(Refused):

@@ -39,7 +39,7 @@ async def replay(services: Services, ref: TaskRef, idempotency: str) -> TaskRef:
     if known["status"] not in TERMINAL:
         raise SessionBusy("The turn has not ended: stop it, or wait for its end.")
     if meta is None or not meta.has_epoch(int(known["epoch"])):
-        raise CursorGone
+        raise CursorGone(CursorGone.turn)
     spec = services.agents.get(meta.agent)
     if spec is None:
         raise BadRequest(f"The agent {meta.agent!r} of this turn is no longer configured here.")
@@ -52,7 +52,7 @@ async def replay(services: Services, ref: TaskRef, idempotency: str) -> TaskRef:
             break
         said.append(Message.model_validate(event))
     if not said:
-        raise CursorGone
+        raise CursorGone(CursorGone.turn)
     task = new_task_id()
     body = orjson.dumps([message.model_dump(exclude_none=True) for message in said])
     turn = NewTurn(

@@ -102,7 +102,7 @@ async def start(
     if not known:
         raise NoTask
     if not meta.has_epoch(int(known["epoch"])):
-        raise CursorGone
+        raise CursorGone(CursorGone.turn)
     before = Cursor(meta.epoch, int(known["first"]) - 1)
     after = max(cursor, before) if cursor else before
     over = False
@@ -110,7 +110,7 @@ async def start(
         end = Cursor(meta.epoch, int(known["out"]))
         over = after >= end
         if not over and end.seq < meta.head and not await _stands(log, keys, end):
-            raise CursorGone
+            raise CursorGone(CursorGone.turn)
     if cursor and after == cursor and not over:
         await _check_kept(log, keys, meta, cursor)
     return Start(after, task, over=over, fresh=cursor is None)
@@ -138,7 +138,7 @@ async def segment(
     if not known:
         raise NoTask
     if not meta.has_epoch(int(known["epoch"])):
-        raise CursorGone
+        raise CursorGone(CursorGone.turn)
     parks = parks_of(known)
     newest = max(parks)
     if number is None and place is not None:
@@ -149,7 +149,7 @@ async def segment(
     if number > newest:
         raise NoTask
     if number not in parks or (number < newest and number + 1 not in parks):
-        raise CursorGone
+        raise CursorGone(CursorGone.turn)
     return Segment(
         task=task,
         number=number,

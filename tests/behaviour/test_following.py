@@ -215,7 +215,10 @@ async def test_a_cursor_from_before_a_clear_is_gone(client: Client) -> None:
     for response in ("t1", ""):
         async with client.follow("s1", response, old[3].id) as stream:
             assert stream.response.status_code == 410
-            assert b"cursor_gone" in await stream.response.aread()
+            assert b"follow it again without a cursor" in await stream.response.aread()
+    async with client.follow("s1", "t1") as stream:
+        assert stream.response.status_code == 410
+        assert b"no longer kept" in await stream.response.aread()
     new = await client.turn("s1", "hi", id="t2")
     check_whole(new)
     assert new[0].id.partition("-")[0] > old[0].id.partition("-")[0]
