@@ -145,11 +145,12 @@ class Log(Retrying):
         Raises:
             BrokerAway: the broker did not answer.
         """
-        meta = await self.meta(keys)
-        if meta is not None and (cursor is None or meta.place(cursor) is not None):
-            return meta
-        page = await self.page(keys, cursor or Cursor(0, 0), 1, cursor)
-        return page.meta if page else None
+
+        def lacks(values: list[bytes | None]) -> bool:
+            meta = _meta(values)
+            return meta is None or (cursor is not None and meta.place(cursor) is None)
+
+        return _meta(await command(self._redis, "HMGET", keys.meta, *META, doubt=lacks))
 
     async def live(self, keys: SessionKeys) -> list[str]:
         """The session's tasks that have not ended, the newest first."""

@@ -169,6 +169,10 @@ async def test_a_slot_that_is_being_moved(cluster: RedisCluster, broker: Broker)
     assert await command(redis, "SET", KEYS.idempotency("new"), "2")
     meta = await Log(redis).meta(KEYS)
     assert meta is not None
+    nobody = next(
+        keys for keys in map(partial(SessionKeys, "o"), map(str, range(10**6))) if slot_of(keys.meta) == slot
+    )
+    assert await Log(redis).sure_meta(nobody) is None
     with pytest.raises(TryAgainError) as raised:
         await tasks.clear(KEYS, meta.epoch)
     assert is_transient(raised.value)
