@@ -17,6 +17,8 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -33,7 +35,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from turnstream.shared.broker.keys import nothing
-from turnstream.shared.broker.pipeline import Asking
+from turnstream.shared.broker.pipeline import Asking, together
 from turnstream.shared.broker.retry import TRANSIENT, is_transient, limited, retry_seconds
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ LEARN_SECONDS = 3.0
 # Between two questions for the slot map: after an error, and after a slot has moved, whose new owner is known already.
 PAUSE_SECONDS = 0.1
 MOVED_SECONDS = 1.0
+
+# A node whose answers are apart so long may have stood still, and been replaced, in between: less than any `cluster-node-timeout`.
+SILENT_SECONDS = 1.0
 
 # Keys that are tried at once to find one in a slot of a node: some milliseconds.
 TRIED_AT_ONCE = 2000
@@ -100,8 +105,9 @@ class Nodes:
     Duties:
         1. read the slot map when it is needed first, when a node fails, and when a slot has moved;
         2. follow redirections before that;
-        3. close the clients of nodes that have no slot any more;
-        4. notify those who `watch` that slots have moved.
+        3. ask another node whether one that may have stood still was replaced;
+        4. close the clients of nodes that have no slot any more;
+        5. notify those who `watch` that slots have moved.
 
     Attributes:
         moves: how often slots have moved, as far as is known here.
@@ -119,6 +125,9 @@ class Nodes:
         self._owners: tuple[Address, ...] | None = None
         self._suspects: set[Address] = set()
         self._learning: asyncio.Task[None] | None = None
+        # When each was sent what it answered last, by the event loop's clock; and whom another node is being asked about.
+        self._answered: dict[Address, float] = {}
+        self._asked_about: dict[Address, asyncio.Task[None]] = {}
         self._not_before = 0.0
         self._later: asyncio.TimerHandle | None = None
         self._watchers: set[Callable[[], None]] = set()
@@ -184,14 +193,32 @@ class Nodes:
         learning = self._learn_once()
         try:
             async with asyncio.timeout(LEARN_SECONDS):
-                await asyncio.shield(learning)
+                await together(learning)
         except TimeoutError:
             raise RedisConnectionError("no node of the cluster answered CLUSTER SLOTS") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if learning.cancelled() and not (task and task.cancelling()):
-                raise RedisConnectionError("the connection to the broker was lost") from None
-            raise
+
+    async def believe(self, key: str | bytes, answered: Address, sent: float) -> None:
+        """Take what a node answered for what the key's primary says, with a question to another node if this one may have stood still.
+
+        It may if nothing was answered that it was sent (``sent``: event loop time) in the last `SILENT_SECONDS`. One question for all
+        who are answered meanwhile; where no other node tells, it is believed.
+
+        Raises:
+            redis.exceptions.ConnectionError: it was replaced, which a retry knows. What it was told is lost.
+        """
+        silent = asyncio.get_running_loop().time() - self._answered.get(answered, -inf) >= SILENT_SECONDS
+        if silent and len(self.owners) > 1:
+            asking = self._asked_about.get(answered)
+            if asking is None:
+                asking = asyncio.create_task(self._ask_about(answered, key), name="cluster owner")
+                self._asked_about[answered] = asking
+                asking.add_done_callback(partial(self._told, answered))
+            try:
+                await together(asking)
+            except RedisConnectionError as error:
+                # One instance for each: a shared one would gather all their tracebacks.
+                raise RedisConnectionError(str(error)) from None
+        self._answered[answered] = max(sent, self._answered.get(answered, sent))
 
     async def confirm(self, key: str | bytes, answered: Address) -> None:
         """Ask another node who has a key that ``answered`` for: one that stood still and was replaced does not know it at once.
@@ -203,11 +230,23 @@ class Nodes:
             redis.exceptions.TryAgainError: no other node tells.
             redis.exceptions.RedisError: one refuses to.
         """
+        begun = asyncio.get_running_loop().time()
         owners = [each for each in self.owners if each != answered]
         # These have no slots, as replicas, or are others of the nodes by another name.
-        others = [*owners, *(each for each in self._seeds if each not in self.owners)]
+        seeds = [each for each in self._seeds if each not in self.owners]
+        if not owners:
+            # It is believed in the end, and those that are silent would be waited for each time.
+            seeds = [each for each in seeds if each not in self._suspects]
+        others = [*owners, *seeds]
         random.shuffle(others)
-        others.sort(key=lambda other: (other in self._suspects, other not in owners))
+        # Who has answered lately is likely to do so now.
+        others.sort(
+            key=lambda other: (
+                other in self._suspects,
+                other not in owners,
+                -self._answered.get(other, -inf),
+            )
+        )
         why: Exception | None = None
         for other in others:
             try:
@@ -224,6 +263,7 @@ class Nodes:
                 why = error
                 continue
             if owner == answered:
+                self._answered[answered] = begun
                 return
             slot = slot_of(key)
             if self._slots[slot] == answered:
@@ -236,12 +276,31 @@ class Nodes:
         """Close all clients."""
         if self._later is not None:
             self._later.cancel()
-        if self._learning is not None:
-            self._learning.cancel()
-            await asyncio.gather(self._learning, return_exceptions=True)
+        asking = [*self._asked_about.values(), *([self._learning] if self._learning else [])]
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         clients, self._clients = list(self._clients.values()), {}
-        for each in clients:
-            await _close(each)
+        for client in clients:
+            await _close(client)
+
+    async def _ask_about(self, answered: Address, key: str | bytes) -> None:
+        """Ask another node about one that may have been replaced; where it was, its other slots are elsewhere, too."""
+        try:
+            await self.confirm(key, answered)
+        except TryAgainError:
+            # None tells.
+            pass
+        except RedisConnectionError:
+            self.suspect(answered)
+            with suppress(*TRANSIENT):
+                await self.learn()
+            raise
+
+    def _told(self, answered: Address, asking: asyncio.Task[None]) -> None:
+        del self._asked_about[answered]
+        if not asking.cancelled():
+            asking.exception()
 
     def _learn_later(self) -> None:
         self._later = None
@@ -408,6 +467,7 @@ class ClusterRedis(Redis):
                 is one, as after a doubted answer of another than that; `TryAgainError`, if the slot is being moved.
         """
         nodes = self.nodes
+        sent = asyncio.get_running_loop().time()
         slot = slot_of(key)
         address = nodes.owner(slot)
         if address is None:
@@ -430,6 +490,8 @@ class ClusterRedis(Redis):
             else:
                 if doubt is not None and doubt(answer):
                     await nodes.confirm(key, giver or address)
+                else:
+                    await nodes.believe(key, giver or address, sent)
                 return answer
         raise TryAgainError(f"no node takes what is asked of slot {slot}")  # type: ignore[no-untyped-call]
 

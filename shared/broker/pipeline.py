@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from turnstream.shared.broker.connection import Line
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 # A connection on which nothing moves for longer than this, while a command waits, is lost. Shorter, and a broker that
 # forks for a snapshot looks dead; longer, and a frozen one holds every request.
@@ -193,15 +195,7 @@ class Pipe:
         if self._opening is None:
             self._opening = asyncio.create_task(self._connect())
             self._opening.add_done_callback(self._opened)
-        opening = self._opening
-        # Shielded: who gives up must not take the connection from the others.
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if opening.cancelled() and not (task and task.cancelling()):
-                raise _loss(None) from None
-            raise
+        return await together(self._opening)
 
     async def _connect(self) -> Line:
         line: Line | None = None
@@ -280,6 +274,21 @@ class Asking(Pipe):
     async def command(self, *words: str | bytes | float, more_seconds: float = 0) -> Any:
         """As `Pipe.asking`."""
         return await self._asked.asking(*words, more_seconds=more_seconds)
+
+
+async def together(doing: asyncio.Task[T]) -> T:
+    """Wait for what others wait for, too: who gives up does not take it from them.
+
+    Raises:
+        redis.exceptions.ConnectionError: it was cancelled, since the connection was closed.
+    """
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if doing.cancelled() and not (task and task.cancelling()):
+            raise _loss(None) from None
+        raise
 
 
 def _loss(error: BaseException | None) -> Exception:

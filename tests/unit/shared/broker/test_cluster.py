@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from operator import not_
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from tests.support.waiting import wait_until
 from tests.unit.shared.session.support import turn
 from turnstream.api.streaming.start_position import start
 from turnstream.shared.broker import client
+from turnstream.shared.broker import cluster as cluster_client
 from turnstream.shared.broker.client import Broker, command, takes_writes
 from turnstream.shared.broker.cluster import Nodes, key_of, slot_of
 from turnstream.shared.broker.keys import SessionKeys, TaskRef
@@ -447,9 +450,7 @@ async def test_a_client_is_not_told_by_a_node_that_was_replaced_that_its_place_i
         await replaced.ask(
             "HSET", KEYS.meta, "epoch", meta.epoch, "seq", 1, "head", 1, "agent", "demo", "user", "u"
         )
-        behind = await log.meta(KEYS)
-        assert behind is not None
-        assert behind.seq == 1
+        behind = replace(meta, seq=1)
         place = Cursor(meta.epoch, 2)
         with pytest.raises(RedisConnectionError, match="has the slot by now"):
             await start(log, KEYS, behind, cursor=place)
@@ -566,6 +567,95 @@ async def test_who_has_all_slots_is_asked_about_at_the_nodes_of_the_setting(
             await Log(broker.sessions).sure_meta(KEYS)
 
 
+async def test_nodes_of_the_setting_that_are_silent_are_not_waited_for_each_time(
+    cluster: RedisCluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicas of a cluster's only primary, say, on a machine that is down."""
+    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
+    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
+    asked: list[bytes] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while some := await reader.read(65536):
+            asked.append(some)
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as silent:
+        monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
+        monkeypatch.setattr(nodes, "_seeds", (silent.sockets[0].getsockname(),))
+        async with _replaced(cluster, broker, tmp_path) as replaced:
+            monkeypatch.setattr(nodes, "_slots", [("127.0.0.1", replaced.port)] * 16384)
+            monkeypatch.setattr(nodes, "_owners", None)
+            assert await Log(broker.sessions).sure_meta(KEYS) is None
+            before = list(asked)
+            assert before
+            assert await Log(broker.sessions).sure_meta(KEYS) is None
+            assert asked == before
+            monkeypatch.undo()
+            await nodes.learn()
+        await broker.close()
+
+
+async def test_a_node_that_stood_still_is_not_believed_when_it_goes_on(tmp_path: Path) -> None:
+    """Its replica was elected. What waited at it, it answers and takes before it hears of that: its successor is asked."""
+    async with RedisCluster(tmp_path) as cluster:
+        broker, other = Broker(_settings(cluster)), Broker(_settings(cluster))
+        redis, there = limited(broker.sessions, 20), limited(other.sessions, 20)
+        frozen = await cluster.owner(slot_of(KEYS.meta))
+        name = (await cluster.of(frozen)).name
+        copies = [each for each in cluster.replicas if (await cluster.of(each)).primary == name]
+        assert await command(redis, "SET", KEYS.mark, "former")
+        nodes: Nodes = redis.nodes  # type: ignore[attr-defined]
+        pipe = nodes.client(("127.0.0.1", frozen.port)).pipe
+        frozen.freeze()
+        try:
+            await cluster.failed_over(copies[0], but=frozen)
+            assert await command(there, "SET", KEYS.mark, "newer")
+            known = asyncio.create_task(command(redis, "GET", KEYS.mark))
+            told = asyncio.create_task(command(redis, "SET", KEYS.meta, "told"))
+            await wait_until(lambda: not pipe.idle, "both to be asked for")
+        finally:
+            frozen.thaw()
+        assert await known == b"newer"
+        assert await told
+        assert await command(there, "GET", KEYS.meta) == b"told"
+        await broker.close()
+        await other.close()
+
+
+async def test_who_has_been_silent_is_asked_about_once_for_all(
+    cluster: RedisCluster, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who answers all the time is not asked about."""
+    redis = broker.sessions
+    await redis.nodes.learn()  # type: ignore[attr-defined]
+    before = await _asked(cluster, "exists")
+    for _ in range(2):
+        await asyncio.gather(*(command(redis, "SET", KEYS.mark, each) for each in range(50)))
+        assert await _asked(cluster, "exists") == before + 1
+    monkeypatch.setattr(cluster_client, "SILENT_SECONDS", 0)
+    assert await command(redis, "SET", KEYS.mark, "1")
+    assert await _asked(cluster, "exists") == before + 2
+
+
+async def test_who_has_been_silent_is_believed_where_no_other_node_answers(
+    cluster: RedisCluster, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster may go on with the only node that is left; it was that one that answered."""
+    await broker.sessions.nodes.learn()  # type: ignore[attr-defined]
+    monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
+    owner = await cluster.owner(slot_of(KEYS.meta))
+    others = [each for each in cluster.primaries if each is not owner]
+    for each in others:
+        each.freeze()
+    try:
+        assert await command(broker.sessions, "SET", KEYS.mark, "1")
+    finally:
+        for each in others:
+            each.thaw()
+    await cluster.whole()
+
+
 async def test_a_look_where_a_slot_has_moved_to_is_believed(cluster: RedisCluster, broker: Broker) -> None:
     """The node that gave it away says so; nothing is wrong with either of them."""
     tasks = Tasks(broker.sessions, broker.settings)
@@ -659,17 +749,18 @@ async def test_many_who_ask_at_once_read_the_slot_map_once(redis: Redis, cluster
     """Commands that fail together do not ask together."""
     await command(redis, "SET", "k", "1")
     nodes: Nodes = redis.nodes  # type: ignore[attr-defined]
-    before = await _maps_read(cluster)
+    before = await _asked(cluster, "cluster|slots")
     await asyncio.gather(*(nodes.learn() for _ in range(50)))
-    assert await _maps_read(cluster) == before + 1
+    assert await _asked(cluster, "cluster|slots") == before + 1
 
 
-async def _maps_read(cluster: RedisCluster) -> int:
-    """How many slot maps the nodes have given."""
+async def _asked(cluster: RedisCluster, command: str) -> int:
+    """How often the nodes have had this command, also where they sent it on."""
     given = [await node.ask("INFO", "commandstats") for node in cluster.nodes]
     return sum(
-        int(line.partition("calls=")[2].partition(",")[0])
+        int(calls)
         for each in given
         for line in each.splitlines()
-        if line.startswith("cmdstat_cluster|slots:")
+        if line.startswith(f"cmdstat_{command}:")
+        for calls in re.findall(r"calls=(\d+)", line)
     )
