@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,6 +30,17 @@ ABANDONED = "The agent failed before this was done."
 
 # Why a turn fails that was told to.
 DEMO_FAILURE = "demo_failure"
+
+# What is said of the other ways to fail.
+FAILURES = {
+    "worker_lost": "The turn was lost with its worker, more than once. Send it again.",
+    "deadline": "The turn took longer than its agent allows.",
+    "call_expired": "The client did not answer a call in time.",
+    "agent_version_gone": "The agent has changed since this turn was begun. Send it again.",
+}
+
+# An answer to a function call, wherever it is told.
+ANSWER = re.compile(r"answer \d+ of [\w-]+")
 
 # What the client is asked, and how it answers.
 ASKED = {"function_call": "function_call_output", "mcp_approval_request": "mcp_approval_response"}
@@ -176,6 +188,29 @@ def answers_are_taken_or_not(account: Account) -> Iterator[str]:
                 withdrawn = data.get("output") == ABANDONED
                 if turn.taken.get(str(data["call_id"]), not withdrawn) == withdrawn:
                     yield f"{turn}: {data}"
+
+
+@rule
+def the_first_answer_counts(account: Account) -> Iterator[str]:
+    """A call's answer in the log is one that its client gave, and no later one than that which was taken; the agent goes on with it."""
+    for turn in account.turns:
+        taken = set()
+        for row in _closings(account.session_of(turn).of(turn.task)):
+            data = row.event["content"][0].get("data", {}) if row.kind == "function_call_output" else {}
+            call = str(data.get("call_id"))
+            if call in turn.given and data["output"] != ABANDONED:
+                known = turn.given[call]
+                if call in turn.first and not account.losses:
+                    known = [turn.first[call]]
+                said = ANSWER.findall(str(data["output"]))
+                taken.update(said)
+                if len(said) != 1 or said[0] not in known:
+                    yield f"{turn}: {said}, not of {known}"
+        end = turn.own.frames[-1].data if turn.own.ended else {}
+        if end.get("status") == "completed" and turn.prompt.startswith("/call") and not turn.withdraws:
+            texts = [_text(message) for message in end["output"] if message.get("type") == "message"]
+            if set(ANSWER.findall("".join(texts[-1:]))) != taken:
+                yield f"{turn}: {texts[-1:]}, not {sorted(taken)}"
 
 
 @rule
@@ -358,7 +393,7 @@ def failures_are_told(account: Account) -> Iterator[str]:
             # What the broker has lost may be told by nobody else, and it may have ended otherwise since.
             record = account.session_of(turn).tasks.get(turn.task, {})
             why = record["why"] if record.get("status") == "failed" else error["code"]
-            told = {"code": why, "message": text if why == DEMO_FAILURE else error["message"]}
+            told = {"code": why, "message": text if why == DEMO_FAILURE else FAILURES.get(why)}
             if error != told:
                 yield f"{turn}: {error}, not {told}"
 
@@ -412,7 +447,9 @@ def expected_text(turn: Turn) -> str | None:
             return f"The result is {gone if turn.approves else 'The tool call was denied'}."
         case "/image":
             return "The result is The user sees the image."
-        case "/fail" | "/output" | "/call" | "/calls" | "/dispatch" | "/reflect" | "/ask" | "/book":
+        case (
+            "/fail" | "/output" | "/call" | "/calls" | "/dispatch" | "/reflect" | "/ask" | "/book" | "/recall"
+        ):
             return None
     return f"You said: {turn.prompt}"
 

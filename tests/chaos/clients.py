@@ -226,7 +226,7 @@ class ChaosClient:
 
     async def _watch(self, turn: Turn, view: View) -> None:
         """Follow a turn that somebody else began."""
-        while not turn.own.frames:
+        while not (turn.own.frames or turn.own.lost):
             await asyncio.sleep(self._again())
         await self._follow(turn, view, begins=False)
 
@@ -304,10 +304,10 @@ class ChaosClient:
                 # Also where somebody else saw it first: who has stopped it may have seen its end before that was lost.
                 doing.append(self._give_up(turn, view))
                 return [asyncio.create_task(each) for each in doing]
-            # A repeat changes nothing, and a turn that was stopped takes no answer.
-            body = {"id": call, "result": self._result(turn, event["type"], call)}
+            # A second answer changes nothing, and a turn that was stopped takes none.
+            result = self._result(turn, event["type"], call)
             for _ in range(2 if self._rng.random() < 0.3 else 1):
-                doing.append(self._answer(turn, view, call, body))
+                doing.append(self._answer(turn, view, call, _body(turn, call, result)))
         return [asyncio.create_task(each) for each in doing]
 
     def _result(self, turn: Turn, kind: str, call: str) -> Any:
@@ -372,7 +372,10 @@ class ChaosClient:
             await self._while(lambda: not _may_have_ended(turn))
             ended_meanwhile = _may_have_ended(turn)
         if what == "callback" and (withdrawn or answer.status_code == 200):
-            turn.taken[body["id"]] = not withdrawn
+            call = body["id"]
+            turn.taken[call] = not withdrawn
+            if not withdrawn and len(turn.given.get(call, ())) == 1:
+                turn.first.update({call: turn.given[call][0]})
         if answer.status_code != 200 and not ended_meanwhile and not gone and not withdrawn:
             turn.refusals.append(f"{what} {answer.status_code} {answer.text[:200]}")
         return answer
@@ -382,6 +385,15 @@ class ChaosClient:
 
     def _again(self) -> float:
         return self._rng.uniform(*AGAIN_SECONDS)
+
+
+def _body(turn: Turn, call: str, result: Any) -> dict[str, Any]:
+    """An answer to a call; to one of a function, unlike all others."""
+    if "of" in result:
+        given = turn.given.setdefault(call, [])
+        given.append(f"answer {len(given) + 1} of {call}")
+        result = {**result, "answer": given[-1]}
+    return {"id": call, "result": result}
 
 
 def _may_have_ended(turn: Turn) -> bool:

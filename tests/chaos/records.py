@@ -70,6 +70,9 @@ class Turn:
         answer: the last text of its answer, where its command does not say that.
         withdraws: it may take calls back that it has made.
         taken: of its calls, what the newest answer was told: that it was taken, or that the call was withdrawn.
+        given: of its calls, the answers that the client has given, each another one.
+        first: of them, the one that was taken when no other had been given.
+        cleared: its session was cleared while it had yet to end.
         refusals: answers that no client should get, as ``what status body``.
         trouble: answers and errors that a client has to live with, counted.
     """
@@ -87,6 +90,9 @@ class Turn:
     answer: str = ""
     withdraws: bool = False
     taken: dict[str, bool] = field(default_factory=dict)
+    given: dict[str, list[str]] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
+    cleared: bool = False
     views: list[View] = field(default_factory=lambda: [View()])
     refusals: list[str] = field(default_factory=list)
     trouble: Counter[str] = field(default_factory=Counter)

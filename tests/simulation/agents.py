@@ -25,12 +25,18 @@ if TYPE_CHECKING:
     from pydantic_ai.models.function import AgentInfo
 
 
+# What a coded agent counts before it asks its client, and again when it goes on.
+SPENT = (3, 2)
+
+
 @agent
 async def coded(turn: Turn) -> AsyncIterator[Any]:
     """Answers the commands that need neither server tools nor other agents."""
     outside().look_at_version()
     command, *rest = turn.text.split()
     match command:
+        case "/recall":
+            yield json.dumps([each["text"] for each in turn.history if each["role"] == "user"])
         case "/tokens":
             for number in range(int(rest[0])):
                 await asyncio.sleep(float(rest[1]) / 1000)
@@ -51,8 +57,10 @@ async def coded(turn: Turn) -> AsyncIterator[Any]:
             if not turn.results.keys() >= set(keys):
                 if not turn.state.get("asked"):
                     turn.state["asked"] = True
+                    turn.count(*SPENT)
                     yield "Let me ask. "
                 yield [ClientCall("client_function", {"key": key}, key=key) for key in keys]
+            turn.count(*SPENT)
             yield f"The results are {[turn.results[key] for key in keys]}."
         case _:
             yield "You said: "

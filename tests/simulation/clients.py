@@ -82,10 +82,14 @@ PROMPTS = (
 LOST, APART = "/dispatch /call lost", "/call apart"
 
 # What a coded agent can do of it, see `tests.simulation.agents`.
-CODED_PROMPTS = tuple(
-    each
-    for each in PROMPTS
-    if each not in ("tool", "beside", "lost", "dispatch", "reflect", "approve", "image")
+CODED_PROMPTS = (
+    *(
+        each
+        for each in PROMPTS
+        if each not in ("tool", "beside", "lost", "dispatch", "reflect", "approve", "image")
+    ),
+    "recall",
+    "recall",
 )
 
 
@@ -126,6 +130,12 @@ STAYS_SECONDS = 6.0
 
 # The share of calls that may be taken back to which a client waits with its answer until they were.
 TOO_LATE_SHARE = 0.5
+
+# The share of stops that are of all turns of the session.
+STOPS_ALL_SHARE = 0.2
+
+# The share of rounds in the middle of which the session is cleared, and when.
+CLEARED_SHARE, CLEARED_SECONDS = 0.05, (0.0, 1.5)
 
 # The share of images that a turn brings itself: so large that each is a file of its session, and so few kinds that sessions
 # get some of them again.
@@ -265,6 +275,8 @@ class SimulatedClient(ChaosClient):
         if self._agent in LIMITS:
             self._http.event_hooks = {"request": [self._note_idle], "response": [self._look_at_refusal]}
         self._lite: dict[str, LiteView] = {}
+        # Sessions of which all turns were stopped: that may come late, and end turns that were begun since.
+        self._stopped: set[str] = set()
 
     async def _note_idle(self, request: httpx.Request) -> None:
         request.extensions["counted"] = (
@@ -315,8 +327,13 @@ class SimulatedClient(ChaosClient):
         doing = [super()._some_turns(session, at)]
         if self._rng.random() < LEAVES_SHARE:
             doing.append(self._send_and_leave(f"{session}x{at}"))
+        if self._town.clears and not at and self._rng.random() < CLEARED_SHARE:
+            doing.append(self._clear_under_way(session))
         await _all(doing)
-        if self._town.clears and self._rng.random() < 0.15:
+        cleared = [turn for turn in self._turns if turn.session == session and turn.cleared]
+        if cleared:
+            await self._drop(cleared, {404, 410})
+        elif self._town.clears and self._rng.random() < 0.15:
             await self._forget(session)
 
     async def _send_and_leave(self, session: str) -> None:
@@ -337,8 +354,8 @@ class SimulatedClient(ChaosClient):
         if turn.prompt.startswith(LOST):
             turn.answer = f'The result is {{"error":"{BROKEN_DOWN} (broken_down)"}}.'
         turn.may_fail = _MAY_FAIL.get(self._agent, "")
-        if self._agent.endswith("interrupt"):
-            # The next one may end it.
+        if self._agent.endswith("interrupt") or session in self._stopped:
+            # The next one may end it; or a stop of all.
             turn.stopped = True
         if self._rng.random() < LITEAGENT_SHARE:
             # LiteAgent's sessions are there before their first turn.
@@ -367,6 +384,8 @@ class SimulatedClient(ChaosClient):
                 return (
                     f'{self._rng.choice((LOST, APART))} {{"seconds": {self._rng.choice((0, 0.05, 0.3, 1))}}}'
                 )
+            case "recall":
+                return "/recall"
             case "reflect":
                 return "/reflect on it"
             case "approve":
@@ -387,10 +406,18 @@ class SimulatedClient(ChaosClient):
 
     async def _ask(self, turn: Turn, what: str, params: dict[str, str], body: object) -> httpx.Response:
         losses = self._town.losses
+        stopped = [turn]
+        if what == "stop" and self._rng.random() < STOPS_ALL_SHARE:
+            params = {"sessionId": turn.session}
+            self._stopped.add(turn.session)
+            mine = [each for each in self._turns if each.session == turn.session]
+            for each in mine:
+                each.stopped = each.stopped or not each.own.ended
+            stopped = [each for each in mine if each.accepted]
         answer = await super()._ask(turn, what, params, body)
         if what == "stop" and answer.status_code == 200 and losses == self._town.losses:
-            told, found = answer.json(), self._town.end_of(turn)
-            if told != params or not found:
+            told, found = answer.json(), [self._town.end_of(each) for each in stopped]
+            if told != params or not (all(found) or turn.cleared):
                 self._town.broken.append(f"a_stops_receipt_is_true: {turn}: {told}, {found!r} is in the log")
         return answer
 
@@ -441,6 +468,10 @@ class SimulatedClient(ChaosClient):
     @override
     async def _connection(self, turn: Turn, view: View, *, begins: bool) -> AsyncIterator[Frame]:
         lite = self._lite.get(turn.task)
+        if turn.cleared:
+            # Whatever it has not seen is gone.
+            view.lost = True
+            return
         if begins and lite is not None and lite.begins:
             if not turn.accepted:
                 return
@@ -467,7 +498,8 @@ class SimulatedClient(ChaosClient):
 
     async def _lite_connection(self, turn: Turn, view: LiteView) -> AsyncIterator[Frame]:
         """The whole frames of one connection; none when it was not served."""
-        if not (view.begins or turn.accepted):
+        view.lost = turn.cleared
+        if view.lost or not (view.begins or turn.accepted):
             return
         posts = view.begins and (not turn.accepted or self._rng.random() < 0.5)
         headers = {"Last-Event-ID": view.cursor} if view.cursor else {}
@@ -510,11 +542,30 @@ class SimulatedClient(ChaosClient):
             self._town.cluster.sessions.expire(self._town.keys_of(session))
             # A request that was held up may have begun it anew.
             gone = {404, 410}
+        await self._drop(turns, gone)
+
+    async def _clear_under_way(self, session: str) -> None:
+        """Clear a session some of whose turns have yet to end: they end first. Of a turn that is on its way nobody could tell."""
+        await asyncio.sleep(self._rng.uniform(*CLEARED_SECONDS))
+        turns = [turn for turn in self._turns if turn.session == session]
+        if all(turn.own.ended for turn in turns) or not all(turn.accepted for turn in turns):
+            return
+        self._town.former += account_so_far(self._town, turns).sessions.values()
+        for turn in turns:
+            turn.stopped = turn.cleared = True
+        await self._clear(session)
+        for turn in turns:
+            if (status := self._town.status_of(turn)) not in ENDS:
+                self._town.broken.append(f"a_clear_ends_what_is_live: {turn}: {status}")
+
+    async def _drop(self, turns: list[Turn], gone: set[int]) -> None:
+        """See that turns are gone, which is told by one of these, and hold nobody to them any more."""
         for number, turn in enumerate(turns):
             self._town.turns.remove(turn)
             self._turns.remove(turn)
             self._town.forgotten.append(turn)
-            if (status := await self._status(turn, cursor=not number % 2)) not in gone:
+            cursor = bool(turn.own.frames) and not number % 2
+            if (status := await self._status(turn, cursor=cursor)) not in gone:
                 self._town.broken.append(f"what_is_forgotten_is_gone: {turn}: {status}")
         self._town.lite = [(turn, view) for turn, view in self._town.lite if turn not in turns]
 

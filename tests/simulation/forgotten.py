@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.chaos.checker import RULES, check, history_is_told
 from tests.chaos.records import Account, Session, rows
+from tests.simulation.coded import wrong_turns
 from tests.simulation.liteagent import wrong_streams
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def wrong_so_far(town: SimulatedTown, account: Account) -> list[str]:
     """What does not hold of a session; all its turns have ended before their clients' eyes."""
     lite = [(turn, view) for turn, view in town.lite if turn in account.turns]
     found = [*map(str, check(account, _LOOKED_AT)), *wrong_streams(town, lite)]
-    return [*found, *town.cluster.outside.wrong_answers(account, town)]
+    return [*found, *town.cluster.outside.wrong_answers(account, town), *wrong_turns(account)]
 
 
 def with_forgotten(town: SimulatedTown, account: Account) -> Account:

@@ -649,6 +649,57 @@ MUTANTS = [
         "self._at.pop(address)",
         ("kill_node",),
     ),
+    # ── what a turn is given, and leaves behind ──
+    _lua(
+        "another answer than the client's goes on",
+        "callback",
+        "redis.call('HSET', CALLS, call .. ':result', result)",
+        "redis.call('HSET', CALLS, call .. ':result', '{\"of\":\"another call\"}')",
+        REPEATED,
+    ),
+    _lua(
+        "memory in the wrong order",
+        "finish",
+        "redis.call('RPUSH', MEMORY, element)",
+        "redis.call('LPUSH', MEMORY, element)",
+        REPEATED,
+    ),
+    Mutant(
+        "what was spent counts again when a turn goes on",
+        "worker/turn.py",
+        "            self.usage = orjson.loads(kept)\n",
+        '            self.usage = orjson.loads(kept)\n            self.usage["input_tokens"] *= 2\n',
+        REPEATED,
+    ),
+    _lua(
+        "a clear does not wait for what is live",
+        "clear",
+        "if #live > 1 then",
+        "if false then",
+        REPEATED,
+    ),
+    Mutant(
+        "a stop of all stops nothing",
+        "api/turns/stop.py",
+        "    refs = [TaskRef(keys.owner, keys.session, task) for task in tasks]\n    await end_all",
+        "    refs: list[TaskRef] = []\n    await end_all",
+        REPEATED,
+    ),
+    Mutant(
+        "a failure is told in other words",
+        "shared/session/endings.py",
+        '"The turn took longer than its agent allows."',
+        '"Something went wrong."',
+        REPEATED,
+    ),
+    Mutant(
+        "one former epoch is remembered",
+        "shared/lua/_session.lua",
+        "local MOST_FORMER = 64",
+        "local MOST_FORMER = 1",
+        ("move_slots", "kill_node"),
+        (CLUSTER,),
+    ),
     # ── what owners have ──
     _lua(
         "everyone is let in",

@@ -20,6 +20,7 @@ from tests.chaos.driver import account_of, unended
 from tests.chaos.records import ENDS
 from tests.simulation.clients import KEYS, LIMITS, SimulatedClient, SimulatedTown
 from tests.simulation.cluster import CLUSTER, CUTTING, FORMS, ONE, SENTINEL, TWO, Cluster
+from tests.simulation.coded import wrong_turns
 from tests.simulation.faults import CONNECTED, FORMS_OF, LOSING, WEIGHTS, WHOLE, Faults
 from tests.simulation.forgotten import with_forgotten
 from tests.simulation.invariants import REST_SECONDS, at_rest
@@ -330,6 +331,7 @@ class _Run:
         outcome.wrong += map(str, check(with_forgotten(town, account), [ids_mean_one_event]))
         outcome.wrong += wrong_streams(town, town.lite)
         outcome.wrong += self._cluster.outside.wrong_answers(account, town)
+        outcome.wrong += wrong_turns(account)
         # Nothing is waited for: what is late shows only when so much time has passed.
         await self._wait(REST_SECONDS, [asyncio.create_task(asyncio.sleep(REST_SECONDS))])
         outcome.wrong += [str(Violation(*each)) for each in at_rest(self._cluster)]
