@@ -39,7 +39,10 @@ async def account(place: Place) -> Account:
             async with client.process("s1", prompt, id=turn.task) as stream:
                 for call in calls_of(await stream.until(calls_of)):
                     await wait_until(lambda: _is_parked(stack, "t3"), "the turn to park")
-                    await client.callback("s1", call["call_id"], 1)
+                    name = call["call_id"]
+                    turn.given[name] = [f"answer {each} of {name}" for each in (1, 2)]
+                    turn.first[name] = turn.given[name][0]
+                    await client.callback("s1", name, turn.first[name])
                 for frame in await stream.all():
                     turn.own.take(frame)
             async with client.follow("s1", turn.task) as again:
@@ -198,6 +201,23 @@ def _take_an_answer_back(account: Account) -> None:
     turn.taken = dict.fromkeys((calls_of(turn.own.frames)[0]["call_id"],), False)
 
 
+def _take_the_second_answer(account: Account) -> None:
+    turn = account.turns[3]
+    turn.first = {call: given[1] for call, given in turn.given.items()}
+
+
+def _take_what_nobody_answered(account: Account) -> None:
+    turn = account.turns[3]
+    turn.given, turn.first = {call: ["answer 3"] for call in turn.given}, {}
+
+
+def _go_on_with_another_answer(account: Account) -> None:
+    frames = account.turns[3].own.frames
+    output = copy.deepcopy(frames[-1].data["output"])
+    output[-1]["content"][0]["text"] = "The result is something else."
+    frames[-1] = _again(frames[-1], output=output)
+
+
 def _forget_history(account: Account) -> None:
     del account.sessions["s1"].history[1]
 
@@ -307,6 +327,13 @@ def _fail_without_a_word(account: Account) -> None:
     account.turns[0].prompt = "/fail now"
 
 
+def _fail_in_other_words(account: Account) -> None:
+    account.session_of(account.turns[0]).tasks["t0"].update(status="failed", why="deadline")
+    frames = _frames(account)
+    error = {"code": "deadline", "message": "Something went wrong."}
+    frames[-1] = _again(frames[-1], status="failed", error=error)
+
+
 def _show_nothing(account: Account) -> None:
     account.turns[1].prompt = "/image here"
 
@@ -329,6 +356,11 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
     "ends_hold_the_output": (_forget_output,),
     "calls_are_made_and_answered_once": (_call_twice, _never_answer),
     "answers_are_taken_or_not": (_take_an_answer_back,),
+    "the_first_answer_counts": (
+        _take_the_second_answer,
+        _take_what_nobody_answered,
+        _go_on_with_another_answer,
+    ),
     "history_is_what_was_streamed": (_forget_history,),
     "parks_are_in_the_log": (_forget_a_park, _park_for_nothing, _count_parks_wrongly),
     "history_is_told": (_tell_otherwise,),
@@ -351,7 +383,7 @@ SPOILT: dict[str, tuple[Spoil, ...]] = {
     "nothing_follows_the_end": (_frame_after_the_end,),
     "wires_are_spoken": (_change_a_frame,),
     "answers_are_right": (_answer_wrongly, _show_nothing),
-    "failures_are_told": (_complete_what_fails, _fail_without_a_word),
+    "failures_are_told": (_complete_what_fails, _fail_without_a_word, _fail_in_other_words),
     "nothing_completes_unanswered": (_forsake,),
     "nothing_fails_by_itself": (_fail_by_itself, _cancel_by_itself),
     "nobody_is_refused": (_be_refused,),
