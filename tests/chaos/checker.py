@@ -194,8 +194,8 @@ def answers_are_taken_or_not(account: Account) -> Iterator[str]:
 def the_first_answer_counts(account: Account) -> Iterator[str]:
     """A call's answer in the log is one that its client gave, and no later one than that which was taken; the agent goes on with it."""
     for turn in account.turns:
-        taken = set()
-        for row in _closings(account.session_of(turn).of(turn.task)):
+        taken, rows = set(), account.session_of(turn).of(turn.task)
+        for row in _closings(rows):
             data = row.event["content"][0].get("data", {}) if row.kind == "function_call_output" else {}
             call = str(data.get("call_id"))
             if call in turn.given and data["output"] != ABANDONED:
@@ -206,8 +206,8 @@ def the_first_answer_counts(account: Account) -> Iterator[str]:
                 taken.update(said)
                 if len(said) != 1 or said[0] not in known:
                     yield f"{turn}: {said}, not of {known}"
-        end = turn.own.frames[-1].data if turn.own.ended else {}
-        if end.get("status") == "completed" and turn.prompt.startswith("/call") and not turn.withdraws:
+        end = end_of(rows)
+        if end and turn.prompt.startswith("/call") and not turn.withdraws:
             texts = [_text(message) for message in end["output"] if message.get("type") == "message"]
             if set(ANSWER.findall("".join(texts[-1:]))) != taken:
                 yield f"{turn}: {texts[-1:]}, not {sorted(taken)}"
@@ -452,6 +452,12 @@ def expected_text(turn: Turn) -> str | None:
         ):
             return None
     return f"You said: {turn.prompt}"
+
+
+def end_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """The terminal event with which a turn has completed, by its entries in the log; empty where it has not."""
+    end = rows[-1].event if rows else {}
+    return end if _is_end(end) and end["status"] == "completed" else {}
 
 
 def expected_part(turn: Turn) -> dict[str, Any]:

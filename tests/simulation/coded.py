@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from tests.chaos.checker import _status, _text
+from tests.chaos.checker import _status, _text, end_of
 from tests.simulation.agents import SPENT
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def wrong_turns(account: Account) -> Iterator[str]:
     """What turns that completed have told of their session's memory, or spent, and is not so."""
     for turn in account.turns:
-        end = turn.own.frames[-1].data if turn.own.ended and not turn.own.lost else {}
-        if end.get("status") != "completed":
-            continue
         session = account.session_of(turn)
+        end = end_of(session.of(turn.task))
+        if not end:
+            continue
         if turn.prompt == "/recall" and session.serial:
             text = "".join(_text(each) for each in end["output"][-1:])
             yield from _wrong_memory(account, session, turn, orjson.loads(text))
