@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from tests.chaos.checker import _status, _text, end_of
+from tests.chaos.checker import _is_end, _status, _text, end_of
 from tests.simulation.agents import SPENT
 
 if TYPE_CHECKING:
@@ -31,19 +31,20 @@ def wrong_turns(account: Account) -> Iterator[str]:
 
 def _wrong_memory(account: Account, session: Session, turn: Turn, known: Sequence[str]) -> Iterator[str]:
     """The agent knows what was said before, in its order; all turns that have completed are among that."""
-    begun = [row.task for row in session.log if _status(row.event) == ("response", "created")]
-    if turn.task not in begun:
-        return
+    at = next(
+        (
+            at
+            for at, row in enumerate(session.log)
+            if row.task == turn.task and _status(row.event) == ("response", "created")
+        ),
+        0,
+    )
     said = {each.task: each.prompt for each in account.turns if each.session == turn.session}
-    before = begun[: begun.index(turn.task)]
-    rest = iter([said[task] for task in before if task in said])
+    ended = [row for row in session.log[:at] if _is_end(row.event) and row.task in said]
+    rest = iter([said[row.task] for row in ended])
     if not all(any(one == each for one in rest) for each in known):
-        yield f"memory_is_what_was_said: {turn}: {known}, not of {[said.get(task) for task in before]}"
-    completed = {
-        said[task]
-        for task in before
-        if task in said and session.tasks.get(task, {}).get("status") == "completed"
-    }
+        yield f"memory_is_what_was_said: {turn}: {known}, not of {[said[row.task] for row in ended]}"
+    completed = {said[row.task] for row in ended if row.event["status"] == "completed"}
     if not completed <= set(known):
         yield f"memory_is_what_was_said: {turn}: {known}, not {sorted(completed)}"
 

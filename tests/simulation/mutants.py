@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.simulation.__main__ import beside, with_fixed_hashes
-from tests.simulation.cluster import CLUSTER, SENTINEL, TWO
+from tests.simulation.cluster import CLUSTER, TWO
 from tests.simulation.run import ALONE, Plan
 
 ROOT = Path(__file__).parents[2]
@@ -530,15 +530,6 @@ MUTANTS = [
         '                if self._silent:\n                    raise TimeoutError("no reply to PING")\n',
         "",
         ("silence",),
-    ),
-    # ── a primary that Sentinels name ──
-    Mutant(
-        "a replica is read from",
-        "shared/broker/connection.py",
-        'if isinstance(told, bytes) and b"role:slave" in told:',
-        "if not told:",
-        ("name_replica",),
-        (SENTINEL,),
     ),
     # ── a cluster of brokers ──
     _of_cluster(
