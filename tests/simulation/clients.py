@@ -410,14 +410,17 @@ class SimulatedClient(ChaosClient):
         if what == "stop" and self._rng.random() < STOPS_ALL_SHARE:
             params = {"sessionId": turn.session}
             self._stopped.add(turn.session)
-            mine = [each for each in self._turns if each.session == turn.session]
-            for each in mine:
-                each.stopped = each.stopped or not each.own.ended
-            # What was lost before is there no more.
-            stopped = [each for each in mine if each.accepted and self._town.status_of(each)]
+            stopped = [each for each in self._turns if each.session == turn.session]
+            for each in stopped:
+                # Also one that has ended: its end may be lost before the stop comes.
+                each.stopped = True
+            stopped = [each for each in stopped if each.accepted]
         answer = await super()._ask(turn, what, params, body)
         if what == "stop" and answer.status_code == 200 and losses == self._town.losses:
             told, open_ones = answer.json(), [each for each in stopped if not self._town.end_of(each)]
+            if losses:
+                # One that was lost by then is there no more.
+                open_ones = [each for each in open_ones if self._town.status_of(each)]
             if told != params or (open_ones and not turn.cleared):
                 wrong = [f"{each}: {self._town.status_of(each)}" for each in open_ones]
                 self._town.broken.append(f"a_stops_receipt_is_true: {turn}: {told}, {wrong}")
