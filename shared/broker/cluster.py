@@ -207,21 +207,24 @@ class Nodes:
             redis.exceptions.ConnectionError: it was replaced, which a retry knows. What it was told is lost.
         """
         silent = asyncio.get_running_loop().time() - self._answered.get(answered, -inf) >= SILENT_SECONDS
-        if silent and len(self.owners) > 1:
+        owners = {each for each in self.owners if each != answered} if silent else set()
+        if owners:
             asking = self._asked_about.get(answered)
             if asking is None:
                 asking = asyncio.create_task(self._ask_about(answered, key), name="cluster owner")
                 self._asked_about[answered] = asking
                 asking.add_done_callback(partial(self._told, answered))
-            try:
-                await together(asking)
-            except RedisConnectionError as error:
-                # One instance for each: a shared one would gather all their tracebacks.
-                raise RedisConnectionError(str(error)) from None
+            # Those that were silent before are asked, but not waited for.
+            if not owners <= self._suspects:
+                try:
+                    await together(asking)
+                except RedisConnectionError as error:
+                    # One instance for each: a shared one would gather all their tracebacks.
+                    raise RedisConnectionError(str(error)) from None
         self._answered[answered] = max(sent, self._answered.get(answered, sent))
 
     async def confirm(self, key: str | bytes, answered: Address) -> None:
-        """Ask another node who has a key that ``answered`` for: one that stood still and was replaced does not know it at once.
+        """Ask others who has a key that a node ``answered`` for: one that stood still and was replaced does not know it at once.
 
         Where that one has all slots, nobody replaces it but an operator, and it is believed if no other node tells.
 
@@ -230,46 +233,40 @@ class Nodes:
             redis.exceptions.TryAgainError: no other node tells.
             redis.exceptions.RedisError: one refuses to.
         """
-        begun = asyncio.get_running_loop().time()
-        owners = [each for each in self.owners if each != answered]
-        # These have no slots, as replicas, or are others of the nodes by another name.
-        seeds = [each for each in self._seeds if each not in self.owners]
-        if not owners:
-            # It is believed in the end, and those that are silent would be waited for each time.
-            seeds = [each for each in seeds if each not in self._suspects]
-        others = [*owners, *seeds]
-        random.shuffle(others)
-        # Who has answered lately is likely to do so now.
-        others.sort(
-            key=lambda other: (
-                other in self._suspects,
-                other not in owners,
-                -self._answered.get(other, -inf),
+        others = self._others(answered)
+        # A majority of the primaries elects who replaces one, so one at least of so many others has heard of it.
+        enough = max(1, (len(self.owners) - 1) // 2)
+        agreed = 0
+        named: Address | None = None
+        why: BaseException | None = None
+        for some in (others[:enough], others[enough:]):
+            told = await asyncio.gather(
+                *(self._told_by(each, key, answered) for each in some), return_exceptions=True
             )
-        )
-        why: Exception | None = None
-        for other in others:
-            try:
-                owner = await self._owner_by(other, key)
-                if owner == other and other not in owners:
+            for other, owner in zip(some, told, strict=True):
+                if isinstance(owner, BaseException):
+                    if not is_transient(owner):
+                        raise owner
+                    why = owner
+                elif owner[0] == answered:
+                    agreed += 1
+                elif owner[0] == other and other not in self.owners:
                     # It may be the one in question.
                     continue
-                if owner not in {answered, other}:
-                    # What it says may be old, too.
-                    owner = await self._owner_by(owner, key)
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                why = error
-                continue
-            if owner == answered:
-                self._answered[answered] = begun
+                elif owner[1]:
+                    slot = slot_of(key)
+                    if self._slots[slot] == answered:
+                        self._given(slot, owner[0])
+                    raise RedisConnectionError(f"{_shown(owner[0])} has the slot by now")
+                else:
+                    named = owner[0]
+            if agreed >= enough:
                 return
-            slot = slot_of(key)
-            if self._slots[slot] == answered:
-                self._given(slot, owner)
-            raise RedisConnectionError(f"{_shown(owner)} has the slot by now")
-        if owners:
+        if agreed:
+            return
+        if named:
+            raise RedisConnectionError(f"{_shown(named)} is said to have the slot, and does not answer")
+        if any(each != answered for each in self.owners):
             raise TryAgainError(f"no other node says who has the slot: {why}")  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
@@ -283,6 +280,37 @@ class Nodes:
         clients, self._clients = list(self._clients.values()), {}
         for client in clients:
             await _close(client)
+
+    def _others(self, answered: Address) -> list[Address]:
+        """Those that may say whether a node was replaced; who has answered lately, and is likely to do so now, first."""
+        owners = [each for each in self.owners if each != answered]
+        # These have no slots, as replicas, or are others of the nodes by another name.
+        seeds = [each for each in self._seeds if each not in self.owners]
+        if not owners:
+            # It is believed in the end, and those that are silent would be waited for each time.
+            seeds = [each for each in seeds if each not in self._suspects]
+        others = [*owners, *seeds]
+        random.shuffle(others)
+        return sorted(
+            others,
+            key=lambda other: (
+                other in self._suspects,
+                other not in owners,
+                -self._answered.get(other, -inf),
+            ),
+        )
+
+    async def _told_by(self, other: Address, key: str | bytes, answered: Address) -> tuple[Address, bool]:
+        """Who has a key, as a node says, and whether the one that it names says so, too: what it says may be old."""
+        owner = await self._owner_by(other, key)
+        if owner in {answered, other}:
+            return owner, True
+        try:
+            return await self._owner_by(owner, key), True
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            return owner, False
 
     async def _ask_about(self, answered: Address, key: str | bytes) -> None:
         """Ask another node about one that may have been replaced; where it was, its other slots are elsewhere, too."""

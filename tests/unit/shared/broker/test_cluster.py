@@ -42,7 +42,7 @@ from turnstream.shared.session.webhooks import Webhooks
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from redis.asyncio import Redis
@@ -413,10 +413,8 @@ async def test_a_node_that_was_replaced_does_not_decide_what_a_session_lacks(
                 await read()
 
 
-async def test_who_is_said_to_have_a_slot_is_asked_whether_it_gave_that_away() -> None:
-    """The node that says so may not have heard of a move yet."""
-    giver, taker, behind = (("node", port) for port in (1, 2, 3))
-    told = {giver: taker, taker: taker, behind: giver}
+def _nodes_that_tell(told: dict[Any, Any], owners: Sequence[Any]) -> Nodes:
+    """Nodes that say who has a key by this table, or are silent; ``owners`` have a slot each, the first one that of ``k``."""
 
     class Told:
         def __init__(self, address: Any) -> None:
@@ -425,20 +423,70 @@ async def test_who_is_said_to_have_a_slot_is_asked_whether_it_gave_that_away() -
 
         async def command(self, *_: Any) -> int:
             owner = told[self.address]
+            if owner is None:
+                await asyncio.Event().wait()
             if owner != self.address:
                 raise MovedError(f"{slot_of('k')} {owner[0]}:{owner[1]}")  # type: ignore[no-untyped-call]
             return 0
 
     nodes = Nodes((), Told)  # type: ignore[arg-type]
-    for slot, owner in enumerate((taker, giver, behind), slot_of("k")):
+    for slot, owner in enumerate(owners, slot_of("k")):
         nodes.redirected(owner, MovedError(f"{slot} {owner[0]}:{owner[1]}"))  # type: ignore[no-untyped-call]
+    assert nodes._later is not None
+    nodes._later.cancel()
+    return nodes
+
+
+async def test_who_is_said_to_have_a_slot_is_asked_whether_it_gave_that_away() -> None:
+    """The node that says so may not have heard of a move yet."""
+    giver, taker, behind = (("node", port) for port in (1, 2, 3))
+    told = {giver: taker, taker: taker, behind: giver}
+    nodes = _nodes_that_tell(told, (taker, giver, behind))
     nodes.suspect(giver)
     await nodes.confirm("k", taker)
     told[giver] = giver
     with pytest.raises(RedisConnectionError, match="node:1 has the slot by now"):
         await nodes.confirm("k", taker)
-    assert nodes._later is not None
-    nodes._later.cancel()
+
+
+async def test_who_is_said_to_be_replaced_is_not_believed_while_its_successor_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others have answered."""
+    monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
+    replaced, other, third, successor = (("node", port) for port in (1, 2, 3, 4))
+    nodes = _nodes_that_tell({other: successor, third: successor, successor: None}, (replaced, other, third))
+    with pytest.raises(RedisConnectionError, match="node:4 is said to have the slot, and does not answer"):
+        await nodes.confirm("k", replaced)
+
+
+async def test_two_that_stood_still_do_not_vouch_for_each_other() -> None:
+    """Three of five primaries have elected who replaced them."""
+    replaced, other, third, fourth, fifth, successor = (("node", port) for port in range(6))
+    told = {other: replaced, **dict.fromkeys((third, fourth, fifth, successor), successor)}
+    nodes = _nodes_that_tell(told, (replaced, other, third, fourth, fifth))
+    # It is asked first.
+    nodes._answered[other] = 1.0
+    with pytest.raises(RedisConnectionError, match="node:5 has the slot by now"):
+        await nodes.confirm("k", replaced)
+
+
+async def test_others_that_are_silent_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that answers is the only one that is left."""
+    monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_client, "SILENT_SECONDS", 0)
+    left, other, third = (("node", port) for port in (1, 2, 3))
+    told: dict[Any, Any] = {other: None, third: None}
+    nodes = _nodes_that_tell(told, (left, other, third))
+    await nodes.believe("k", left, 0)
+    assert not nodes._asked_about
+    await nodes.believe("k", left, 0)
+    assert nodes._asked_about
+    told |= {other: left, third: left}
+    await wait_until(lambda: not nodes._asked_about, "the question to end")
+    await nodes.believe("k", left, 0)
+    await wait_until(lambda: not nodes._asked_about, "the question to end")
+    assert len(nodes._suspects) < 2
 
 
 async def test_a_client_is_not_told_by_a_node_that_was_replaced_that_its_place_is_gone(
