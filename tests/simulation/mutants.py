@@ -478,7 +478,7 @@ MUTANTS = [
     Mutant(
         "a cursor of a former epoch is good",
         "api/streaming/start_position.py",
-        '    if not meta.has_epoch(int(known["epoch"])):\n        raise CursorGone\n    before',
+        '    if not meta.has_epoch(int(known["epoch"])):\n        raise CursorGone(CursorGone.turn)\n    before',
         "    before",
         LATE,
     ),
