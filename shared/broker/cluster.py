@@ -99,6 +99,16 @@ def key_of(name: str, arguments: Sequence[Any]) -> str | bytes:
     return key
 
 
+class _ReplacedError(RedisConnectionError):
+    """Another node has a slot by now; ``sure``: it says so itself."""
+
+    def __init__(self, owner: Address, *, sure: bool) -> None:
+        said = "has the slot by now" if sure else "is said to have the slot, and does not answer"
+        super().__init__(f"{_shown(owner)} {said}")
+        self.owner = owner
+        self.sure = sure
+
+
 class Nodes:
     """Which node has which slot, and a client for each node.
 
@@ -198,10 +208,10 @@ class Nodes:
             raise RedisConnectionError("no node of the cluster answered CLUSTER SLOTS") from None
 
     async def believe(self, key: str | bytes, answered: Address, sent: float) -> None:
-        """Take what a node answered for what the key's primary says, with a question to another node if this one may have stood still.
+        """Take what a node answered for what the key's primary says, once others confirm it if this node may have stood still.
 
-        It may if nothing was answered that it was sent (``sent``: event loop time) in the last `SILENT_SECONDS`. One question for all
-        who are answered meanwhile; where no other node tells, it is believed.
+        It may if nothing was answered that it was sent (``sent``: event loop time) in the last `SILENT_SECONDS`. They are asked once
+        for all who are answered meanwhile; where none of them tells, it is believed.
 
         Raises:
             redis.exceptions.ConnectionError: it was replaced, which a retry knows. What it was told is lost.
@@ -213,7 +223,7 @@ class Nodes:
             if asking is None:
                 asking = asyncio.create_task(self._ask_about(answered, key), name="cluster owner")
                 self._asked_about[answered] = asking
-                asking.add_done_callback(partial(self._told, answered))
+                asking.add_done_callback(partial(self._asked, answered))
             # Those that were silent before are asked, but not waited for.
             if not owners <= self._suspects:
                 try:
@@ -237,37 +247,29 @@ class Nodes:
         # A majority of the primaries elects who replaces one, so one at least of so many others has heard of it.
         enough = max(1, (len(self.owners) - 1) // 2)
         agreed = 0
-        named: Address | None = None
-        why: BaseException | None = None
+        errors: list[BaseException] = []
         for some in (others[:enough], others[enough:]):
-            told = await asyncio.gather(
-                *(self._told_by(each, key, answered) for each in some), return_exceptions=True
-            )
-            for other, owner in zip(some, told, strict=True):
-                if isinstance(owner, BaseException):
-                    if not is_transient(owner):
-                        raise owner
-                    why = owner
-                elif owner[0] == answered:
-                    agreed += 1
-                elif owner[0] == other and other not in self.owners:
-                    # It may be the one in question.
-                    continue
-                elif owner[1]:
-                    slot = slot_of(key)
-                    if self._slots[slot] == answered:
-                        self._given(slot, owner[0])
-                    raise RedisConnectionError(f"{_shown(owner[0])} has the slot by now")
+            asked = (self._agrees(other, key, answered) for other in some)
+            for agrees in await asyncio.gather(*asked, return_exceptions=True):
+                if not isinstance(agrees, BaseException):
+                    agreed += agrees
+                elif isinstance(agrees, _ReplacedError) and agrees.sure:
+                    if self._slots[slot_of(key)] == answered:
+                        self._given(slot_of(key), agrees.owner)
+                    raise agrees
+                elif is_transient(agrees):
+                    errors.append(agrees)
                 else:
-                    named = owner[0]
+                    raise agrees
             if agreed >= enough:
                 return
         if agreed:
             return
-        if named:
-            raise RedisConnectionError(f"{_shown(named)} is said to have the slot, and does not answer")
+        for error in errors:
+            if isinstance(error, _ReplacedError):
+                raise error
         if any(each != answered for each in self.owners):
-            raise TryAgainError(f"no other node says who has the slot: {why}")  # type: ignore[no-untyped-call]
+            raise TryAgainError(f"no other node says who has the slot: {errors[-1]}")  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         """Close all clients."""
@@ -300,17 +302,27 @@ class Nodes:
             ),
         )
 
-    async def _told_by(self, other: Address, key: str | bytes, answered: Address) -> tuple[Address, bool]:
-        """Who has a key, as a node says, and whether the one that it names says so, too: what it says may be old."""
+    async def _agrees(self, other: Address, key: str | bytes, answered: Address) -> bool:
+        """Whether another node says that the one that answered has the key; False also if it may be that one by another name.
+
+        Raises:
+            _ReplacedError: it says that another one has it.
+            redis.exceptions.RedisError, OSError: it does not answer.
+        """
         owner = await self._owner_by(other, key)
-        if owner in {answered, other}:
-            return owner, True
-        try:
-            return await self._owner_by(owner, key), True
-        except Exception as error:
-            if not is_transient(error):
-                raise
-            return owner, False
+        if owner not in {answered, other}:
+            # What it knows may be old.
+            try:
+                owner = await self._owner_by(owner, key)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                raise _ReplacedError(owner, sure=False) from None
+        elif owner == other and other not in self.owners:
+            return False
+        if owner != answered:
+            raise _ReplacedError(owner, sure=True)
+        return True
 
     async def _ask_about(self, answered: Address, key: str | bytes) -> None:
         """Ask another node about one that may have been replaced; where it was, its other slots are elsewhere, too."""
@@ -325,7 +337,7 @@ class Nodes:
                 await self.learn()
             raise
 
-    def _told(self, answered: Address, asking: asyncio.Task[None]) -> None:
+    def _asked(self, answered: Address, asking: asyncio.Task[None]) -> None:
         del self._asked_about[answered]
         if not asking.cancelled():
             asking.exception()
@@ -495,7 +507,7 @@ class ClusterRedis(Redis):
                 is one, as after a doubted answer of another than that; `TryAgainError`, if the slot is being moved.
         """
         nodes = self.nodes
-        sent = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         slot = slot_of(key)
         address = nodes.owner(slot)
         if address is None:
@@ -507,6 +519,7 @@ class ClusterRedis(Redis):
             if address is None:
                 break
             node = self.node(address)
+            sent = loop.time()
             try:
                 answer = await ask(_asking(node) if giver else node)
             except AskError as error:
@@ -516,6 +529,11 @@ class ClusterRedis(Redis):
                 await self._noticed(address, error)
                 raise
             else:
+                if giver and loop.time() - sent >= SILENT_SECONDS:
+                    # The giver knew it before.
+                    raise RedisConnectionError(
+                        f"{_shown(address)} may have been replaced before it had the slot"
+                    )
                 if doubt is not None and doubt(answer):
                     await nodes.confirm(key, giver or address)
                 else:

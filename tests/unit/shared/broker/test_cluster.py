@@ -623,7 +623,10 @@ async def test_nodes_of_the_setting_that_are_silent_are_not_waited_for_each_time
     await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
     asked: list[bytes] = []
 
+    served: list[Any] = []
+
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        served.append(asyncio.current_task())
         while some := await reader.read(65536):
             asked.append(some)
         writer.close()
@@ -642,6 +645,7 @@ async def test_nodes_of_the_setting_that_are_silent_are_not_waited_for_each_time
             monkeypatch.undo()
             await nodes.learn()
         await broker.close()
+        await asyncio.gather(*served)
 
 
 async def test_a_node_that_stood_still_is_not_believed_when_it_goes_on(tmp_path: Path) -> None:
@@ -667,6 +671,34 @@ async def test_a_node_that_stood_still_is_not_believed_when_it_goes_on(tmp_path:
         assert await known == b"newer"
         assert await told
         assert await command(there, "GET", KEYS.meta) == b"told"
+        await broker.close()
+        await other.close()
+
+
+async def test_a_node_that_stood_still_while_it_was_getting_a_slot_is_not_believed(tmp_path: Path) -> None:
+    """The one that gives the slot away named it before it was replaced."""
+    async with RedisCluster(tmp_path) as cluster:
+        broker, other = Broker(_settings(cluster)), Broker(_settings(cluster))
+        redis, there = limited(broker.sessions, 20), limited(other.sessions, 20)
+        slot = slot_of(KEYS.meta)
+        giver = await cluster.owner(slot)
+        frozen = next(node for node in cluster.primaries if node is not giver)
+        name = (await cluster.of(frozen)).name
+        copies = [each for each in cluster.replicas if (await cluster.of(each)).primary == name]
+        await cluster.begin_move(slot, frozen)
+        assert await command(redis, "SET", KEYS.mark, "former")
+        assert await command(redis, "GET", KEYS.mark) == b"former"
+        nodes: Nodes = redis.nodes  # type: ignore[attr-defined]
+        pipe = nodes.client(("127.0.0.1", frozen.port)).pipe
+        frozen.freeze()
+        try:
+            known = asyncio.create_task(command(redis, "GET", KEYS.mark))
+            await wait_until(lambda: not pipe.idle, "it to be asked for")
+            await cluster.failed_over(copies[0], but=frozen)
+            assert await command(there, "SET", KEYS.mark, "newer")
+        finally:
+            frozen.thaw()
+        assert await known == b"newer"
         await broker.close()
         await other.close()
 
