@@ -104,7 +104,7 @@ class _ReplacedError(RedisConnectionError):
     """Another node has a slot by now; ``sure``: it says so itself."""
 
     def __init__(self, owner: Address, *, sure: bool) -> None:
-        said = "has the slot by now" if sure else "is said to have the slot, and does not answer"
+        said = "has the slot by now" if sure else "is said to have the slot, and has not said so"
         super().__init__(f"{_shown(owner)} {said}")
         self.sure = sure
 
@@ -135,11 +135,9 @@ class Nodes:
         self._owners: tuple[Address, ...] | None = None
         self._suspects: set[Address] = set()
         self._learning: asyncio.Task[None] | None = None
-        # When each was sent what it answered last, by the event loop's clock.
+        # When each was sent what it answered last, by the event loop's clock; and whom others are being asked about.
         self._answered: dict[Address, float] = {}
-        # Whom others are being asked about; and of whom none told when they were last asked.
         self._asked_about: dict[Address, asyncio.Task[None]] = {}
-        self._untold: set[Address] = set()
         self._not_before = 0.0
         self._later: asyncio.TimerHandle | None = None
         self._watchers: set[Callable[[], None]] = set()
@@ -209,29 +207,26 @@ class Nodes:
         except TimeoutError:
             raise RedisConnectionError("no node of the cluster answered CLUSTER SLOTS") from None
 
-    async def believe(self, key: str | bytes, answered: Address, sent: float) -> None:
-        """Take what a node answered for what the key's primary says, once others confirm it if this node may have stood still.
+    async def believe(self, answered: Address, sent: float, key: str | bytes | None = None) -> None:
+        """Take what a node answered for what the primary says, once others confirm it if this node may have stood still.
 
         It may if nothing was answered that it was sent (``sent``: event loop time) in the last `SILENT_SECONDS`. They are asked once
-        for all who are answered meanwhile. Where none of them tells, it is believed, and they are not waited for until one does.
+        for all who are answered meanwhile. Where none of them tells, it is believed.
+
+        ``key``: one that it has; None: any. Who has none is replaced by nobody.
 
         Raises:
             redis.exceptions.ConnectionError: it was replaced, which a retry knows. What it was told is lost.
         """
-        silent = asyncio.get_running_loop().time() - self._answered.get(answered, -inf) >= SILENT_SECONDS
+        loop = asyncio.get_running_loop()
+        silent = loop.time() - self._answered.get(answered, -inf) >= SILENT_SECONDS
         # Fewer elect nobody.
         if silent and len(self.owners) > 2:
-            asking = self._asked_about.get(answered)
-            if asking is None:
-                asking = asyncio.create_task(self._ask_about(answered, key), name="cluster owner")
-                self._asked_about[answered] = asking
-                asking.add_done_callback(partial(self._asked, answered))
-            if answered not in self._untold:
-                try:
-                    await together(asking)
-                except RedisConnectionError as error:
-                    # One instance for each: a shared one would gather all their tracebacks.
-                    raise RedisConnectionError(str(error)) from None
+            while key is None and answered in self.owners:
+                key = self.key_at(answered)
+            if key is not None:
+                await self._ask_once_about(answered, key)
+            sent = loop.time()
         self._answered[answered] = max(sent, self._answered.get(answered, sent))
 
     async def confirm(self, key: str | bytes, answered: Address) -> None:
@@ -241,9 +236,11 @@ class Nodes:
 
         Raises:
             redis.exceptions.ConnectionError: another one has it, which a retry asks.
-            redis.exceptions.TryAgainError: no other one tells.
+            redis.exceptions.TryAgainError: too few tell.
         """
         others = [each for each in self.owners if each != answered]
+        if not others:
+            return
         # A majority of the primaries elects who replaces one, so one at least of half of the others has heard of it.
         enough = max(1, len(others) // 2)
         agreed = 0
@@ -266,10 +263,7 @@ class Nodes:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        if said:
-            raise said
-        if others and not agreed:
-            raise TryAgainError(f"no other node says who has the slot: {silent}")  # type: ignore[no-untyped-call]
+        raise said or TryAgainError(f"too few other nodes say who has the slot: {silent}")  # type: ignore[no-untyped-call]
 
     async def close(self) -> None:
         """Close all clients."""
@@ -290,44 +284,58 @@ class Nodes:
             _ReplacedError: it says that another one has it.
             redis.exceptions.RedisError, OSError: it does not tell.
         """
-        owner = await self._owner_by(other, key)
-        if owner not in {answered, other}:
+        named = owner = await self._owner_by(other, key)
+        if named not in {answered, other}:
             # What it knows may be old.
             try:
-                owner = await self._owner_by(owner, key)
+                owner = await self._owner_by(named, key)
             except (RedisError, OSError):
-                raise _ReplacedError(owner, sure=False) from None
-        if not self._is_same(owner, answered):
-            slot = slot_of(key)
-            if self._slots[slot] == answered:
+                raise _ReplacedError(named, sure=False) from None
+        if owner != answered and not await self._is_same(owner, answered):
+            sure, slot = owner == named, slot_of(key)
+            if sure and self._slots[slot] == answered:
                 self._given(slot, owner)
-            raise _ReplacedError(owner, sure=True)
-        return not self._is_same(other, answered)
+            raise _ReplacedError(owner, sure=sure)
+        return owner != other
 
-    def _is_same(self, one: Address, other: Address) -> bool:
-        """Whether two names are of the same node, which each of the others may name differently."""
-        if one == other:
-            return True
-        peer = self.client(one).pipe.peer
-        return peer is not None and peer == self.client(other).pipe.peer
+    async def _is_same(self, one: Address, other: Address) -> bool:
+        """Whether two names are of the same server, which others may name differently: it has one replication id."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                name = await self.client(one).pipe.incarnation()
+                return bool(name) and name == await self.client(other).pipe.incarnation()
+        except (RedisError, OSError):
+            return False
+
+    async def _ask_once_about(self, answered: Address, key: str | bytes) -> None:
+        """Ask others whether a node was replaced; one question for all who want to know meanwhile.
+
+        Raises:
+            redis.exceptions.ConnectionError: it was.
+        """
+        asking = self._asked_about.get(answered)
+        if asking is None:
+            asking = asyncio.create_task(self._ask_about(answered, key), name="cluster owner")
+            self._asked_about[answered] = asking
+            asking.add_done_callback(partial(self._asked, answered))
+        try:
+            await together(asking)
+        except RedisConnectionError as error:
+            # One instance for each: a shared one would gather all their tracebacks.
+            raise RedisConnectionError(str(error)) from None
 
     async def _ask_about(self, answered: Address, key: str | bytes) -> None:
-        """Ask others about a node that may have been replaced; where it was, its other slots are elsewhere, too."""
         try:
             await self.confirm(key, answered)
         except TryAgainError as error:
-            if answered not in self._untold:
-                log.warning("broker.node_unconfirmed", node=_shown(answered), error=str(error))
-            self._untold.add(answered)
+            log.warning("broker.node_unconfirmed", node=_shown(answered), error=str(error))
         except RedisConnectionError as error:
             log.warning("broker.node_replaced", node=_shown(answered), error=str(error))
-            self._untold.discard(answered)
+            # Its other slots are elsewhere, too.
             self.suspect(answered)
             with suppress(*TRANSIENT):
                 await self.learn()
             raise
-        else:
-            self._untold.discard(answered)
 
     def _asked(self, answered: Address, asking: asyncio.Task[None]) -> None:
         del self._asked_about[answered]
@@ -360,7 +368,6 @@ class Nodes:
         self._slots = slots
         owners = set(slots)
         self._suspects &= owners
-        self._untold &= owners
         self._answered = {node: sent for node, sent in self._answered.items() if node in owners}
         unused = [
             self._clients.pop(address)
@@ -523,15 +530,13 @@ class ClusterRedis(Redis):
                 await self._noticed(address, error)
                 raise
             else:
-                if giver and loop.time() - sent >= SILENT_SECONDS:
-                    # The giver knew it before.
-                    raise RedisConnectionError(
-                        f"{_shown(address)} may have been replaced before it had the slot"
-                    )
+                if giver:
+                    # It has other slots, by which others know it.
+                    await nodes.believe(address, sent)
                 if doubt is not None and doubt(answer):
                     await nodes.confirm(key, giver or address)
                 else:
-                    await nodes.believe(key, giver or address, sent)
+                    await nodes.believe(giver or address, sent, key)
                 return answer
         raise TryAgainError(f"no node takes what is asked of slot {slot}")  # type: ignore[no-untyped-call]
 

@@ -83,11 +83,9 @@ class Line(Protocol):
 
     Attributes:
         heard: when bytes came for the last time, by the event loop's clock.
-        peer: host and port of the server, as the socket has them; None: it has no socket.
     """
 
     heard: float
-    peer: tuple[Any, ...] | None
 
     @property
     def unsent(self) -> int:
@@ -172,7 +170,6 @@ class _SocketLine(asyncio.Protocol):
         # Kept, since a writer that nobody has closes its socket.
         self._writer = writer
         self._transport = writer.transport
-        self.peer = self._transport.get_extra_info("peername")
         self._receive = receive
         self._lost = lost
         self._reader = hiredis.Reader(replyError=error_reply)
@@ -313,7 +310,6 @@ class _EmbeddedLine:
     """To the embedded broker, which has no socket."""
 
     heard = 0.0
-    peer: tuple[Any, ...] | None = None
     unsent = 0
 
     def __init__(

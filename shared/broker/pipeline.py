@@ -71,11 +71,6 @@ class Pipe:
         self._ask_at = 0.0
 
     @property
-    def peer(self) -> tuple[Any, ...] | None:
-        """Host and port of the server, as the socket has them; None: there is no connection, or it has no socket."""
-        return self._line.peer if self._line is not None else None
-
-    @property
     def idle(self) -> bool:
         """Whether every command has had its reply."""
         return not self._waiting

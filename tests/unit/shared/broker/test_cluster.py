@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from operator import not_
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,7 +44,7 @@ from turnstream.shared.session.webhooks import Webhooks
 from turnstream.shared.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from redis.asyncio import Redis
@@ -414,15 +415,21 @@ async def test_a_node_that_was_replaced_does_not_decide_what_a_session_lacks(
                 await read()
 
 
-def _nodes_that_tell(told: dict[Any, Any], owners: Sequence[Any]) -> Nodes:
-    """Nodes that say who has a key by this table, or are silent, or refuse; ``owners`` have a slot each, the first one that of ``k``."""
+def _nodes_that_tell(
+    told: dict[Any, Any], owners: Sequence[Any], same: Mapping[Any, Any] = MappingProxyType({})
+) -> Nodes:
+    """Nodes that say who has a key by this table, or are silent, or refuse; ``owners`` have a slot each, the first one that of ``k``.
+
+    ``same``: the same ones by another name.
+    """
 
     class Told:
-        peer = None
-
         def __init__(self, address: Any) -> None:
             self.address = address
             self.pipe = self
+
+        async def incarnation(self) -> str:
+            return str(same.get(self.address, self.address))
 
         async def command(self, name: str, *_: Any) -> int:
             if name == "CLUSTER":
@@ -464,11 +471,11 @@ async def test_who_is_said_to_be_replaced_is_not_believed_while_its_successor_is
     replaced, other, third, fourth, fifth, successor = (("node", port) for port in range(6))
     told: dict[Any, Any] = {other: successor, third: successor, successor: None}
     nodes = _nodes_that_tell(told, (replaced, other, third))
-    with pytest.raises(RedisConnectionError, match="node:5 is said to have the slot, and does not answer"):
+    with pytest.raises(RedisConnectionError, match="node:5 is said to have the slot, and has not said so"):
         await nodes.confirm("k", replaced)
     told |= {third: replaced, fourth: None, fifth: None}
     nodes = _nodes_that_tell(told, (replaced, other, third, fourth, fifth))
-    with pytest.raises(RedisConnectionError, match="node:5 is said to have the slot, and does not answer"):
+    with pytest.raises(RedisConnectionError, match="node:5 is said to have the slot, and has not said so"):
         await nodes.confirm("k", replaced)
 
 
@@ -481,30 +488,71 @@ async def test_two_that_stood_still_do_not_vouch_for_each_other() -> None:
         await nodes.confirm("k", replaced)
 
 
-async def test_others_that_tell_nothing_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_named_by_one_that_was_replaced_itself_has_not_said_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is asked there for that."""
+    monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
+    left, behind, silent, former, named = (("node", port) for port in range(5))
+    nodes = _nodes_that_tell({behind: former, silent: None, former: named}, (left, behind, silent))
+    with pytest.raises(RedisConnectionError, match="node:4 is said to have the slot, and has not said so"):
+        await nodes.confirm("k", left)
+    assert nodes.owner(slot_of("k")) == left
+
+
+async def test_a_node_does_not_vouch_for_itself_by_another_name() -> None:
+    """Others may name nodes otherwise than these name themselves."""
+    replaced, again, third, successor = (("node", port) for port in (1, 2, 3, 4))
+    told: dict[Any, Any] = {again: again, third: again, successor: successor}
+    await _nodes_that_tell(told, (replaced, again, third), {again: replaced}).confirm("k", replaced)
+    told |= {third: successor}
+    with pytest.raises(RedisConnectionError, match="node:4 has the slot by now"):
+        await _nodes_that_tell(told, (replaced, again, third), {again: replaced}).confirm("k", replaced)
+
+
+async def test_too_few_that_agree_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five primaries one may have stood still beside it."""
+    monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
+    left, other, *silent = (("node", port) for port in range(5))
+    nodes = _nodes_that_tell({other: left, **dict.fromkeys(silent)}, (left, other, *silent))
+    with pytest.raises(TryAgainError, match="too few other nodes say who has the slot"):
+        await nodes.confirm("k", left)
+
+
+async def test_of_two_primaries_nobody_asks_the_other_one() -> None:
+    """They elect nobody."""
+    nodes = _nodes_that_tell({}, (("node", 1), ("node", 2)))
+    with capture_logs() as logs:
+        await nodes.believe(("node", 1), 0, "k")
+    assert not logs
+
+
+async def test_others_that_tell_nothing_are_waited_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node that answers is the only one that is left, or that lets us ask."""
     monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
-    monkeypatch.setattr(cluster_client, "SILENT_SECONDS", 0)
-    left, other, third, successor = (("node", port) for port in (1, 2, 3, 4))
-    told: dict[Any, Any] = {other: None, third: NoPermissionError("NOPERM"), successor: successor}
+    left, other, third = (("node", port) for port in (1, 2, 3))
+    told: dict[Any, Any] = {other: None, third: NoPermissionError("NOPERM")}
     nodes = _nodes_that_tell(told, (left, other, third))
-
-    async def asked() -> None:
-        await wait_until(lambda: not nodes._asked_about, "the question to end")
-
     with capture_logs() as logs:
-        await nodes.believe("k", left, 0)
-        assert not nodes._asked_about
-        await nodes.believe("k", left, 0)
-        assert nodes._asked_about
-        await asked()
+        await nodes.believe(left, 0, "k")
+        # Sent before that.
+        await nodes.believe(left, 0, "k")
     assert [each["event"] for each in logs] == ["broker.node_unconfirmed"]
-    told |= {other: left}
-    await nodes.believe("k", left, 0)
-    await asked()
+
+
+async def test_who_was_believed_since_nobody_told_is_asked_about_after_the_next_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have been replaced since."""
+    monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_client, "SILENT_SECONDS", 0)
+    replaced, other, third, successor = (("node", port) for port in (1, 2, 3, 4))
+    told: dict[Any, Any] = {other: None, third: None, successor: successor}
+    nodes = _nodes_that_tell(told, (replaced, other, third))
+    await nodes.believe(replaced, 0, "k")
     told |= {other: successor}
     with pytest.raises(RedisConnectionError, match="node:4 has the slot by now"):
-        await nodes.believe("k", left, 0)
+        await nodes.believe(replaced, 0, "k")
 
 
 async def test_who_is_silent_is_not_waited_for_where_enough_others_tell(
@@ -516,7 +564,7 @@ async def test_who_is_silent_is_not_waited_for_where_enough_others_tell(
     left, silent, third = (("node", port) for port in (1, 2, 3))
     nodes = _nodes_that_tell({silent: None, third: left}, (left, silent, third))
     for _ in range(2):
-        await nodes.believe("k", left, 0)
+        await nodes.believe(left, 0, "k")
         assert not nodes._asked_about
 
 
@@ -631,7 +679,7 @@ async def test_what_no_other_node_says_is_not_believed(
         for node in cluster.primaries:
             node.freeze()
         try:
-            with pytest.raises(TryAgainError, match="no other node says who has the slot"):
+            with pytest.raises(TryAgainError, match="too few other nodes say who has the slot"):
                 await tasks.sweep(ref, operation())
         finally:
             for node in cluster.primaries:
