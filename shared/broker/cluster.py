@@ -30,7 +30,6 @@ from redis.exceptions import (
     MovedError,
     NoPermissionError,
     OutOfMemoryError,
-    RedisError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -135,9 +134,10 @@ class Nodes:
         self._owners: tuple[Address, ...] | None = None
         self._suspects: set[Address] = set()
         self._learning: asyncio.Task[None] | None = None
-        # When each was sent what it answered last, by the event loop's clock; and whom others are being asked about.
+        # Since when each has not been silent, by the event loop's clock: it was sent then what it answered last, or others were asked
+        # about it then. And whom they are being asked about.
         self._answered: dict[Address, float] = {}
-        self._asked_about: dict[Address, asyncio.Task[None]] = {}
+        self._asked_about: dict[Address, asyncio.Task[float]] = {}
         self._not_before = 0.0
         self._later: asyncio.TimerHandle | None = None
         self._watchers: set[Callable[[], None]] = set()
@@ -211,9 +211,9 @@ class Nodes:
         """Take what a node answered for what the primary says, once others confirm it if this node may have stood still.
 
         It may if nothing was answered that it was sent (``sent``: event loop time) in the last `SILENT_SECONDS`. They are asked once
-        for all who are answered meanwhile. Where none of them tells, it is believed.
+        for all who are answered meanwhile. Where too few of them tell, it is believed.
 
-        ``key``: one that it has; None: any. Who has none is replaced by nobody.
+        ``key``: one that it has; None: any, and if it has none, nobody replaces it.
 
         Raises:
             redis.exceptions.ConnectionError: it was replaced, which a retry knows. What it was told is lost.
@@ -222,11 +222,10 @@ class Nodes:
         silent = loop.time() - self._answered.get(answered, -inf) >= SILENT_SECONDS
         # Fewer elect nobody.
         if silent and len(self.owners) > 2:
-            while key is None and answered in self.owners:
-                key = self.key_at(answered)
+            if key is None:
+                key = await self._key_of(answered)
             if key is not None:
-                await self._ask_once_about(answered, key)
-            sent = loop.time()
+                sent = await self._ask_once_about(answered, key)
         self._answered[answered] = max(sent, self._answered.get(answered, sent))
 
     async def confirm(self, key: str | bytes, answered: Address) -> None:
@@ -289,7 +288,7 @@ class Nodes:
             # What it knows may be old.
             try:
                 owner = await self._owner_by(named, key)
-            except (RedisError, OSError):
+            except Exception:
                 raise _ReplacedError(named, sure=False) from None
         if owner != answered and not await self._is_same(owner, answered):
             sure, slot = owner == named, slot_of(key)
@@ -299,16 +298,35 @@ class Nodes:
         return owner != other
 
     async def _is_same(self, one: Address, other: Address) -> bool:
-        """Whether two names are of the same server, which others may name differently: it has one replication id."""
+        """Whether two names are of the same server, which others may name differently: it has one replication id.
+
+        False also where it cannot be told.
+        """
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 name = await self.client(one).pipe.incarnation()
                 return bool(name) and name == await self.client(other).pipe.incarnation()
-        except (RedisError, OSError):
+        except Exception:
             return False
 
-    async def _ask_once_about(self, answered: Address, key: str | bytes) -> None:
+    async def _key_of(self, node: Address) -> str | None:
+        """A key in a slot of a node; None: it has none."""
+        if node not in self.owners:
+            # It may have got its first one.
+            with suppress(*TRANSIENT):
+                await self.learn()
+        while node in self.owners:
+            key = self.key_at(node)
+            if key is not None:
+                return key
+            await asyncio.sleep(0)
+        return None
+
+    async def _ask_once_about(self, answered: Address, key: str | bytes) -> float:
         """Ask others whether a node was replaced; one question for all who want to know meanwhile.
+
+        Returns:
+            When it was not, by the event loop's clock.
 
         Raises:
             redis.exceptions.ConnectionError: it was.
@@ -319,16 +337,20 @@ class Nodes:
             self._asked_about[answered] = asking
             asking.add_done_callback(partial(self._asked, answered))
         try:
-            await together(asking)
+            return await together(asking)
         except RedisConnectionError as error:
             # One instance for each: a shared one would gather all their tracebacks.
             raise RedisConnectionError(str(error)) from None
 
-    async def _ask_about(self, answered: Address, key: str | bytes) -> None:
+    async def _ask_about(self, answered: Address, key: str | bytes) -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             await self.confirm(key, answered)
         except TryAgainError as error:
             log.warning("broker.node_unconfirmed", node=_shown(answered), error=str(error))
+            # So that not each command in a row waits for those that are silent.
+            return loop.time()
         except RedisConnectionError as error:
             log.warning("broker.node_replaced", node=_shown(answered), error=str(error))
             # Its other slots are elsewhere, too.
@@ -336,8 +358,9 @@ class Nodes:
             with suppress(*TRANSIENT):
                 await self.learn()
             raise
+        return began
 
-    def _asked(self, answered: Address, asking: asyncio.Task[None]) -> None:
+    def _asked(self, answered: Address, asking: asyncio.Task[float]) -> None:
         del self._asked_about[answered]
         if not asking.cancelled():
             asking.exception()
@@ -520,7 +543,8 @@ class ClusterRedis(Redis):
             if address is None:
                 break
             node = self.node(address)
-            sent = loop.time()
+            if giver is None:
+                sent = loop.time()
             try:
                 answer = await ask(_asking(node) if giver else node)
             except AskError as error:

@@ -527,6 +527,24 @@ async def test_of_two_primaries_nobody_asks_the_other_one() -> None:
     assert not logs
 
 
+async def test_who_is_getting_a_slot_may_have_others_that_are_not_known_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that is new: the slot map was read before."""
+    giver, other, third, replaced, successor = (("node", port) for port in range(5))
+    nodes = _nodes_that_tell(
+        dict.fromkeys((giver, other, third, successor), successor), (giver, other, third)
+    )
+    await nodes.believe(replaced, 0)
+
+    async def learn() -> None:
+        nodes.redirected(replaced, MovedError(f"{slot_of('given')} node:3"))  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(nodes, "learn", learn)
+    with pytest.raises(RedisConnectionError, match="node:4 has the slot by now"):
+        await nodes.believe(replaced, 0)
+
+
 async def test_others_that_tell_nothing_are_waited_for_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node that answers is the only one that is left, or that lets us ask."""
     monkeypatch.setattr(cluster_client, "ANSWER_SECONDS", 0.1)
