@@ -52,6 +52,9 @@ FILTERS: tuple[dict[str, str], ...] = (
 # No command is to take more, in ms: others wait as long.
 MOST_MS = 5
 
+# How often a thing is done at most, where a command took more: this machine may have stood still.
+TIMES = 3
+
 # What SLOWLOG keeps, in µs.
 SLOW_MICROS = 500
 
@@ -66,13 +69,13 @@ class Watch:
         client.config_set("slowlog-log-slower-than", SLOW_MICROS)
         client.config_set("slowlog-max-len", 10_000)
 
-    def row(self, what: str, do: Callable[[], None], times: int = 3) -> Row:
-        """One row for what is done; up to so many ``times``, until nothing was slow.
+    def row(self, what: str, do: Callable[[], None]) -> Row:
+        """One row for what is done; up to `TIMES`, until nothing was slow.
 
         A command that is slow by itself is so each time: of each, the longest that it took in its quietest time is told.
         """
         slowest: dict[str, int] = {}
-        for round_ in range(times):
+        for round_ in range(TIMES):
             found, note = self._once(do)
             slowest = {
                 name: min(micros, slowest.get(name, micros))
@@ -240,19 +243,25 @@ def _queue(
     built: Topology, watch: Watch, crowd: Crowd, workers: list[subprocess.Popen[bytes]], owners: list[str]
 ) -> Iterator[Row]:
     client = built.client
-    for worker in workers:
-        built.end(worker)
+
+    def stop() -> None:
+        while workers:
+            built.end(workers.pop())
+
+    stop()
     pattern = crowd.turn("stream", "queued")
-    refs = pattern.others(owners, "queued")
-    crowd.copy(pattern, refs)
-    yield watch.row(f"queue: turns of {len(refs):,} owners put there", lambda: crowd.launched(refs), times=1)
+    backlogs = [pattern.others(owners, f"queued-{number}") for number in range(TIMES)]
+    for refs in backlogs:
+        crowd.copy(pattern, refs)
 
     def run() -> None:
-        for _ in range(2):
-            built.start("worker")
+        stop()
+        refs = backlogs.pop()
+        crowd.launched(refs)
+        workers.extend(built.start("worker") for _ in range(2))
         until(lambda: client.zcard(keys.QUEUE) == 0 and _live(client, refs) == 0, "the turns to end")
 
-    yield watch.row("queue: these turns claimed and run, two workers", run, times=1)
+    yield watch.row(f"queue: turns of {len(owners):,} owners put there, claimed and run, two workers", run)
 
 
 def _live(client: Any, refs: list[TaskRef]) -> int:
